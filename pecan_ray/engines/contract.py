@@ -1,0 +1,120 @@
+"""What a worker and an engine say to each other.
+
+The worker hands an engine a stream of leases; the engine yields batches as they are finished.  Nothing here
+knows Ray or a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.plan.splits import Lease
+
+Spans = dict[tuple[int, int, int], list[tuple[int, int]]]
+"""Lease key -> intervals of positions."""
+
+
+class Slot(Protocol):
+    """A piece of reusable memory that a batch is written into."""
+
+    @property
+    def buffer(self) -> memoryview:
+        """The writable bytes."""
+        ...
+
+    def release(self) -> None:
+        """Give the memory back; what was written is lost."""
+        ...
+
+
+class Slots(Protocol):
+    """Where engines get memory for batches; `acquire` blocks while too many bytes are in flight."""
+
+    def acquire(self, nbytes: int) -> Slot:
+        """Return a slot of at least `nbytes` bytes."""
+        ...
+
+
+class Leases(Protocol):
+    """The work of one stretch (an epoch, or its tail), as seen by an engine."""
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease of a source, waiting if need be; None when the stretch has no more of it."""
+        ...
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Tell how many elements the split of a lease holds, once it has been read to its end."""
+        ...
+
+
+@dataclass(frozen=True)
+class BadElement:
+    """An element that was left out under ``on_error="skip"`` or ``"quarantine"``."""
+
+    op: str
+    where: str
+    error: str
+    element: Any = None
+    """The element as the source gave it, kept for quarantine only."""
+
+
+@dataclass
+class Produced:
+    """A finished batch (or, in a pipeline without batching, a single element)."""
+
+    columns: dict[str, Any]
+    """NumPy arrays, views of the slot where there is one; ragged and object columns as they are."""
+    spans: Spans
+    """Which data is in it, elements that were filtered or skipped on the way included."""
+    rows: int
+    epoch: int
+    partial: bool = False
+    """Smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
+    slot: Slot | None = None
+    bad: list[BadElement] = field(default_factory=list)
+
+
+OnError = Literal["raise", "skip", "quarantine"]
+Order = Literal["relaxed", "strict"]
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How an engine shall run on this worker."""
+
+    seed: int = 0
+    threads: int = 1
+    order: Order = "relaxed"
+    on_error: OnError = "raise"
+    shuffle_splits: bool = False
+
+
+class Engine(Protocol):
+    """Runs a plan on leases, on one machine."""
+
+    def batches(self, leases: Leases) -> Iterator[Produced]:
+        """Yield the batches of one stretch; ends when the leases do and nothing is in progress.
+
+        What does not fill a batch comes last, marked `partial`.  Raises `ElementError` for a bad element
+        under ``on_error="raise"``.
+        """
+        ...
+
+    def close(self) -> None:
+        """Stop threads and processes."""
+        ...
+
+
+Array = npt.NDArray[Any]
+
+
+def is_columnar(value: Any) -> bool:
+    """Tell whether a value can live in a slot: a number or an array of plain numbers."""
+    return isinstance(value, (int, float, bool, complex, np.generic)) or (
+        isinstance(value, np.ndarray) and value.dtype.kind in "biufc?"
+    )

@@ -1,0 +1,107 @@
+"""Every exception that pecan_ray raises on purpose.
+
+    PecanError
+    ├── PlanError                 the pipeline itself is wrong (found before any data moves)
+    │   ├── ColumnError           a column that is asked for does not exist
+    │   └── UnpicklablePlanError  a function holds something that cannot be sent to a worker
+    ├── SourceError               the data cannot be found or read
+    │   ├── SourceNotFoundError   missing file, bucket or key; a glob that matches nothing
+    │   ├── SourcePermissionError not allowed to read it
+    │   └── CorruptSourceError    found, but broken: truncated record, bad checksum
+    ├── ElementError              one element could not be processed; names op, file and element
+    │   ├── OpError               a user's function raised
+    │   ├── OutputTypeError       a user's function returned something that is not an element
+    │   └── BatchShapeError       elements of one batch differ in columns, shape or dtype
+    ├── ErrorBudgetError          too many bad elements were skipped or quarantined
+    ├── ClusterError              Ray cannot be reached or cannot do what was asked
+    │   └── WorkerStartError      a worker process failed while it was being set up
+    └── MissingExtraError         an optional dependency is not installed
+
+All of them cross process borders whole: pickling keeps the message and every field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class PecanError(Exception):
+    """Base of every exception of pecan_ray: catch it to catch all of them."""
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fields)
+
+
+def _rebuild(kind: type[PecanError], message: str, fields: dict[str, Any]) -> PecanError:
+    return kind(message, **fields)
+
+
+class PlanError(PecanError, ValueError):
+    """The pipeline cannot run as written."""
+
+
+class ColumnError(PlanError):
+    """A column that is asked for does not exist; the message lists those that do."""
+
+
+class UnpicklablePlanError(PlanError):
+    """A function of the pipeline holds a value that cannot be sent to a worker."""
+
+
+class SourceError(PecanError):
+    """The data cannot be found or read."""
+
+
+class SourceNotFoundError(SourceError, FileNotFoundError):
+    """A file, bucket or key is missing, or a glob matches nothing."""
+
+
+class SourcePermissionError(SourceError, PermissionError):
+    """The storage refused access."""
+
+
+class CorruptSourceError(SourceError):
+    """The data was found but is broken: a truncated record or a bad checksum."""
+
+
+class ElementError(PecanError):
+    """One element could not be processed: fields `op`, `file` and `element` say which."""
+
+
+class OpError(ElementError):
+    """A user's function raised; the message carries its traceback."""
+
+
+class OutputTypeError(ElementError):
+    """A user's function returned something that is not an element."""
+
+
+class BatchShapeError(ElementError):
+    """Elements of one batch differ in columns, shape or dtype."""
+
+
+class ErrorBudgetError(PecanError):
+    """More elements were skipped or quarantined than the error budget allows."""
+
+
+class ClusterError(PecanError):
+    """Ray cannot be reached, or cannot do what was asked."""
+
+
+class WorkerStartError(ClusterError):
+    """A worker process failed while it was being set up."""
+
+
+class MissingExtraError(PecanError, ImportError):
+    """An optional dependency is not installed; the message names the extra to install."""

@@ -1,0 +1,171 @@
+"""What a user wrote, as frozen values: operators, joins and the plan they form.
+
+A `Plan` is a head (a source, or a join of other plans) followed by a chain of operators.  It only describes;
+engines make it run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
+
+from pecan_ray.plan.splits import Source
+
+Function: TypeAlias = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Op:
+    """One step of a pipeline; `name` is unique within the plan and names it in errors, metrics and seeds."""
+
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementOp(Op):
+    """A step that runs a user's function on one element (or, after `batch`, on one batch)."""
+
+    fn: Function
+    on: str | None = None
+    """Column whose value the function takes; None: the whole element."""
+    keep_position: bool = False
+    """Whether AutoOrder must leave it where it is."""
+    random: bool | None = None
+    """Whether equal inputs give different outputs; None: found out from samples."""
+    processes: bool = False
+    """Run it in a process pool, for code that holds the GIL (python engine only)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Map(ElementOp):
+    """One element in, one out."""
+
+    num_outputs: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filter(ElementOp):
+    """Keeps the elements for which the function is true."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlatMap(ElementOp):
+    """One element in, an iterable of elements out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(Op):
+    """Stacks `size` elements; columns get a leading dimension."""
+
+    size: int
+    drop_remainder: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedBatch(Op):
+    """Stacks `size` elements of unequal shapes, padded to the longest (or to `shapes`)."""
+
+    size: int
+    drop_remainder: bool = False
+    padding: Any = 0
+    """Value to pad with, or one per column."""
+    shapes: dict[str, tuple[int | None, ...]] | None = None
+    """Fixed padded shape per column; None in a shape: the longest of the batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BucketByLength(Op):
+    """Batches elements of similar length together, padded within the bucket."""
+
+    length: Function | str
+    """A column whose first dimension is the length, or a function of the element."""
+    boundaries: tuple[int, ...]
+    """Bucket i holds lengths below boundaries[i]; the last one the rest."""
+    sizes: tuple[int, ...]
+    """Batch size of each bucket; one more than boundaries."""
+    drop_remainder: bool = False
+    padding: Any = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unbatch(Op):
+    """Splits batches into elements again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(Op):
+    """Draws at random from a buffer of elements; the splits are shuffled too."""
+
+    buffer: int
+    seed: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeat(Op):
+    """Passes over the data `count` times within one epoch; None: for ever."""
+
+    count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Take(Op):
+    """Keeps the first `count`."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip(Op):
+    """Leaves out the first `count`."""
+
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefetch(Op):
+    """Asks for `count` batches to be kept ready per worker."""
+
+    count: int
+
+
+JoinKind: TypeAlias = Literal["zip", "concat", "mix"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Join:
+    """Several plans made one."""
+
+    kind: JoinKind
+    inputs: tuple[Plan, ...]
+    weights: tuple[float, ...] = ()
+    """For mix: how often each input is drawn from, in proportion."""
+    stop: Literal["first", "all"] = "all"
+    """For mix: end with the first input that runs out, or when all have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A source or join, and the chain of operators behind it."""
+
+    head: Source | Join
+    ops: tuple[Op, ...] = field(default=())
+
+    def then(self, op: Op) -> Plan:
+        """Return the plan with one more operator at its end."""
+        return replace(self, ops=(*self.ops, op))
+
+    def sources(self) -> Iterator[Source]:
+        """Yield the sources from left to right: their places are the branch numbers of leases."""
+        if isinstance(self.head, Join):
+            for plan in self.head.inputs:
+                yield from plan.sources()
+        else:
+            yield self.head
+
+    def all_ops(self) -> Iterator[Op]:
+        """Yield every operator, inputs of joins first."""
+        if isinstance(self.head, Join):
+            for plan in self.head.inputs:
+                yield from plan.all_ops()
+        yield from self.ops

@@ -1,0 +1,81 @@
+"""Splits and positions: how one element of a source is named, everywhere.
+
+A source is cut into splits, a split holds elements, and an element can yield several outputs (flat_map).
+A position inside a split is one integer, ``element << OUTPUT_BITS | output``, so that any set of delivered
+or missing data is a set of integer intervals (`pecan_ray.sampling.spans`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+OUTPUT_BITS = 32
+END = 1 << 62
+"""Position after the last one of a split whose length is not known yet."""
+
+Element = dict[str, Any]
+"""Column name -> NumPy array, bytes, str or number."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A readable piece of a source: a file, a byte range, a row range."""
+
+    index: int
+    """Place in the source's order; names the split for random numbers, the ledger and reports."""
+    path: str = ""
+    """File or object it lies in; empty for in-memory sources."""
+    start: int = 0
+    """First byte or row, as the source counts."""
+    stop: int | None = None
+    """One past the last byte or row; None: to the end."""
+    elements: int | None = None
+    """Number of elements, where known without reading."""
+    payload: Any = None
+    """What else the source needs to read it: row groups, archive members, object references."""
+
+    def where(self, element: int) -> str:
+        """Say in words where an element lies, for error messages."""
+        return f"element {element} of {self.path or f'split {self.index}'}"
+
+
+@runtime_checkable
+class Source(Protocol):
+    """What a pipeline reads from.  Instances are pickled to workers: they hold no open handle, no credential."""
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the splits in a fixed order, each as soon as it is known (listing is lazy)."""
+        ...
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of a split from number `start` on, without reading what comes before if possible."""
+        ...
+
+    def num_elements(self) -> int | None:
+        """Return the number of elements if it is known without reading the data."""
+        ...
+
+    def identity(self) -> str:
+        """Return a string that changes when the data does (paths, sizes, modification times)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A split, or what is still missing of it, as given to one worker."""
+
+    epoch: int
+    split: Split
+    spans: tuple[tuple[int, int], ...] = ((0, END),)
+    """Intervals of positions to deliver; the rest of the split was delivered already."""
+    branch: int = 0
+    """Which of the plan's sources the split belongs to."""
+    repetition: int = 0
+    """Which pass of a `repeat` it belongs to."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Name of the split within its epoch: (branch, repetition, split index)."""
+        return (self.branch, self.repetition, self.split.index)

@@ -1,0 +1,463 @@
+"""Who has which data, and what was delivered: the exactly-once ledger, as a pure state machine.
+
+Let G be the positions given to workers, A those that clients acknowledged and R those taken back from lost or
+finished workers.  At any time every position of an epoch is in exactly one of: waiting in a queue, held by one
+worker (given, not acknowledged), or acknowledged.  An epoch is complete when only the last is left.
+
+Words: a worker runs *stretches*.  In a stretch it takes leases until there are no more, and ends with elements
+that do not fill a batch.  If it is the only one with work it may *flush* them as a smaller batch; otherwise it
+*surrenders* them, and one worker finishes what all have surrendered (the *tail*).  So an epoch has at most one
+smaller batch, whatever the number of workers.  With several trainers the tail is dealt in equal lots.
+
+No Ray, no threads, no clock: the controller calls it under its own serialization.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.order import split_order
+from pecan_ray.sampling.spans import Span, Spans
+
+Key: TypeAlias = tuple[int, int, int]
+Sharding: TypeAlias = Literal["dynamic", "off", "static"]
+Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
+Answer: TypeAlias = Literal["wait", "none", "stop"]
+
+MAX_DEALS = 3
+"""How often a tail is dealt anew among trainers before what cannot be dealt equally is left out."""
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Leave to start working: on an epoch, and for one rank only if the batches are addressed."""
+
+    epoch: int
+    rank: int | None = None
+
+
+@dataclass(frozen=True)
+class JobShape:
+    """What the ledger needs to know of a job."""
+
+    branches: int = 1
+    epochs: int | None = 1
+    repetitions: int | None = 1
+    """Passes over the data within an epoch (`repeat`); None: no end."""
+    sharding: Sharding = "dynamic"
+    visitation: Visitation = "exactly_once"
+    world_size: int = 1
+    batch_size: int = 1
+    shuffle_seed: int | None = None
+    """Shuffle the order of the splits, anew in each epoch; None: as listed."""
+    serial: bool = False
+    """The plan cannot be cut: one worker gets every split of an epoch, in order."""
+
+
+@dataclass
+class Holding:
+    """What a worker was given of a split and nobody has acknowledged yet."""
+
+    lease: Lease
+    missing: Spans
+
+
+@dataclass
+class WorkerState:
+    """What the ledger knows of one worker."""
+
+    holdings: dict[Key, Holding] = field(default_factory=dict)
+    own: list[deque[Lease]] = field(default_factory=list)
+    """Queues of this worker alone, per branch (sharding off and static)."""
+    working: bool = False
+    finished_epoch: int = -1
+    unsettled: set[int] | None = None
+    """Ranks that have yet to say what they received from this lost worker; None: it lives."""
+
+
+class Ledger:
+    """Bookkeeper of one job: splits in, leases out, acknowledgements in."""
+
+    def __init__(self, shape: JobShape) -> None:
+        self.shape = shape
+        self.epoch = 0
+        self.splits: list[list[Split]] = [[] for _ in range(shape.branches)]
+        self.listed = [False] * shape.branches
+        self.workers: dict[str, WorkerState] = {}
+        self.counts = [0] * shape.world_size
+        self.dropped: list[Lease] = []
+        self.left_out_elements = 0
+        self.finished = False
+        self._queues: list[deque[Lease]] = [deque() for _ in range(shape.branches)]
+        self._queued = [0] * shape.branches
+        self._repetition = [0] * shape.branches
+        self._pool: dict[Key, Holding] = {}
+        self._lots: deque[tuple[int, list[Lease]]] = deque()
+        self._tail_owner: str | None = None
+        self._tail_rank: int | None = None
+        self._deals = 0
+        self._static: list[str] = []
+
+    # --- splits become known -------------------------------------------------------------------------------
+
+    def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
+        """Add a page of a source's listing; work on it may start at once."""
+        self.splits[branch].extend(splits)
+        self._refill(branch)
+
+    def end_listing(self, branch: int) -> None:
+        """Note that a source has no more splits."""
+        self.listed[branch] = True
+        self._refill(branch)
+        self._advance()
+
+    def _refill(self, branch: int) -> None:
+        """Queue the splits of the current pass that are not queued yet (all of them once listing has ended)."""
+        shape = self.shape
+        if shape.shuffle_seed is not None and not self.listed[branch]:
+            return
+        repetition = self._repetition[branch]
+        fresh = self.splits[branch][self._queued[branch] :]
+        if not fresh:
+            return
+        if shape.shuffle_seed is not None:
+            fresh = split_order(fresh, shape.shuffle_seed, self.epoch, repetition, branch)
+        self._queued[branch] = len(self.splits[branch])
+        leases = [Lease(self.epoch, split, branch=branch, repetition=repetition) for split in fresh]
+        if shape.sharding == "off":
+            for state in self.workers.values():
+                state.own[branch].extend(leases)
+        elif shape.sharding == "static" and self._static:
+            for lease in leases:
+                owner = self.workers.get(self._static[lease.split.index % len(self._static)])
+                (owner.own if owner and owner.unsettled is None else self._queues)[branch].append(lease)
+        else:
+            self._queues[branch].extend(leases)
+
+    def _next_repetition(self, branch: int) -> bool:
+        """Begin the next pass of a `repeat` over a branch, if there is one."""
+        limit = self.shape.repetitions
+        more = limit is None or self._repetition[branch] + 1 < limit
+        if not (more and self.listed[branch] and self.splits[branch]) or self.shape.sharding != "dynamic":
+            return False
+        self._repetition[branch] += 1
+        self._queued[branch] = 0
+        self._refill(branch)
+        return True
+
+    # --- workers -------------------------------------------------------------------------------------------
+
+    def join(self, worker: str) -> None:
+        """Register a worker."""
+        state = WorkerState(own=[deque() for _ in range(self.shape.branches)])
+        self.workers[worker] = state
+        if self.shape.sharding == "off":
+            for branch, splits in enumerate(self.splits):
+                leases = (Lease(self.epoch, split, branch=branch) for split in splits[: self._queued[branch]])
+                state.own[branch].extend(leases)
+
+    def assign_static(self, workers: Sequence[str]) -> None:
+        """Deal the splits of this and later epochs to these workers by index (static sharding)."""
+        self._static = list(workers)
+        if self.shape.sharding != "static":
+            return
+        for branch, queue in enumerate(self._queues):
+            waiting = list(queue)
+            queue.clear()
+            for lease in waiting:
+                self.workers[workers[lease.split.index % len(workers)]].own[branch].append(lease)
+
+    def next_stretch(self, worker: str) -> Stretch | Answer:
+        """Answer a worker that is idle: a stretch to work on, "wait" for a change, or "stop"."""
+        state = self.workers.get(worker)
+        if self.finished or state is None or state.unsettled is not None:
+            return "stop"
+        if self._tail_owner is None and self._lots and self._nobody_holds():
+            rank, leases = self._lots.popleft()
+            for lease in leases:
+                self._queues[lease.branch].append(lease)
+            self._tail_owner, self._tail_rank = worker, rank
+        if self._tail_owner == worker:
+            state.working = True
+            return Stretch(self.epoch, self._tail_rank)
+        if self._tail_owner is not None:
+            return "wait"
+        serial_elsewhere = self.shape.serial and any(
+            other.working or other.holdings for name, other in self.workers.items() if name != worker
+        )
+        has_work = any(state.own) or any(self._queues) or not all(self.listed)
+        if has_work and not serial_elsewhere and not (self.shape.sharding == "off" and not any(state.own)):
+            state.working = True
+            return Stretch(self.epoch, self._tail_rank)
+        return "wait"
+
+    def take(self, worker: str, branch: int = 0) -> Lease | Answer:
+        """Give a worker its next lease of a branch; "none" ends the branch for this stretch."""
+        state = self.workers.get(worker)
+        if self.finished or state is None or state.unsettled is not None:
+            return "stop"
+        if self._tail_owner is not None and self._tail_owner != worker:
+            return "none"
+        for queue in (state.own[branch], self._queues[branch]):
+            if queue:
+                return self._give(state, queue.popleft())
+        if not self.listed[branch]:
+            return "wait"
+        if self._tail_owner is None and self._next_repetition(branch):
+            return self.take(worker, branch)
+        return "none"
+
+    def _give(self, state: WorkerState, lease: Lease) -> Lease:
+        missing = Spans(lease.spans)
+        held = state.holdings.get(lease.key)
+        if held is not None:
+            for span in held.missing:
+                missing.add(*span)
+        state.holdings[lease.key] = Holding(lease, missing)
+        return lease
+
+    def ended(self, worker: str, key: Key, elements: int) -> None:
+        """Note a split's length, read to its end: nothing is missing behind it."""
+        state = self.workers.get(worker)
+        if state is not None and key in state.holdings:
+            self._fulfil(state, {key: [(elements << OUTPUT_BITS, END)]})
+
+    def consumed(self, worker: str, spans: Mapping[Key, Iterable[Span]], *, left_out: int = 0) -> None:
+        """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
+        self.left_out_elements += left_out
+        state = self.workers.get(worker)
+        if state is not None:
+            self._fulfil(state, spans)
+
+    def stretch_ended(self, worker: str, leftover: Mapping[Key, Iterable[Span]]) -> Literal["flush", "surrendered"]:
+        """Decide about elements that fill no batch at the end of a stretch."""
+        state = self.workers[worker]
+        state.working = False
+        tail = self._tail_owner == worker
+        if tail:
+            self._tail_owner = None
+        others = any(s.holdings or any(s.own) for name, s in self.workers.items() if name != worker)
+        alone = not others and not any(self._queues) and not self._pool
+        if tail or self.shape.sharding == "off" or (alone and self.shape.world_size == 1):
+            state.finished_epoch = self.epoch
+            self._advance()
+            return "flush"
+        for key, spans in leftover.items():
+            held = state.holdings.get(key)
+            if held is None:
+                continue
+            returned = Spans(span for span in spans if held.missing.covers(*span))
+            for span in returned:
+                held.missing.remove(*span)
+            self._return(held.lease, returned)
+            if not held.missing:
+                del state.holdings[key]
+        self._advance()
+        return "surrendered"
+
+    def lost(self, worker: str) -> None:
+        """Note that a worker is gone or has drained: what it holds comes back once every rank has settled."""
+        state = self.workers.get(worker)
+        if state is None or state.unsettled is not None:
+            return
+        state.working = False
+        state.unsettled = set(range(self.shape.world_size))
+        if self._tail_owner == worker:
+            self._tail_owner = None
+            for queue in self._queues:
+                while queue:
+                    lease = queue.popleft()
+                    self._return(lease, Spans(lease.spans))
+        for branch, queue in enumerate(state.own):
+            if self.shape.sharding == "static":
+                self._queues[branch].extend(queue)
+            queue.clear()
+        if self.shape.visitation == "zero_or_more":
+            state.unsettled.clear()
+        self._bury(worker)
+
+    def settled(self, rank: int, worker: str) -> None:
+        """Note that a client has told all that it received from a lost worker, and takes no more from it."""
+        state = self.workers.get(worker)
+        if state is not None and state.unsettled is not None:
+            state.unsettled.discard(rank)
+            self._bury(worker)
+
+    def unsettled(self, rank: int) -> list[str]:
+        """Return the lost workers about which a rank has yet to settle."""
+        return [name for name, state in self.workers.items() if state.unsettled and rank in state.unsettled]
+
+    def _bury(self, worker: str) -> None:
+        state = self.workers[worker]
+        if state.unsettled:
+            return
+        del self.workers[worker]
+        for held in state.holdings.values():
+            if self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
+                self.dropped.append(replace(held.lease, spans=tuple(held.missing)))
+                continue
+            self._requeue(held)
+        self._advance()
+
+    def _requeue(self, held: Holding) -> None:
+        """Give out again what a lost worker held, before anything new."""
+        lease = replace(held.lease, spans=tuple(held.missing))
+        self._queues[lease.branch].appendleft(lease)
+
+    # --- clients -------------------------------------------------------------------------------------------
+
+    def acked(self, rank: int, worker: str, spans: Mapping[Key, Iterable[Span]], batches: int = 1) -> None:
+        """Note that a client has received batches from a worker: their data is delivered."""
+        self.counts[rank] += batches
+        state = self.workers.get(worker)
+        if state is not None:
+            self._fulfil(state, spans)
+
+    def given_back(self, rank: int, leases: Sequence[Lease], batches: int) -> None:
+        """Note batches that a client received and will not use, since other ranks have fewer."""
+        self.counts[rank] -= batches
+        for lease in leases:
+            self._return(lease, Spans(lease.spans))
+        self._advance()
+
+    def allowed(self) -> int:
+        """Return how many batches of this epoch every rank may use: as many as the poorest has received."""
+        return min(self.counts)
+
+    def surplus(self, rank: int) -> int | None:
+        """Return how many batches a rank must keep, giving back the rest; None: nothing to give back."""
+        if self.finished or self.shape.world_size == 1 or not self._drained() or self._lots:
+            return None
+        keep = min(self.counts)
+        return keep if self.counts[rank] > keep else None
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _fulfil(self, state: WorkerState, spans: Mapping[Key, Iterable[Span]]) -> None:
+        for key, done in spans.items():
+            held = state.holdings.get(key)
+            if held is None:
+                continue
+            for span in done:
+                held.missing.remove(*span)
+            if not held.missing:
+                del state.holdings[key]
+        self._advance()
+
+    def _return(self, lease: Lease, spans: Spans) -> None:
+        held = self._pool.setdefault(lease.key, Holding(replace(lease, spans=()), Spans()))
+        for span in spans:
+            held.missing.add(*span)
+
+    def _nobody_holds(self) -> bool:
+        return not any(state.holdings or state.working or any(state.own) for state in self.workers.values())
+
+    def _drained(self) -> bool:
+        """Tell whether all data of the epoch was either delivered or surrendered."""
+        repeats = self.shape.repetitions is None or any(
+            done + 1 < self.shape.repetitions and splits
+            for done, splits in zip(self._repetition, self.splits, strict=True)
+        )
+        if self.shape.sharding == "off" and not (
+            self.workers and all(state.finished_epoch == self.epoch for state in self.workers.values())
+        ):
+            return False
+        return (
+            all(self.listed)
+            and not any(self._queues)
+            and self._tail_owner is None
+            and not (repeats and self.shape.sharding == "dynamic")
+            and self._nobody_holds()
+        )
+
+    def _advance(self) -> None:
+        """Deal the tail, or begin the next epoch, when it is time."""
+        while not self.finished and self._drained() and not self._lots:
+            if min(self.counts) != max(self.counts):
+                return  # the richer ranks give back first
+            if self._pool:
+                self._deal()
+            if not self._lots:
+                self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        self.epoch += 1
+        self.counts = [0] * self.shape.world_size
+        self._deals = 0
+        self._tail_rank = None
+        last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
+        if last or not any(self.splits):
+            self.finished = True
+            return
+        self._queued = [0] * self.shape.branches
+        self._repetition = [0] * self.shape.branches
+        for branch in range(self.shape.branches):
+            self._refill(branch)
+
+    def _deal(self) -> None:
+        """Turn what was surrendered into lots: one for one trainer, equally many elements for several."""
+        held = sorted(self._pool.values(), key=lambda h: h.lease.key)
+        self._pool = {}
+        leases = [replace(h.lease, spans=tuple(h.missing)) for h in held]
+        world = self.shape.world_size
+        if world == 1:
+            self._lots.append((0, leases))
+            return
+        units = [unit for lease in leases for unit in _by_element(lease)]
+        self._deals += 1
+        if len(units) < world or self._deals > MAX_DEALS:
+            self.left_out_elements += len(units)
+            return
+        size = self.shape.batch_size
+        rounds = min(-(-len(units) // (size * world)), len(units) // world)
+        lots = rounds * world
+        self.left_out_elements += max(0, len(units) - lots * size)
+        units = units[: lots * size]
+        for lot in range(lots):
+            share = units[lot * len(units) // lots : (lot + 1) * len(units) // lots]
+            self._lots.append((lot % world, _merged(share)))
+
+    def check(self) -> None:
+        """Raise AssertionError if a position is in two places at once."""
+        seen: dict[Key, Spans] = {}
+        places = [(lease.key, lease.spans) for queue in self._queues for lease in queue]
+        places += [(lease.key, lease.spans) for _, lot in self._lots for lease in lot]
+        places += [(held.lease.key, tuple(held.missing)) for held in self._pool.values()]
+        if self.shape.sharding != "off":
+            for state in self.workers.values():
+                places += [(key, tuple(held.missing)) for key, held in state.holdings.items()]
+                places += [(lease.key, lease.spans) for queue in state.own for lease in queue]
+        for key, spans in places:
+            known = seen.setdefault(key, Spans())
+            for start, stop in spans:
+                overlap = Spans(known)
+                overlap.remove(start, stop)
+                if overlap.size() != known.size():
+                    raise AssertionError(f"split {key}: [{start}, {stop}) is in two places")
+                known.add(start, stop)
+
+
+def _merged(leases: Sequence[Lease]) -> list[Lease]:
+    """Join leases of the same split."""
+    by_key: dict[Key, Holding] = {}
+    for lease in leases:
+        held = by_key.setdefault(lease.key, Holding(lease, Spans()))
+        for span in lease.spans:
+            held.missing.add(*span)
+    return [replace(held.lease, spans=tuple(held.missing)) for held in by_key.values()]
+
+
+def _by_element(lease: Lease) -> list[Lease]:
+    """Cut a lease into leases of one element each."""
+    out = []
+    for start, stop in lease.spans:
+        at = start
+        while at < stop:
+            until = min(stop, ((at >> OUTPUT_BITS) + 1) << OUTPUT_BITS)
+            out.append(replace(lease, spans=((at, until),)))
+            at = until
+    return out
