@@ -317,11 +317,12 @@ class Ledger:
         if state is not None:
             self._fulfil(state, spans)
 
-    def given_back(self, rank: int, leases: Sequence[Lease], batches: int) -> None:
+    def given_back(self, rank: int, spans: Mapping[Key, Iterable[Span]], batches: int) -> None:
         """Note batches that a client received and will not use, since other ranks have fewer."""
         self.counts[rank] -= batches
-        for lease in leases:
-            self._return(lease, Spans(lease.spans))
+        for (branch, repetition, index), returned in spans.items():
+            split = self.splits[branch][index]
+            self._return(Lease(self.epoch, split, branch=branch, repetition=repetition), Spans(returned))
         self._advance()
 
     def allowed(self) -> int:

@@ -110,11 +110,7 @@ class Model:
             back = [item for _, batch in mine[keep:] for item in batch]
             count = len(mine) - keep
             del mine[keep:]
-            leases = [
-                Lease(key_lease.epoch, key_lease.split, ((e << OUTPUT_BITS, (e + 1) << OUTPUT_BITS),))
-                for key_lease, e in back
-            ]
-            self.ledger.given_back(rank, leases, count)
+            self.ledger.given_back(rank, spans_of(back), count)
 
     def close_epochs(self) -> None:
         while self.epochs_done < self.ledger.epoch:

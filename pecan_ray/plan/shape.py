@@ -1,0 +1,143 @@
+"""What can be told from a plan without running it: can it be cut into splits, how often it repeats, its length."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import (
+    Batch,
+    BucketByLength,
+    Filter,
+    FlatMap,
+    Join,
+    Map,
+    Op,
+    PaddedBatch,
+    Plan,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Skip,
+    Take,
+    Unbatch,
+)
+
+
+@dataclass(frozen=True)
+class PlanShape:
+    """How a plan is spread over workers."""
+
+    serial: bool
+    """Some operator needs the whole sequence (take, skip, zip, ...), so one worker runs the plan."""
+    serial_because: str
+    """Name of that operator; empty if none."""
+    repetitions: int | None
+    """Passes over the splits within an epoch, where `repeat` can be run by repeating splits; None: no end."""
+    batch_size: int
+    """Elements in a batch; 1 where the plan does not batch."""
+    shuffled: bool
+    """Whether the order of the splits is shuffled too."""
+    drop_remainder: bool
+
+
+def plan_shape(plan: Plan) -> PlanShape:
+    """Derive a plan's shape.
+
+    `repeat` at the end of a plan, or before its batching, is run by handing out the splits again; in other
+    places, and together with operators that need the whole sequence, it makes the plan serial.
+    """
+    because = _serial_op(plan)
+    repeats = [op for op in plan.ops if isinstance(op, Repeat)]
+    repetitions: int | None = 1
+    if repeats and not because:
+        counts = [op.count for op in repeats]
+        repetitions = None if None in counts else math.prod(count for count in counts if count is not None)
+    batching = last_batching(plan)
+    return PlanShape(
+        serial=bool(because),
+        serial_because=because,
+        repetitions=repetitions,
+        batch_size=_size(batching),
+        shuffled=any(isinstance(op, Shuffle) for op in plan.all_ops()),
+        drop_remainder=isinstance(batching, (Batch, PaddedBatch, BucketByLength)) and batching.drop_remainder,
+    )
+
+
+def last_batching(plan: Plan) -> Op | None:
+    """Return the operator that forms the final batches, if the plan ends with batches."""
+    for op in reversed(plan.ops):
+        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+            return op
+        if isinstance(op, Unbatch):
+            return None
+    return None
+
+
+def _size(op: Op | None) -> int:
+    if isinstance(op, (Batch, PaddedBatch)):
+        return op.size
+    return max(op.sizes) if isinstance(op, BucketByLength) else 1
+
+
+def _serial_op(plan: Plan) -> str:
+    for op in plan.ops:
+        if isinstance(op, (Take, Skip)):
+            return op.name
+    head = plan.head
+    if isinstance(head, Join):
+        if head.kind == "zip":
+            return "zip"
+        for branch in head.inputs:
+            nested = _serial_op(branch) or next((op.name for op in branch.all_ops() if isinstance(op, Repeat)), "")
+            if nested:
+                return nested
+        if head.kind == "mix" and head.stop == "first":
+            return "mix(stop='first')"
+    return ""
+
+
+def num_batches(plan: Plan) -> int | None:
+    """Return how many batches (or elements) one epoch of one trainer yields, where that follows from the plan."""
+    count = _head_count(plan)
+    shape = plan_shape(plan)
+    if not shape.serial and count is not None:
+        if shape.repetitions is None:
+            return None
+        count *= shape.repetitions
+    for op in plan.ops:
+        if count is None:
+            return None
+        if shape.serial or not isinstance(op, Repeat):
+            count = _after(op, count)
+    return count
+
+
+def _head_count(plan: Plan) -> int | None:
+    head = plan.head
+    if not isinstance(head, Join):
+        return head.num_elements()
+    counts = [num_batches(branch) for branch in head.inputs]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts):
+        return None
+    if head.kind == "zip":
+        return min(known)
+    return None if head.kind == "mix" and head.stop == "first" else sum(known)
+
+
+def _after(op: Op, count: int) -> int | None:
+    if isinstance(op, (Map, Shuffle, Prefetch)):
+        return count
+    if isinstance(op, (Batch, PaddedBatch)):
+        return count // op.size if op.drop_remainder else -(-count // op.size)
+    if isinstance(op, Take):
+        return min(count, op.count)
+    if isinstance(op, Skip):
+        return max(0, count - op.count)
+    if isinstance(op, Repeat):
+        return None if op.count is None else count * op.count
+    if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch)):
+        return None
+    raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")
