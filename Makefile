@@ -7,5 +7,6 @@ test: $(VENV)/stamp
 
 $(VENV)/stamp: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q -e ".[dev]"
+	$(VENV)/bin/pip install -q -e ".[dev,s3,gcs,examples]" tensorflow-cpu
+	$(VENV)/bin/pip install -q torch==2.13.0
 	touch $@

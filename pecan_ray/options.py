@@ -85,8 +85,13 @@ class IterOptions:
     job: str | None = None
 
     def __post_init__(self) -> None:
-        choices = {"format": Format, "order": Order, "visitation": Visitation, "sharding": Sharding,
-                   "on_error": OnError}
+        choices = {
+            "format": Format,
+            "order": Order,
+            "visitation": Visitation,
+            "sharding": Sharding,
+            "on_error": OnError,
+        }
         for name, allowed in choices.items():
             value = getattr(self, name)
             if value not in get_args(allowed):

@@ -6,7 +6,7 @@ knows Ray or a framework.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -97,7 +97,7 @@ class EngineOptions:
 class Engine(Protocol):
     """Runs a plan on leases, on one machine."""
 
-    def batches(self, leases: Leases) -> Iterator[Produced]:
+    def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch; ends when the leases do and nothing is in progress.
 
         What does not fill a batch comes last, marked `partial`.  Raises `ElementError` for a bad element

@@ -79,8 +79,7 @@ def _describe(value: Any, seen: set[int]) -> str:
 
 def _describe_function(fn: types.FunctionType, seen: set[int]) -> str:
     cells = {
-        name: cell.cell_contents
-        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
+        name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
     }
     used = {name: fn.__globals__[name] for name in _names(fn.__code__) if name in fn.__globals__}
     held = {"closure": cells, "globals": used, "defaults": fn.__defaults__, "keywords": fn.__kwdefaults__}

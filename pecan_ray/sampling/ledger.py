@@ -38,6 +38,8 @@ class Stretch:
 
     epoch: int
     rank: int | None = None
+    skip: int = 0
+    """Batches at its beginning that were delivered before: produce them again, in order, and leave them out."""
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,7 @@ class Ledger:
         has_work = any(state.own) or any(self._queues) or not all(self.listed)
         if has_work and not serial_elsewhere and not (self.shape.sharding == "off" and not any(state.own)):
             state.working = True
-            return Stretch(self.epoch, self._tail_rank)
+            return Stretch(self.epoch, skip=self.counts[0] if self.shape.serial else 0)
         return "wait"
 
     def take(self, worker: str, branch: int = 0) -> Lease | Answer:
@@ -296,6 +298,14 @@ class Ledger:
         if state.unsettled:
             return
         del self.workers[worker]
+        if self.shape.serial and state.holdings:
+            # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
+            for branch, queue in enumerate(self._queues):
+                queue.clear()
+                self._queued[branch] = 0
+                self._refill(branch)
+            self._advance()
+            return
         for held in state.holdings.values():
             if self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
                 self.dropped.append(replace(held.lease, spans=tuple(held.missing)))

@@ -161,8 +161,15 @@ SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 
 
 @settings(max_examples=150, deadline=None)
-@given(SIZES, st.integers(1, 5), st.integers(1, 4), st.integers(0, 5), st.integers(0, 10_000),
-       st.sampled_from(["dynamic", "static"]), st.booleans())
+@given(
+    SIZES,
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.integers(0, 5),
+    st.integers(0, 10_000),
+    st.sampled_from(["dynamic", "static"]),
+    st.booleans(),
+)
 def test_each_element_once_per_epoch_whatever_dies(
     sizes: list[int], batch: int, workers: int, deaths: int, seed: int, sharding: str, shuffled: bool
 ) -> None:

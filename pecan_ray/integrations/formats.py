@@ -1,0 +1,65 @@
+"""Batches as NumPy, torch, TensorFlow or JAX: converted without a copy where the framework can."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.options import Format
+
+Converter = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def converter(format: Format) -> Converter:
+    """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
+
+    Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.
+    Raises `MissingExtraError` if the framework is not installed.
+    """
+    makers: dict[str, Callable[[], Converter]] = {"torch": _torch, "tf": _tensorflow, "jax": _jax}
+    if format == "numpy":
+        return dict
+    if format not in makers:
+        raise PlanError(f"format must be 'numpy', 'torch', 'tf' or 'jax', but got {format!r}.")
+    try:
+        return makers[format]()
+    except ImportError as error:
+        package = {"torch": "torch", "tf": "tensorflow", "jax": "jax"}[format]
+        raise MissingExtraError(
+            f'format="{format}" needs {package}, which is not installed: pip install {package}', extra=format
+        ) from error
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc"
+
+
+def _torch() -> Converter:
+    import torch
+
+    def convert(value: Any) -> Any:
+        if not _numeric(value):
+            return value
+        array = np.asarray(value)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    return lambda batch: {name: convert(value) for name, value in batch.items()}
+
+
+def _tensorflow() -> Converter:
+    import tensorflow as tf
+
+    def convert(value: Any) -> Any:
+        plain = isinstance(value, (bytes, str, int, float)) or (isinstance(value, np.ndarray) and value.dtype == object)
+        return tf.convert_to_tensor(value) if plain or _numeric(value) else value
+
+    return lambda batch: {name: convert(value) for name, value in batch.items()}
+
+
+def _jax() -> Converter:
+    import jax.numpy as jnp
+
+    return lambda batch: {name: jnp.asarray(value) if _numeric(value) else value for name, value in batch.items()}

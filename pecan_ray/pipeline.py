@@ -1,0 +1,411 @@
+"""`PecanPipeline`: what users write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from pecan_ray.batches import Batches
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.errors import PlanError
+from pecan_ray.options import (
+    Config,
+    EngineName,
+    Format,
+    IterOptions,
+    OnError,
+    Order,
+    Sharding,
+    Visitation,
+    Workers,
+)
+from pecan_ray.plan.fingerprint import fingerprint
+from pecan_ray.plan.operators import (
+    Batch,
+    BucketByLength,
+    Filter,
+    FlatMap,
+    Join,
+    JoinKind,
+    Map,
+    Op,
+    PaddedBatch,
+    Plan,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Skip,
+    Take,
+    Unbatch,
+)
+from pecan_ray.plan.shape import num_batches
+from pecan_ray.plan.splits import Element, Source
+
+Function = Callable[..., Any]
+
+
+class PecanPipeline:
+    """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
+
+    Elements are dicts from column name to NumPy array, bytes, str or number.  Functions take an element and
+    return one, or take and return the value of one column with ``on="column"``.  A function that declares a
+    parameter named `rng` is given a random generator of its own for each element: the same whatever the number
+    of workers (NumPy's `Generator` in the python engine, a stateless seed in the tensorflow engine).
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        name: str | None = None,
+        engine: EngineName = "python",
+        seed: int = 0,
+        config: Config | None = None,
+    ) -> None:
+        if not isinstance(source, Source):
+            raise PlanError(
+                f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
+                "Wrap Python objects by sources.Items([...]) and arrays by sources.Arrays(...)."
+            )
+        if engine not in ("python", "tensorflow"):
+            raise PlanError(f"engine must be 'python' or 'tensorflow', but got {engine!r}.")
+        self._plan = Plan(head=source)
+        self._name = name or "pipeline"
+        self._engine: EngineName = engine
+        self._seed = seed
+        self._config = config or Config()
+
+    @classmethod
+    def from_tf_data(cls, make_dataset: Function, **options: Any) -> PecanPipeline:
+        """Wrap an existing tf.data pipeline, given by a function that makes it.
+
+        A function that takes ``(num_shards, shard_index)`` is read by many workers, others by one.
+        """
+        from pecan_ray.sources.tf_data import TfDataSource
+
+        return cls(TfDataSource(make_dataset), engine="tensorflow", **options)
+
+    # --- operators on elements -----------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Function,
+        *,
+        on: str | None = None,
+        name: str | None = None,
+        keep_position: bool = False,
+        random: bool | None = None,
+        processes: bool = False,
+    ) -> PecanPipeline:
+        """Apply a function to each element (or to each batch, behind `batch`).
+
+        `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
+        holds the GIL.
+        """
+        return self._then(
+            Map(
+                name=self._unique(name, fn),
+                fn=_function("map", fn),
+                on=on,
+                keep_position=keep_position,
+                random=random,
+                processes=processes,
+            )
+        )
+
+    def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
+        """Keep the elements for which the function is true."""
+        return self._then(Filter(name=self._unique(name, fn), fn=_function("filter", fn), on=on))
+
+    def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
+        """Replace each element by those that the function returns (any iterable of elements)."""
+        return self._then(FlatMap(name=self._unique(name, fn), fn=_function("flat_map", fn), on=on))
+
+    # --- operators on the sequence -------------------------------------------------------------------------
+
+    def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
+        """Stack `size` elements into a batch with a leading dimension."""
+        _positive("batch", size)
+        return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+
+    def padded_batch(
+        self,
+        size: int,
+        *,
+        padding: Any = 0,
+        shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+        drop_remainder: bool = False,
+    ) -> PecanPipeline:
+        """Stack elements of unequal shapes, padded with `padding` (a value, or one per column)."""
+        _positive("padded_batch", size)
+        return self._then(
+            PaddedBatch(
+                name=self._unique("padded_batch"),
+                size=size,
+                drop_remainder=drop_remainder,
+                padding=padding,
+                shapes=dict(shapes) if shapes else None,
+            )
+        )
+
+    def bucket_by_length(
+        self,
+        boundaries: Sequence[int],
+        *,
+        sizes: int | Sequence[int],
+        length: Function | str,
+        padding: Any = 0,
+        drop_remainder: bool = False,
+    ) -> PecanPipeline:
+        """Batch elements of similar length: bucket i takes lengths below ``boundaries[i]``, the last one the rest.
+
+        `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
+        """
+        bounds = tuple(boundaries)
+        if not bounds or list(bounds) != sorted(set(bounds)):
+            raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
+        per_bucket = (sizes,) * (len(bounds) + 1) if isinstance(sizes, int) else tuple(sizes)
+        if len(per_bucket) != len(bounds) + 1:
+            raise PlanError(
+                f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
+                f"{len(per_bucket)}."
+            )
+        for size in per_bucket:
+            _positive("bucket_by_length", size)
+        return self._then(
+            BucketByLength(
+                name=self._unique("bucket_by_length"),
+                length=length,
+                boundaries=bounds,
+                sizes=per_bucket,
+                drop_remainder=drop_remainder,
+                padding=padding,
+            )
+        )
+
+    def unbatch(self) -> PecanPipeline:
+        """Split batches into elements again."""
+        return self._then(Unbatch(name=self._unique("unbatch")))
+
+    def shuffle(self, buffer: int, seed: int | None = None) -> PecanPipeline:
+        """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
+        _positive("shuffle", buffer)
+        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
+
+    def repeat(self, count: int | None = None) -> PecanPipeline:
+        """Pass over the data `count` times within one epoch; None: without end.
+
+        Passes follow each other without a seam: batches may hold elements of two passes.
+        """
+        if count is not None:
+            _positive("repeat", count)
+        return self._then(Repeat(name=self._unique("repeat"), count=count))
+
+    def take(self, count: int) -> PecanPipeline:
+        """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        return self._then(Take(name=self._unique("take"), count=_natural("take", count)))
+
+    def skip(self, count: int) -> PecanPipeline:
+        """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        return self._then(Skip(name=self._unique("skip"), count=_natural("skip", count)))
+
+    def prefetch(self, count: int) -> PecanPipeline:
+        """Ask for `count` batches to be kept ready."""
+        _positive("prefetch", count)
+        return self._then(Prefetch(name=self._unique("prefetch"), count=count))
+
+    # --- joins ---------------------------------------------------------------------------------------------
+
+    def zip(self, *others: PecanPipeline) -> PecanPipeline:
+        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline."""
+        return self._join("zip", others)
+
+    def concat(self, *others: PecanPipeline) -> PecanPipeline:
+        """Follow this pipeline's elements by those of others."""
+        return self._join("concat", others)
+
+    def mix(
+        self, *others: PecanPipeline, weights: Sequence[float], stop: Literal["first", "all"] = "all"
+    ) -> PecanPipeline:
+        """Draw elements from several pipelines at random, in proportion to `weights`.
+
+        Ends when all have run out, or with ``stop="first"`` when the first has.
+        """
+        if len(weights) != len(others) + 1 or any(weight <= 0 for weight in weights):
+            raise PlanError(
+                f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
+            )
+        return self._join("mix", others, weights=tuple(float(w) for w in weights), stop=stop)
+
+    def _join(self, kind: JoinKind, others: Sequence[PecanPipeline], **details: Any) -> PecanPipeline:
+        if not others:
+            raise PlanError(f"{kind} needs at least one other pipeline.")
+        inputs = [self._plan]
+        taken = {op.name for op in self._plan.all_ops()}
+        for other in others:
+            if other._engine != self._engine:
+                raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
+            inputs.append(_renamed(other._plan, taken))
+        return self._with(Plan(head=Join(kind=kind, inputs=tuple(inputs), **details)))
+
+    # --- a look at it --------------------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """The frozen description of this pipeline."""
+        return self._plan
+
+    @property
+    def name(self) -> str:
+        """Name in the dashboard, metrics and logs."""
+        return self._name
+
+    def peek(self, count: int = 1) -> Element | list[Element]:
+        """Run the first elements (or batches) in this process, without Ray, and return them.
+
+        Returns one element, or a list for ``count > 1``.
+        """
+        _positive("peek", count)
+        found: list[Element] = []
+        with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
+        for element in with_limit:
+            found.append(element)
+            if len(found) == count:
+                break
+        with_limit.close()
+        if not found:
+            raise PlanError(f"peek: the pipeline {self._name} yields nothing.")
+        return found[0] if count == 1 else found
+
+    def __len__(self) -> int:
+        """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
+        count = num_batches(self._plan)
+        if count is None:
+            raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
+        return count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        ops = "".join(f".{_spell(op)}" for op in self._plan.ops)
+        head = self._plan.head
+        start = head.kind if isinstance(head, Join) else type(head).__name__
+        return f"PecanPipeline({start}, name={self._name!r}, engine={self._engine!r}){ops}"
+
+    def fingerprint(self, upto: str | None = None) -> str:
+        """Return a stable hash of the data's identity and of the operators' code, up to the operator named."""
+        return fingerprint(self._plan, upto=upto)
+
+    def iter_batches(
+        self,
+        *,
+        epochs: int | None = 1,
+        workers: Workers | None = None,
+        format: Format = "numpy",
+        rank: int = 0,
+        world_size: int = 1,
+        order: Order = "relaxed",
+        visitation: Visitation = "exactly_once",
+        sharding: Sharding = "dynamic",
+        on_error: OnError = "raise",
+        prefetch_bytes: int = 256 << 20,
+        job: str | None = None,
+        debug: bool = False,
+    ) -> Batches:
+        """Run the pipeline on Ray and return an iterator over its batches.
+
+        Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
+        own, equally many batches.  `debug` runs everything in this very process, with plain tracebacks.
+        A pipeline without `batch` yields single elements.
+        """
+        options = IterOptions(
+            epochs=epochs,
+            workers=workers or Workers(),
+            format=format,
+            rank=rank,
+            world_size=world_size,
+            order=order,
+            visitation=visitation,
+            sharding=sharding,
+            on_error=on_error,
+            prefetch_bytes=prefetch_bytes,
+            job=job,
+        )
+        return Batches(
+            self._plan,
+            name=self._name,
+            engine=self._engine,
+            seed=self._seed,
+            config=self._config,
+            options=options,
+            debug=debug,
+        )
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _with(self, plan: Plan) -> PecanPipeline:
+        new = object.__new__(PecanPipeline)
+        new._plan, new._name, new._engine = plan, self._name, self._engine
+        new._seed, new._config = self._seed, self._config
+        return new
+
+    def _then(self, op: Op) -> PecanPipeline:
+        return self._with(self._plan.then(op))
+
+    def _unique(self, name: str | None, fn: Function | None = None) -> str:
+        taken = {op.name for op in self._plan.all_ops()}
+        if name is None:
+            name = getattr(fn, "__name__", None) or type(fn).__name__
+            name = "map" if name == "<lambda>" else name
+        elif fn is not None and name in taken:
+            raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
+        return _free(name, taken)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    if name not in taken:
+        return name
+    stem = re.sub(r"_\d+$", "", name)
+    number = 2
+    while f"{stem}_{number}" in taken:
+        number += 1
+    return f"{stem}_{number}"
+
+
+def _renamed(plan: Plan, taken: set[str]) -> Plan:
+    """Return the plan with names that differ from `taken`, to which they are added."""
+    head = plan.head
+    if isinstance(head, Join):
+        head = replace(head, inputs=tuple(_renamed(branch, taken) for branch in head.inputs))
+    ops = []
+    for op in plan.ops:
+        name = _free(op.name, taken)
+        taken.add(name)
+        ops.append(replace(op, name=name))
+    return Plan(head=head, ops=tuple(ops))
+
+
+def _function(what: str, fn: Function) -> Function:
+    if not callable(fn):
+        raise PlanError(f"{what} needs a function, but got {type(fn).__name__}.")
+    return fn
+
+
+def _positive(what: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise PlanError(f"{what} needs a whole number >= 1, but got {value!r}.")
+    return value
+
+
+def _natural(what: str, value: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise PlanError(f"{what} needs a whole number >= 0, but got {value!r}.")
+    return value
+
+
+def _spell(op: Op) -> str:
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
+    return f"{kind}({op.name})" if op.name != kind else f"{kind}()"

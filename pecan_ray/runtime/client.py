@@ -1,0 +1,301 @@
+"""The trainer's side: fetches batches from every worker, acknowledges them, and hands them to the loop.
+
+One thread per worker fetches; one thread talks with the controller.  What a client has received it alone
+knows: it acknowledges, and it says when it will take no more from a lost worker.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Any
+
+import ray
+
+from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.errors import ClusterError
+from pecan_ray.plan.splits import Element
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, WorkerInfo
+from pecan_ray.runtime.transports import BatchReader, Message
+
+logger = logging.getLogger("pecan_ray.client")
+
+SYNC_S = 0.05
+"""Shortest time between two reports to the controller while batches flow."""
+IDLE_SYNC_S = 0.5
+"""Longest time without a report."""
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Which data a batch holds: for checks, logs and exact accounting."""
+
+    epoch: int
+    worker: str
+    spans: Spans
+    rows: int
+
+
+@dataclass(frozen=True)
+class Received:
+    """A batch in the client's queue."""
+
+    columns: Element
+    provenance: Provenance
+    nbytes: int
+    message: Message
+
+
+class BatchClient:
+    """Feeds one trainer (rank) of a job."""
+
+    def __init__(self, controller: Any, rank: int, world_size: int, node_id: str, prefetch_bytes: int) -> None:
+        self._controller = controller
+        self._rank = rank
+        self._world_size = world_size
+        self._node_id = node_id
+        self._prefetch_bytes = prefetch_bytes
+        self._reader = BatchReader()
+        self._state = threading.Condition()
+        self._queue: deque[Received] = deque()
+        self._queued_bytes = 0
+        self._acks: dict[str, list[tuple[Provenance, int]]] = {}
+        self._bad: list[BadElement] = []
+        self._quarantined: list[BadElement] = []
+        self._broken: set[str] = set()
+        self._fetchers: dict[str, threading.Thread] = {}
+        self._given_back: tuple[Spans, int] | None = None
+        self._epoch = 0
+        self._in_epoch = 0
+        self._allowed = 0
+        self._finished = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._urgent = False
+        self._began = time.monotonic()
+        self.yielded = 0
+        self.rows = 0
+        self.waited_s = 0.0
+        self.first_batch_s: float | None = None
+        self.orders: Orders | None = None
+        self._syncer = threading.Thread(target=self._sync_forever, name="pecan-sync", daemon=True)
+        self._syncer.start()
+
+    # --- the trainer's thread ------------------------------------------------------------------------------
+
+    def next(self) -> Received | None:
+        """Return the next batch, waiting for it; None when the job is over.  Raises the job's error."""
+        began = time.monotonic()
+        with self._state:
+            while not self._ready():
+                if self._error is not None:
+                    raise self._error
+                if self._closed or (self._finished and not self._queue):
+                    return None
+                self._urgent = True
+                self._state.notify_all()
+                self._state.wait()
+            batch = self._queue.popleft()
+            self._queued_bytes -= batch.nbytes
+            if batch.provenance.epoch != self._epoch:
+                self._epoch, self._in_epoch = batch.provenance.epoch, 0
+            self._in_epoch += 1
+            self.yielded += 1
+            self.rows += batch.provenance.rows
+            self.waited_s += time.monotonic() - began
+            if self.first_batch_s is None:
+                self.first_batch_s = time.monotonic() - self._began
+            self._state.notify_all()
+        self._reader.taken(batch.message)
+        return batch
+
+    def _ready(self) -> bool:
+        if not self._queue or self._error is not None:
+            return False
+        if self._world_size == 1 or self.orders is None:
+            return self._world_size == 1
+        epoch = self._queue[0].provenance.epoch
+        if epoch < self.orders.epoch:
+            return True
+        used = self._in_epoch if epoch == self._epoch else 0
+        return used < self.orders.allowed
+
+    def take_quarantined(self) -> list[BadElement]:
+        """Return the bad elements received since the last call."""
+        with self._state:
+            taken, self._quarantined = self._quarantined, []
+        return taken
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the client began."""
+        return time.monotonic() - self._began
+
+    @property
+    def queued(self) -> int:
+        """Batches that wait for the trainer."""
+        return len(self._queue)
+
+    def close(self) -> None:
+        """Stop fetching; batches that are still held stay valid."""
+        with self._state:
+            self._closed = True
+            self._queue.clear()
+            self._state.notify_all()
+        self._syncer.join(timeout=10)
+
+    # --- the threads that fetch ----------------------------------------------------------------------------
+
+    def _fetch(self, worker: WorkerInfo) -> None:
+        """Fetch from one worker until its stream ends or breaks."""
+        tokens: set[str] = set()
+        try:
+            stream = worker.handle.stream.options(
+                num_returns="streaming", _generator_backpressure_num_objects=4
+            ).remote(self._rank, self._node_id)
+            for reference in stream:
+                with self._state:
+                    while self._queued_bytes >= self._prefetch_bytes and not self._closed:
+                        self._state.wait()
+                    if self._closed:
+                        return
+                for message in ray.get(reference):
+                    if message.address is not None:
+                        tokens.add(message.address.token)
+                    if not self._receive(worker, message):
+                        return
+                del reference
+        except ray.exceptions.RayError as error:
+            logger.info("stream of %s broke: %s", worker.name, type(error).__name__)
+            with self._state:
+                self._broken.add(worker.name)
+        finally:
+            for token in tokens:
+                self._reader.forget(token)
+            with self._state:
+                self._urgent = True
+                self._state.notify_all()
+
+    def _receive(self, worker: WorkerInfo, message: Message) -> bool:
+        """Put a batch into the queue and note its acknowledgement; False if it can no longer be read."""
+        columns = self._reader.open(message)
+        if columns is None:
+            with self._state:
+                self._broken.add(worker.name)
+            return False
+        nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
+        provenance = Provenance(message.epoch, worker.name, message.spans, message.rows)
+        received = Received(columns, provenance, nbytes, message)
+        with self._state:
+            if self._closed:
+                return False
+            self._queue.append(received)
+            self._queued_bytes += nbytes
+            self._acks.setdefault(worker.name, []).append((provenance, nbytes))
+            self._bad.extend(message.bad)
+            self._quarantined.extend(message.bad)
+            self._state.notify_all()
+        return True
+
+    # --- the thread that talks with the controller ---------------------------------------------------------
+
+    def _sync_forever(self) -> None:
+        try:
+            while not self._closed:
+                orders = ray.get(self._controller.sync.remote(self._report()))
+                self._obey(orders)
+                if orders.finished or orders.error is not None:
+                    return
+                self._pause(orders)
+        except ray.exceptions.RayError as error:
+            with self._state:
+                self._error = ClusterError(
+                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process "
+                    "was lost; start the run again."
+                )
+                self._state.notify_all()
+
+    def _pause(self, orders: Orders) -> None:
+        """Wait for something to report: not long if the trainer waits, and never less than `SYNC_S` else."""
+        with self._state:
+            gated = self._world_size > 1 and bool(self._queue) and not self._ready()
+            if not self._urgent and not gated:
+                self._state.wait_for(lambda: self._urgent or self._closed, timeout=SYNC_S)
+            urgent = self._urgent or gated or bool(orders.settle)
+            if urgent or not self._acks:
+                self._state.wait_for(
+                    lambda: bool(self._acks) or self._closed or bool(self._broken),
+                    timeout=0.005 if urgent else IDLE_SYNC_S,
+                )
+            self._urgent = False
+
+    def _report(self) -> ClientReport:
+        with self._state:
+            acks = tuple(self._acknowledge(worker, batches) for worker, batches in self._acks.items())
+            self._acks = {}
+            gone = () if self.orders is None else self.orders.settle
+            settled = tuple(name for name in gone if not self._still_fetching(name))
+            spans, count = self._given_back or (None, 0)
+            self._given_back = None
+            bad = tuple(replace(one, element=None) for one in self._bad)
+            self._bad = []
+            broken, self._broken = tuple(self._broken), set()
+            return ClientReport(
+                rank=self._rank,
+                acks=acks,
+                settled=settled,
+                given_back=spans,
+                given_back_batches=count,
+                bad=bad,
+                broken=broken,
+                yielded=self.yielded,
+                waited_s=self.waited_s,
+                elapsed_s=self.elapsed_s,
+                queued=len(self._queue),
+            )
+
+    def _acknowledge(self, worker: str, batches: list[tuple[Provenance, int]]) -> Acknowledgement:
+        spans: Spans = {}
+        for provenance, _ in batches:
+            for key, intervals in provenance.spans.items():
+                spans.setdefault(key, []).extend(intervals)
+        rows = sum(provenance.rows for provenance, _ in batches)
+        return Acknowledgement(worker, spans, len(batches), rows, sum(nbytes for _, nbytes in batches))
+
+    def _still_fetching(self, worker: str) -> bool:
+        thread = self._fetchers.get(worker)
+        return thread is not None and thread.is_alive()
+
+    def _obey(self, orders: Orders) -> None:
+        with self._state:
+            self.orders = orders
+            self._finished = orders.finished
+            self._error = orders.error
+            if orders.keep is not None:
+                self._give_back(orders.keep, orders.epoch)
+            for worker in orders.workers:
+                if worker.name not in self._fetchers:
+                    thread = threading.Thread(
+                        target=self._fetch, args=(worker,), name=f"pecan-fetch-{worker.name}", daemon=True
+                    )
+                    self._fetchers[worker.name] = thread
+                    thread.start()
+            self._state.notify_all()
+
+    def _give_back(self, keep: int, epoch: int) -> None:
+        """Return the batches of this epoch beyond `keep`: none of them was used, since `keep` bounds use."""
+        used = self._in_epoch if self._epoch == epoch else 0
+        spans: Spans = {}
+        count = 0
+        while used + len(self._queue) > keep:
+            batch = self._queue.pop()
+            self._queued_bytes -= batch.nbytes
+            count += 1
+            for key, intervals in batch.provenance.spans.items():
+                spans.setdefault(key, []).extend(intervals)
+            self._reader.taken(batch.message)
+        if count:
+            self._given_back = (spans, count)

@@ -1,0 +1,102 @@
+"""Ray as this library uses it: attached to, never owned; workers placed by labels."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+NAMESPACE = "pecan"
+
+
+def attach() -> bool:
+    """Connect to the cluster at hand, or start a local one if there is none.
+
+    Returns whether a local cluster was started.  Raises `ClusterError` if an address is given (RAY_ADDRESS)
+    and cannot be reached.
+    """
+    if ray.is_initialized():
+        return False
+    address = os.environ.get("RAY_ADDRESS")
+    try:
+        ray.init(
+            namespace=NAMESPACE,
+            log_to_driver=True,
+            logging_level=logging.WARNING,
+            include_dashboard=None if address else False,
+        )
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        raise ClusterError(
+            f"Ray cannot be reached{f' at RAY_ADDRESS={address}' if address else ''}: {error}. Start a cluster "
+            "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), or run "
+            "without Ray by iter_batches(debug=True)."
+        ) from error
+    started = address is None and "RAY_JOB_ID" not in os.environ
+    logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
+    return started
+
+
+def this_node() -> str:
+    """Return the id of the node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def local_selector(node_id: str) -> dict[str, str]:
+    """Return the label selector for workers on one node."""
+    return {"ray.io/node-id": node_id}
+
+
+def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the label selector for workers away from the trainers."""
+    if labels:
+        return dict(labels)
+    if any(node["Alive"] and node.get("Labels", {}).get("pecan-role") == "remote" for node in _nodes()):
+        return {"pecan-role": "remote"}
+    return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
+
+
+def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:
+    """Say in words which label or resource keeps a worker from being placed now."""
+    fitting = [node for node in _nodes() if node["Alive"] and _matches(node.get("Labels", {}), selector)]
+    wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
+    if not fitting:
+        return (
+            f"no live node has the labels {wanted}; add a node that has them (a second node for remote workers), "
+            "set Config(remote_labels=...), or ask for Workers(remote=0)"
+        )
+    largest = max(float(node["Resources"].get("CPU", 0)) for node in fitting)
+    if largest < cpus:
+        return (
+            f"it needs CPU: {cpus:g}, and the largest node with the labels {wanted} has {largest:g}; lower "
+            "Config(cpus_per_worker=...)"
+        )
+    return (
+        f"it needs CPU: {cpus:g}, and all CPUs of the {len(fitting)} node(s) with the labels {wanted} are in use; "
+        "free some, add nodes, or ask for fewer workers"
+    )
+
+
+def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:
+    return all(_holds(str(labels.get(key, "")), rule) for key, rule in selector.items())
+
+
+def _holds(value: str, rule: str) -> bool:
+    negated = rule.startswith("!")
+    rule = rule.removeprefix("!")
+    if rule.startswith("in(") and rule.endswith(")"):
+        found = value in [choice.strip() for choice in rule[3:-1].split(",")]
+    else:
+        found = value == rule
+    return found != negated
+
+
+def _nodes() -> list[dict[str, Any]]:
+    nodes: Any = ray.nodes
+    return list(nodes())

@@ -1,0 +1,426 @@
+"""The AutoPlacement actor of a job: hands out splits, starts and drains workers, keeps the ledger.
+
+It is off the data path: batches go from workers to clients.  All state is touched on one event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import threading
+import time
+from collections.abc import Awaitable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal
+
+import ray
+
+from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.errors import ClusterError, ErrorBudgetError, PecanError, SourceError, WorkerStartError
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.splits import Lease, Source, Split
+from pecan_ray.runtime.cluster import local_selector, remote_selector, why_unplaced
+from pecan_ray.runtime.messages import ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
+from pecan_ray.runtime.metrics import JobMetrics
+from pecan_ray.runtime.worker import worker_actor
+from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
+
+logger = logging.getLogger("pecan_ray.controller")
+
+LISTING_PAGE = 256
+MOST_LOST_IN_A_ROW = 5
+LEAST_BUDGET = 10
+"""So many bad elements are always tolerated under skip and quarantine."""
+
+
+@dataclass
+class Member:
+    """A worker as the controller sees it."""
+
+    name: str
+    placement: str
+    handle: Any
+    info: WorkerInfo | None = None
+    stats: WorkerStats = WorkerStats()
+    draining: bool = False
+
+
+class AutoPlacementController:
+    """Controller of one job; run as a named Ray actor in the namespace `pecan`."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        plan: Plan = pickle.loads(job.plan)
+        self._sources = list(plan.sources())
+        options = job.options
+        self._ledger = Ledger(
+            JobShape(
+                branches=len(self._sources),
+                epochs=options.epochs,
+                repetitions=job.shape.repetitions,
+                sharding=options.sharding,
+                visitation=options.visitation,
+                world_size=options.world_size,
+                batch_size=job.shape.batch_size,
+                shuffle_seed=job.seed if job.shape.shuffled else None,
+                serial=job.shape.serial,
+            )
+        )
+        self._members: dict[str, Member] = {}
+        self._made = {"local": 0, "remote": 0}
+        self._wanted = {"local": 0, "remote": 0}
+        self._clients: dict[int, str] = {}
+        self._reports: dict[int, ClientReport] = {}
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._began = time.monotonic()
+        self._events: list[Event] = []
+        self._rows = 0
+        self._bytes = 0
+        self._bad = 0
+        self._lost = 0
+        self._lost_in_a_row = 0
+        self._started = False
+        self._static_dealt = False
+        self._metrics = JobMetrics(job.name)
+
+    # --- clients -------------------------------------------------------------------------------------------
+
+    async def register(self, rank: int, node_id: str) -> None:
+        """Add a trainer; with the last one the job begins."""
+        if rank in self._clients:
+            raise PecanError(
+                f"job {self._job.name}: rank {rank} is already served. Another run of the same name is active on "
+                "this cluster: pass iter_batches(job=...) with a name of its own."
+            )
+        self._clients[rank] = node_id
+        if len(self._clients) == self._job.options.world_size and not self._started:
+            self._started = True
+            loop = asyncio.get_running_loop()
+            for branch, source in enumerate(self._sources):
+                threading.Thread(target=self._list, args=(loop, branch, source), daemon=True).start()
+            workers = self._job.options.workers
+            assert workers is not None
+            await self.scale(workers.local, workers.remote)
+
+    async def sync(self, report: ClientReport) -> Orders:
+        """Take a client's news and return its orders."""
+        ledger, rank = self._ledger, report.rank
+        for ack in report.acks:
+            ledger.acked(rank, ack.worker, ack.spans, ack.batches)
+            self._rows += ack.rows
+            self._lost_in_a_row = 0
+            self._bytes += ack.bytes
+        if report.given_back is not None:
+            ledger.given_back(rank, report.given_back, report.given_back_batches)
+        for worker in report.broken:
+            self._on_lost(worker, "its stream to a trainer broke")
+        for worker in report.settled:
+            ledger.settled(rank, worker)
+        self._note_bad(report.bad)
+        self._reports[rank] = report
+        self._metrics.synced(report)
+        self._notify()
+        workers = tuple(m.info for m in self._members.values() if m.info is not None and not m.draining)
+        return Orders(
+            epoch=ledger.epoch,
+            allowed=ledger.allowed(),
+            finished=ledger.finished,
+            workers=workers,
+            settle=tuple(ledger.unsettled(rank)),
+            keep=ledger.surplus(rank),
+            error=self._error,
+            wanted=dict(self._wanted),
+        )
+
+    def _note_bad(self, bad: tuple[BadElement, ...]) -> None:
+        if not bad:
+            return
+        self._bad += len(bad)
+        budget = max(LEAST_BUDGET, self._job.config.error_budget * (self._rows + self._bad))
+        for one in bad:
+            logger.warning("left out %s: %s: %s", one.where, one.op, one.error)
+        if self._bad > budget and self._error is None:
+            self._fail(
+                ErrorBudgetError(
+                    f"job {self._job.name}: {self._bad} elements could not be processed, more than the error budget "
+                    f"allows ({budget:.0f}). The last one: {bad[-1].where} in {bad[-1].op}: {bad[-1].error}. Mend the "
+                    "data or the function, or raise Config(error_budget=...).",
+                    bad=self._bad,
+                )
+            )
+
+    # --- workers -------------------------------------------------------------------------------------------
+
+    async def next_stretch(self, worker: str, stats: WorkerStats) -> Stretch | Literal["stop"]:
+        """Answer an idle worker as soon as there is work, or none any more."""
+        self._beat(worker, stats)
+        while True:
+            if self._job.options.sharding == "static" and not self._static_dealt:
+                answer: Stretch | str = "wait"
+            else:
+                answer = "stop" if self._error else self._ledger.next_stretch(worker)
+            if isinstance(answer, Stretch):
+                return answer
+            if answer == "stop":
+                return "stop"
+            await self._change()
+
+    async def take(self, worker: str, branch: int) -> Lease | None:
+        """Give a worker its next lease; None ends the branch for its stretch."""
+        while self._error is None:
+            answer = self._ledger.take(worker, branch)
+            if isinstance(answer, Lease):
+                return answer
+            if answer != "wait":
+                return None
+            await self._change()
+        return None
+
+    async def ended(self, worker: str, key: Key, elements: int) -> None:
+        """Note the length of a split."""
+        self._ledger.ended(worker, key, elements)
+        self._notify()
+
+    async def stretch_ended(self, worker: str, spans: Spans) -> Literal["flush", "surrendered"]:
+        """Decide what a worker does with elements that fill no batch."""
+        if worker not in self._ledger.workers or self._ledger.workers[worker].unsettled is not None:
+            return "surrendered"
+        decision = self._ledger.stretch_ended(worker, spans)
+        self._notify()
+        return decision
+
+    async def consumed(self, worker: str, spans: Spans, left_out: int, bad: list[BadElement]) -> None:
+        """Note data that ends at a worker: a dropped remainder, or elements that were all filtered out."""
+        self._ledger.consumed(worker, spans, left_out=left_out)
+        self._note_bad(tuple(bad))
+        self._notify()
+
+    async def heartbeat(self, worker: str, stats: WorkerStats) -> None:
+        """Note what a worker has done so far."""
+        self._beat(worker, stats)
+
+    def _beat(self, worker: str, stats: WorkerStats) -> None:
+        if worker in self._members:
+            self._members[worker].stats = stats
+            self._metrics.beat(worker, self._members[worker].placement, stats)
+
+    async def failed(self, worker: str, error: PecanError) -> None:
+        """End the job with a worker's error: the trainers raise it."""
+        logger.error("%s: %s", worker, error)
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self._tell("error", f"{type(error).__name__}: {error}")
+        self._notify()
+
+    async def scale(self, local: int, remote: int) -> None:
+        """Set the numbers of workers: start what lacks, drain what is too many."""
+        self._wanted = {"local": local, "remote": remote}
+        self._tell("scale", f"{local} local and {remote} remote workers wanted")
+        for placement in ("local", "remote"):
+            running = [m for m in self._members.values() if m.placement == placement and not m.draining]
+            for member in running[self._wanted[placement] :]:
+                self._drain(member)
+            for _ in range(self._wanted[placement] - len(running)):
+                self._start(placement)
+        self._notify()
+
+    def _start(self, placement: str) -> None:
+        number = self._made[placement]
+        self._made[placement] += 1
+        job, config = self._job, self._job.config
+        name = f"pecan:{job.name}:{placement}-{number}"
+        nodes = list(self._clients.values())
+        if placement == "local":
+            selector = local_selector(nodes[number % len(nodes)])
+        else:
+            selector = remote_selector(nodes, config.remote_labels)
+        sharing = max(1, self._wanted["local"] // max(1, len(set(nodes)))) if placement == "local" else 1
+        handle = worker_actor.options(
+            name=name,
+            num_cpus=config.cpus_per_worker,
+            label_selector=selector,
+        ).remote(name, job, ray.get_runtime_context().current_actor, sharing)
+        member = Member(name, placement, handle)
+        self._members[name] = member
+        self._spawn(self._look_after(member, selector))
+
+    async def _look_after(self, member: Member, selector: Mapping[str, str]) -> None:
+        """Follow a worker from its placement to its end."""
+        ready = asyncio.ensure_future(member.handle.ready.remote())
+        try:
+            while True:
+                done, _ = await asyncio.wait([ready], timeout=self._job.config.placement_warning_s)
+                if done or member.draining:
+                    break
+                reason = await asyncio.to_thread(why_unplaced, selector, self._job.config.cpus_per_worker)
+                if self._made_known(f"{member.name} waits for a place: {reason}"):
+                    logger.warning("%s waits for a place: %s", member.name, reason)
+            node_id, pid = await ready
+            member.info = WorkerInfo(member.name, node_id, pid, member.placement, member.handle)
+            self._ledger.join(member.name)
+            self._tell("worker", f"{member.name} runs as process {pid}")
+            self._deal_static()
+            self._notify()
+            await member.handle.run.remote()
+        except ray.exceptions.RayActorError as error:
+            self._on_worker_error(member, error)
+        except ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, PecanError) else error
+            self._fail(cause)
+        finally:
+            if member.info is None:
+                self._members.pop(member.name, None)
+
+    def _on_worker_error(self, member: Member, error: ray.exceptions.RayActorError) -> None:
+        if member.draining:
+            return
+        if error.actor_init_failed:
+            self._fail(WorkerStartError(f"{member.name} could not be set up: {error}"))
+            return
+        self._on_lost(member.name, "its process died")
+
+    def _on_lost(self, worker: str, why: str) -> None:
+        """Take a dead worker's data back and start another one in its place."""
+        member = self._members.pop(worker, None)
+        if member is None or self._ledger.finished:
+            return
+        self._ledger.lost(worker)
+        if member.draining:
+            return
+        self._lost += 1
+        self._lost_in_a_row += 1
+        if self._lost_in_a_row > MOST_LOST_IN_A_ROW:
+            self._fail(
+                ClusterError(
+                    f"job {self._job.name}: {self._lost_in_a_row} workers in a row died before a trainer received "
+                    f"a batch; the last one, {worker}, since {why}. Look at its log for a crash in native code, and "
+                    "at the memory of its node."
+                )
+            )
+            return
+        self._tell("lost", f"{worker} is lost: {why}; what it held is given out again")
+        logger.warning("%s is lost: %s; what it held is given out again", worker, why)
+        running = sum(m.placement == member.placement and not m.draining for m in self._members.values())
+        if running < self._wanted[member.placement] and self._error is None:
+            self._start(member.placement)
+        self._notify()
+
+    def _drain(self, member: Member) -> None:
+        member.draining = True
+        self._tell("drain", f"{member.name} drains")
+        if member.info is None:
+            ray.kill(member.handle)
+            self._members.pop(member.name, None)
+            return
+        self._ledger.lost(member.name)
+        self._spawn(self._finish_drain(member))
+
+    async def _finish_drain(self, member: Member) -> None:
+        try:
+            await member.handle.drain.remote()
+            while member.name in self._ledger.workers and self._error is None:
+                await self._change()
+        except ray.exceptions.RayActorError:
+            logger.info("%s ended while it drained", member.name)
+        ray.kill(member.handle)
+        self._members.pop(member.name, None)
+        self._notify()
+
+    def _deal_static(self) -> None:
+        """With static sharding, deal the splits once all workers have joined."""
+        here = [m.name for m in self._members.values() if m.info is not None]
+        if not self._static_dealt and len(here) == sum(self._wanted.values()):
+            self._static_dealt = True
+            self._ledger.assign_static(here)
+
+    # --- listing -------------------------------------------------------------------------------------------
+
+    def _list(self, loop: asyncio.AbstractEventLoop, branch: int, source: Source) -> None:
+        """List a source page by page, in a thread of its own: work begins with the first page."""
+        try:
+            splits: Iterator[Split] = iter(source.splits())
+            size = 1
+            while page := list(islice(splits, size)):
+                loop.call_soon_threadsafe(self._on_page, branch, page)
+                size = LISTING_PAGE
+            loop.call_soon_threadsafe(self._on_listed, branch)
+        except PecanError as error:
+            loop.call_soon_threadsafe(self._fail, error)
+        except Exception as error:
+            wrapped = SourceError(f"listing {type(source).__name__} failed: {type(error).__name__}: {error}")
+            loop.call_soon_threadsafe(self._fail, wrapped)
+
+    def _on_page(self, branch: int, page: list[Split]) -> None:
+        self._ledger.add_splits(branch, page)
+        self._notify()
+
+    def _on_listed(self, branch: int) -> None:
+        self._ledger.end_listing(branch)
+        self._notify()
+
+    # --- everything else -----------------------------------------------------------------------------------
+
+    async def leave(self, rank: int) -> dict[str, Any]:
+        """Take a trainer off the job and return the report; the last one ends it, the first one ends the others."""
+        self._clients.pop(rank, None)
+        last = not self._clients
+        if last:
+            await self.stop()
+        elif not self._ledger.finished:
+            self._fail(ClusterError(f"job {self._job.name}: rank {rank} has left before the end, so the others stop."))
+        return {**await self.report(), "last": last}
+
+    async def stop(self) -> dict[str, Any]:
+        """End the job: kill the workers and return what there is to report."""
+        self._wanted = {"local": 0, "remote": 0}
+        for member in list(self._members.values()):
+            member.draining = True
+            ray.kill(member.handle)
+        for task in self._tasks:
+            task.cancel()
+        return await self.report()
+
+    async def report(self) -> dict[str, Any]:
+        """Return the facts of the job so far."""
+        return {
+            "job": self._job.name,
+            "seconds": time.monotonic() - self._began,
+            "epochs": self._ledger.epoch,
+            "elements": self._rows,
+            "bytes": self._bytes,
+            "bad_elements": self._bad,
+            "left_out_elements": self._ledger.left_out_elements,
+            "dropped": [(lease.key, lease.spans) for lease in self._ledger.dropped],
+            "workers_lost": self._lost,
+            "workers": {m.name: (m.placement, m.stats) for m in self._members.values()},
+            "events": list(self._events),
+        }
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._events.append(Event(time.monotonic() - self._began, kind, text))
+
+    def _made_known(self, text: str) -> bool:
+        """Note an event unless the same was said before; tell whether it is new."""
+        if any(event.text == text for event in self._events):
+            return False
+        self._tell("waiting", text)
+        return True
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        await self._changed.wait()

@@ -1,0 +1,110 @@
+"""What controller, workers and clients say to each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.options import Config, EngineName, IterOptions
+from pecan_ray.plan.shape import PlanShape
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a pipeline, as registered with its controller."""
+
+    name: str
+    plan: bytes
+    """The plan, pickled by cloudpickle."""
+    shape: PlanShape
+    engine: EngineName
+    seed: int
+    options: IterOptions
+    config: Config
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker that has started."""
+
+    name: str
+    node_id: str
+    pid: int
+    placement: str
+    """ "local" or "remote"."""
+    handle: Any
+    """Its Ray actor handle."""
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """What a worker did since it started."""
+
+    elements: int = 0
+    batches: int = 0
+    bytes: int = 0
+    busy_s: float = 0.0
+    """Seconds of the stretches in which it worked."""
+    waiting_s: float = 0.0
+    """Of these, seconds in which finished batches filled its memory and it waited for the trainer."""
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """Batches that a client has received from one worker since its last report."""
+
+    worker: str
+    spans: Spans
+    batches: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ClientReport:
+    """What a client tells its controller, several times a second at most."""
+
+    rank: int
+    acks: tuple[Acknowledgement, ...] = ()
+    settled: tuple[str, ...] = ()
+    """Lost workers from which nothing more will be accepted."""
+    given_back: Spans | None = None
+    given_back_batches: int = 0
+    bad: tuple[BadElement, ...] = ()
+    broken: tuple[str, ...] = ()
+    """Workers whose stream broke."""
+    yielded: int = 0
+    """Batches handed to the trainer since the job began."""
+    waited_s: float = 0.0
+    """Seconds in which the trainer waited for a batch since the job began."""
+    elapsed_s: float = 0.0
+    queued: int = 0
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What the controller answers."""
+
+    epoch: int
+    allowed: int
+    """Batches of this epoch that the client may use, where several trainers share the job."""
+    finished: bool
+    workers: tuple[WorkerInfo, ...]
+    settle: tuple[str, ...]
+    """Lost workers about which this client must settle."""
+    keep: int | None = None
+    """Keep only so many batches of this epoch, and give back the rest."""
+    error: BaseException | None = None
+    wanted: dict[str, int] = field(default_factory=dict)
+    """Numbers of workers that the controller aims at, by placement."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something worth telling in the report."""
+
+    seconds: float
+    """Since the job began."""
+    kind: str
+    text: str

@@ -1,0 +1,43 @@
+"""Metrics of a job through Ray's own metrics: they appear at Ray's Prometheus endpoint as `ray_pecan_*`."""
+
+from __future__ import annotations
+
+from ray.util.metrics import Counter, Gauge
+
+from pecan_ray.runtime.messages import ClientReport, WorkerStats
+
+
+class JobMetrics:
+    """Counters and gauges of one job, tagged with job, worker or rank, and placement."""
+
+    def __init__(self, job: str) -> None:
+        self._batches = Counter("pecan_batches", "Batches received by trainers.", ("job", "rank"))
+        self._elements = Counter("pecan_elements", "Elements received by trainers.", ("job", "rank"))
+        self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", ("job", "rank"))
+        self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", ("job", "rank"))
+        self._wait = Gauge("pecan_wait_share", "Share of time that a trainer waited for input.", ("job", "rank"))
+        self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", ("job", "rank"))
+        self._worker = Gauge(
+            "pecan_worker_elements", "Elements that a worker has produced.", ("job", "worker", "placement")
+        )
+        self._job = job
+
+    def synced(self, report: ClientReport) -> None:
+        """Take over a client's report."""
+        tags = {"job": self._job, "rank": str(report.rank)}
+        amounts = (
+            (self._batches, sum(ack.batches for ack in report.acks)),
+            (self._elements, sum(ack.rows for ack in report.acks)),
+            (self._bytes, sum(ack.bytes for ack in report.acks)),
+            (self._bad, len(report.bad)),
+        )
+        for counter, amount in amounts:
+            if amount:
+                counter.inc(amount, tags)
+        if report.elapsed_s > 0:
+            self._wait.set(report.waited_s / report.elapsed_s, tags)
+        self._queue.set(report.queued, tags)
+
+    def beat(self, worker: str, placement: str, stats: WorkerStats) -> None:
+        """Take over a worker's statistics."""
+        self._worker.set(stats.elements, {"job": self._job, "worker": worker, "placement": placement})

@@ -1,0 +1,237 @@
+"""Shared memory that a worker writes batches into and a trainer on the same node maps: no copy, no name.
+
+Slots are anonymous memory files (memfd).  The reader opens them through ``/proc/<pid>/fd``, so there is no name to
+unlink and no crash can leak one.  The reader says through a pipe of the writer, opened the same way, when the trainer
+has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import secrets
+import struct
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from pecan_ray.errors import ClusterError
+
+PAGE = 4096
+LEAST_IN_FLIGHT = 2
+"""So many slots may always be in flight, so that one huge batch cannot stop a worker."""
+RECORD = struct.Struct("=Iq")
+TAKEN, RELEASED = 1, 2
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class SlotAddress:
+    """Where another process finds a slot."""
+
+    pid: int
+    token: str
+    """Random name of the memory file, so that a reused process id is not mistaken for its writer."""
+    slot: int
+    fd: int
+    pipe_fd: int
+    size: int
+
+
+class RingSlot:
+    """One memory file, mapped by the writer."""
+
+    def __init__(self, ring: RingSlots, number: int, size: int) -> None:
+        self.number = number
+        self.size = -(-max(size, 1) // PAGE) * PAGE
+        self.fd = os.memfd_create(ring.token, os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, self.size)
+        self.map = mmap.mmap(self.fd, self.size)
+        self.state: Literal["free", "in flight", "taken"] = "free"
+        self._ring = ring
+
+    @property
+    def buffer(self) -> memoryview:
+        """The writable bytes."""
+        return memoryview(self.map)
+
+    def release(self) -> None:
+        """Give the slot back: nobody will read what was written."""
+        self._ring.freed(self.number)
+
+    def address(self) -> SlotAddress:
+        """Return what a reader needs to map the slot."""
+        ring = self._ring
+        return SlotAddress(os.getpid(), ring.token, self.number, self.fd, ring.pipe_fd, self.size)
+
+    def unmap(self) -> None:
+        """Close the file; the memory goes when the reader's mapping goes too."""
+        os.close(self.fd)
+
+
+class RingSlots:
+    """A worker's slots, reused: pages that were written once are not faulted in again.
+
+    `acquire` blocks while more than `limit_bytes` are in flight: written or being written, and not yet taken by the
+    trainer.  What the trainer has taken and still holds is the trainer's memory and does not count.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.token = f"pecan-{secrets.token_hex(8)}"
+        self._limit = limit_bytes
+        self._slots: dict[int, RingSlot] = {}
+        self._made = 0
+        self._changed = threading.Condition()
+        self._closed = False
+        self._read_fd, self.pipe_fd = os.pipe()
+        threading.Thread(target=self._listen, name="pecan-ring", daemon=True).start()
+
+    def acquire(self, nbytes: int) -> RingSlot:
+        """Return a free slot of at least `nbytes`, waiting while too much is in flight."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._fits(nbytes))
+            if self._closed:
+                raise ClusterError("the worker's memory for batches was closed while it was working")
+            free = [s for s in self._slots.values() if s.state == "free"]
+            fitting = [s for s in free if nbytes <= s.size <= 4 * max(nbytes, PAGE)]
+            if fitting:
+                slot = min(fitting, key=lambda s: s.size)
+            else:
+                self._trim(free)
+                slot = RingSlot(self, self._made, nbytes)
+                self._made += 1
+                self._slots[slot.number] = slot
+            slot.state = "in flight"
+            return slot
+
+    def _fits(self, nbytes: int) -> bool:
+        flying = [s.size for s in self._slots.values() if s.state == "in flight"]
+        return len(flying) < LEAST_IN_FLIGHT or sum(flying) + nbytes <= self._limit
+
+    def _trim(self, free: list[RingSlot]) -> None:
+        """Give up free slots of a size that is no longer asked for."""
+        for slot in free:
+            slot.unmap()
+            del self._slots[slot.number]
+
+    def freed(self, number: int) -> None:
+        """Make a slot free."""
+        self._set(number, "free")
+
+    def _set(self, number: int, state: Literal["free", "taken"]) -> None:
+        with self._changed:
+            slot = self._slots.get(number)
+            if slot is not None:
+                slot.state = state
+                surplus = [s for s in self._slots.values() if s.state == "free"]
+                if sum(s.size for s in surplus) > self._limit and len(surplus) > LEAST_IN_FLIGHT:
+                    self._trim([slot] if state == "free" else [])
+            self._changed.notify_all()
+
+    def _listen(self) -> None:
+        with os.fdopen(self._read_fd, "rb", buffering=0) as pipe:
+            rest = b""
+            while data := pipe.read(1 << 16):
+                rest += data
+                whole = len(rest) - len(rest) % RECORD.size
+                for kind, number in RECORD.iter_unpack(rest[:whole]):
+                    if kind == 0:
+                        return
+                    self._set(number, "taken" if kind == TAKEN else "free")
+                rest = rest[whole:]
+
+    def close(self) -> None:
+        """Wake whoever waits and close all files; batches that a reader has mapped stay valid."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for slot in self._slots.values():
+                slot.unmap()
+            self._slots.clear()
+            self._changed.notify_all()
+        os.write(self.pipe_fd, RECORD.pack(0, 0))
+        os.close(self.pipe_fd)
+
+
+class RingReader:
+    """The trainer's side: maps slots once, hands out views, and tells the writer when they are gone."""
+
+    def __init__(self) -> None:
+        self._maps: dict[tuple[str, int], mmap.mmap] = {}
+        self._pipes: dict[str, _Pipe] = {}
+        self._lock = threading.Lock()
+
+    def open(self, address: SlotAddress) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
+        """Return the bytes of a slot, or None if its writer is gone.
+
+        When the last view of them is garbage-collected the writer gets its slot back.
+        """
+        with self._lock:
+            shared = self._maps.get((address.token, address.slot))
+            if shared is None:
+                shared = self._map(address)
+                if shared is None:
+                    return None
+            pipe = self._pipes[address.token]
+        block = (ctypes.c_uint8 * address.size).from_buffer(shared)
+        finalizer = weakref.finalize(block, pipe.say, RELEASED, address.slot)
+        finalizer.atexit = False
+        return np.frombuffer(block, np.uint8)
+
+    def _map(self, address: SlotAddress) -> mmap.mmap | None:
+        base = f"/proc/{address.pid}/fd"
+        try:
+            if address.token not in os.readlink(f"{base}/{address.fd}"):
+                return None
+            if address.token not in self._pipes:
+                self._pipes[address.token] = _Pipe(f"{base}/{address.pipe_fd}")
+            fd = os.open(f"{base}/{address.fd}", os.O_RDWR)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        with os.fdopen(fd, "rb+", buffering=0) as file:
+            shared = mmap.mmap(file.fileno(), address.size)
+        self._maps[address.token, address.slot] = shared
+        return shared
+
+    def taken(self, address: SlotAddress) -> None:
+        """Tell the writer that a batch belongs to the trainer now and no longer counts as in flight."""
+        pipe = self._pipes.get(address.token)
+        if pipe is not None:
+            pipe.say(TAKEN, address.slot)
+
+    def forget(self, token: str) -> None:
+        """Drop the mappings of a writer that is gone; views of them stay valid."""
+        with self._lock:
+            for key in [key for key in self._maps if key[0] == token]:
+                del self._maps[key]
+            self._pipes.pop(token, None)
+
+
+class _Pipe:
+    """The way back to a writer; closed when the reader and the last batch are done with it."""
+
+    def __init__(self, path: str) -> None:
+        self._fd = os.open(path, os.O_WRONLY)
+        weakref.finalize(self, os.close, self._fd)
+
+    def say(self, kind: int, slot: int) -> None:
+        """Write one record; a writer that is gone needs none."""
+        try:
+            os.write(self._fd, RECORD.pack(kind, slot))
+        except BrokenPipeError:
+            return
+
+
+def ring_supported() -> tuple[bool, str]:
+    """Tell whether this machine can share memory files between processes, and why not."""
+    if not sys.platform.startswith("linux") or not hasattr(os, "memfd_create"):
+        return False, f"memory files need Linux, this is {sys.platform}"
+    if not os.access("/proc/self/fd", os.R_OK):
+        return False, "/proc is not mounted: mount it in the container to share memory with workers"
+    return True, "memory files are available"

@@ -1,0 +1,213 @@
+"""A worker: an actor that runs the plan on leases and streams batches to clients."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+import ray
+
+from pecan_ray.engines.build import build_engine
+from pecan_ray.engines.contract import EngineOptions, Produced, Spans
+from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.plan.splits import Lease
+from pecan_ray.runtime.messages import Job, WorkerStats
+from pecan_ray.runtime.ring import RingSlots
+from pecan_ray.runtime.transports import Message, choose_transport, encode_ring, encode_store
+from pecan_ray.sampling.ledger import Stretch
+
+logger = logging.getLogger(__name__)
+
+COALESCE = 32
+"""Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
+MOST_WAITING = 512
+"""Batches without arrays take no slot: their number is bounded instead."""
+HEARTBEAT_S = 1.0
+
+
+class Outbox:
+    """Finished batches until a client fetches them; some are addressed to one rank."""
+
+    def __init__(self) -> None:
+        self._items: deque[tuple[int | None, Produced]] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, produced: Produced, rank: int | None) -> None:
+        """Add a batch, for one rank or for whoever comes first; waits while very many are there."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self._items) < MOST_WAITING or self._closed)
+            self._items.append((rank, produced))
+            self._changed.notify_all()
+
+    def take(self, rank: int, most: int) -> list[Produced]:
+        """Wait for batches that a rank may have; an empty list means that there will be none."""
+        with self._changed:
+            while True:
+                mine = [item for item in self._items if item[0] in (None, rank)][:most]
+                if mine:
+                    taken = {id(item) for item in mine}
+                    self._items = deque(item for item in self._items if id(item) not in taken)
+                    self._changed.notify_all()
+                    return [produced for _, produced in mine]
+                if self._closed:
+                    return []
+                self._changed.wait()
+
+    def close(self) -> None:
+        """No more batches come: takers get what is left, then nothing."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class WorkerLeases:
+    """The controller's leases, as the engine sees them."""
+
+    def __init__(self, worker: str, controller: Any) -> None:
+        self._worker = worker
+        self._controller = controller
+        self.stopped = threading.Event()
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease, or None at the end of the stretch."""
+        if self.stopped.is_set():
+            return None
+        answer = ray.get(self._controller.take.remote(self._worker, branch))
+        return answer if isinstance(answer, Lease) else None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Report the length of a split."""
+        self._controller.ended.remote(self._worker, lease.key, elements)
+
+
+class PreprocessingWorker:
+    """Runs a job's plan; one process on one node."""
+
+    def __init__(self, name: str, job: Job, controller: Any, sharing: int) -> None:
+        self._name = name
+        self._job = job
+        self._controller = controller
+        self._outbox = Outbox()
+        self._slots = RingSlots(job.config.ring_bytes)
+        self._leases = WorkerLeases(name, controller)
+        self._stats = WorkerStats()
+        self._draining = threading.Event()
+        try:
+            plan = pickle.loads(job.plan)
+        except Exception as error:
+            raise WorkerStartError(
+                f"worker {name} cannot load the pipeline: {type(error).__name__}: {error}. Modules that its functions "
+                "come from must be importable on every node: send them by `--working-dir` or a runtime environment."
+            ) from error
+        threads = job.config.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // sharing)
+        options = EngineOptions(
+            seed=job.seed,
+            threads=threads,
+            order="strict" if job.shape.serial else job.options.order,
+            on_error=job.options.on_error,
+        )
+        self._engine = build_engine(job.engine, plan, options, self._slots)
+
+    @ray.method(concurrency_group="control")
+    def ready(self) -> tuple[str, int]:
+        """Return the node id and the process id, once the worker can work."""
+        return str(ray.get_runtime_context().get_node_id()), os.getpid()
+
+    @ray.method(concurrency_group="run")
+    def run(self) -> None:
+        """Work until the controller says stop; errors of the pipeline go to the controller."""
+        try:
+            while not self._draining.is_set():
+                answer = ray.get(self._controller.next_stretch.remote(self._name, self._stats))
+                if not isinstance(answer, Stretch):
+                    break
+                self._work(answer)
+        except PecanError as error:
+            ray.get(self._controller.failed.remote(self._name, error))
+        finally:
+            self._outbox.close()
+
+    def _work(self, stretch: Stretch) -> None:
+        leftovers: list[Produced] = []
+        last_beat = time.monotonic()
+        skip = stretch.skip
+        batches = self._engine.batches(self._leases)
+        for produced in batches:
+            if self._draining.is_set():
+                batches.close()
+                return
+            if skip and produced.rows:
+                skip -= 1
+                _release(produced)
+            elif produced.partial:
+                leftovers.append(produced)
+            else:
+                self._put(produced, stretch)
+            if time.monotonic() - last_beat > HEARTBEAT_S:
+                last_beat = time.monotonic()
+                self._controller.heartbeat.remote(self._name, self._stats)
+        spans: Spans = {}
+        for leftover in leftovers:
+            for key, intervals in leftover.spans.items():
+                spans.setdefault(key, []).extend(intervals)
+        flush = ray.get(self._controller.stretch_ended.remote(self._name, spans)) == "flush"
+        for leftover in leftovers:
+            if not flush:
+                _release(leftover)
+            elif leftover.rows and not self._job.shape.drop_remainder:
+                self._put(leftover, stretch)
+            else:
+                _release(leftover)
+                ray.get(self._controller.consumed.remote(self._name, leftover.spans, leftover.rows, leftover.bad))
+
+    def _put(self, produced: Produced, stretch: Stretch) -> None:
+        self._outbox.put(produced, stretch.rank)
+        self._count(produced)
+
+    def _count(self, produced: Produced) -> None:
+        stats = self._stats
+        size = sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
+        self._stats = WorkerStats(
+            elements=stats.elements + produced.rows, batches=stats.batches + 1, bytes=stats.bytes + size
+        )
+
+    @ray.method(concurrency_group="stream")
+    def stream(self, rank: int, node_id: str) -> Iterator[list[Message]]:
+        """Yield messages with batches for a client, until there are no more."""
+        mine = str(ray.get_runtime_context().get_node_id())
+        transport, reason = choose_transport(mine, node_id)
+        logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
+        while produced := self._outbox.take(rank, COALESCE if transport == "ring" else 1):
+            if transport == "ring":
+                yield [encode_ring(one) for one in produced]
+                continue
+            yield [encode_store(one) for one in produced]
+            # Ray has copied the message when the generator goes on.
+            for one in produced:
+                _release(one)
+
+    @ray.method(concurrency_group="control")
+    def drain(self) -> None:
+        """Stop taking work; what is finished can still be fetched, what is not goes back to the controller."""
+        self._draining.set()
+        self._leases.stopped.set()
+
+
+def _release(produced: Produced) -> None:
+    if produced.slot is not None:
+        produced.slot.release()
+
+
+remote: Any = ray.remote
+worker_actor: Any = remote(num_cpus=1, concurrency_groups={"run": 1, "stream": 64, "control": 2})(PreprocessingWorker)
+"""The actor class; its groups keep long runs and streams from delaying control messages."""

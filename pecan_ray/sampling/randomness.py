@@ -1,0 +1,28 @@
+"""Random numbers that depend on the element and the operator alone, not on who computes them or when."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+
+import numpy as np
+
+_KEY = struct.Struct("<qqqqqqq")
+
+
+def random_key(
+    seed: int, epoch: int, repetition: int, branch: int, split: int, element: int, output: int, op: str
+) -> tuple[int, int]:
+    """Return two unsigned 64-bit numbers that stand for one use of randomness; equal arguments, equal numbers."""
+    words = _KEY.pack(*(_signed(n) for n in (seed, epoch, repetition, branch, split, element, output)))
+    digest = hashlib.blake2b(words + op.encode(), digest_size=16).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+
+
+def generator(key: tuple[int, int]) -> np.random.Generator:
+    """Return the generator that a function with a parameter `rng` is given."""
+    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))
+
+
+def _signed(number: int) -> int:
+    return ((number + (1 << 63)) & ((1 << 64) - 1)) - (1 << 63)

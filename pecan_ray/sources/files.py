@@ -1,0 +1,92 @@
+"""What all file sources share: which files they name, how those are cut, and when they have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import BinaryIO, TypeAlias
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.splits import Split
+from pecan_ray.storage import FileInfo, list_files, open_stream
+
+Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
+"""Files, folders and globs: local, ``s3://`` or ``gs://``."""
+
+SPLIT_BYTES = 64 << 20
+"""Default size that byte ranges aim at."""
+
+
+def patterns_of(paths: Paths) -> tuple[str, ...]:
+    """Return the paths as absolute patterns: workers have other working directories than the trainer.
+
+    Raises PlanError if there are none.
+    """
+    given: Iterable[str | os.PathLike[str]] = [paths] if isinstance(paths, (str, os.PathLike)) else paths
+    patterns = tuple(_absolute(os.fspath(path)) for path in given)
+    if not patterns or "" in patterns:
+        raise PlanError("A file source needs at least one path, and none of them empty.")
+    return patterns
+
+
+def _absolute(path: str) -> str:
+    if path.startswith("file://"):
+        path = path[len("file://") :]
+    if "://" in path or not path:
+        return path
+    return os.path.abspath(os.path.expanduser(path))
+
+
+def check_positive(**values: int) -> None:
+    """Raise PlanError for an option that is not a positive integer."""
+    for name, value in values.items():
+        if not isinstance(value, int) or value < 1:
+            raise PlanError(f"{name} must be a positive integer, but got {value!r}.")
+
+
+def identity_of(kind: str, options: object, files: Iterable[FileInfo]) -> str:
+    """Return a digest of the options and of every file's path, size and version."""
+    digest = hashlib.sha256(repr((kind, options)).encode())
+    for file in files:
+        digest.update(repr((file.path, file.size, file.version)).encode())
+    return f"{kind}:{digest.hexdigest()}"
+
+
+def is_gzip(path: str) -> bool:
+    """Say whether a file is compressed, by its name."""
+    return path.endswith((".gz", ".gzip", ".tgz"))
+
+
+def byte_ranges(patterns: tuple[str, ...], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
+    """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole."""
+    index = 0
+    for file in list_files(patterns):
+        if whole or is_gzip(file.path):
+            yield Split(index=index, path=file.path)
+            index += 1
+            continue
+        pieces = max(1, -(-file.size // split_bytes))
+        for piece in range(pieces):
+            start, stop = file.size * piece // pieces, file.size * (piece + 1) // pieces
+            yield Split(index=index, path=file.path, start=start, stop=stop)
+            index += 1
+
+
+def skip_bytes(stream: BinaryIO, count: int) -> int:
+    """Move a stream on, by seeking where it can, and return by how much (a seek can lead behind the end)."""
+    if stream.seekable():
+        stream.seek(count, os.SEEK_CUR)
+        return count
+    left = count
+    while left > 0:
+        got = len(stream.read(min(left, 1 << 20)))
+        if got == 0:
+            break
+        left -= got
+    return count - left
+
+
+def open_plain(split: Split) -> BinaryIO:
+    """Open the split's file as it lies there, at the split's first byte."""
+    return open_stream(split.path, split.start, split.stop)

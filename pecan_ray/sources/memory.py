@@ -1,0 +1,128 @@
+"""Data that the program holds already: lists of elements, and arrays."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.files import check_positive
+
+MIN_SPLITS = 16
+MAX_SPLIT_ROWS = 4096
+
+
+def row_ranges(rows: int, split_rows: int | None) -> Iterator[Split]:
+    """Yield row ranges of `split_rows`; None: at least 16 of them, as far as there are so many rows."""
+    step = split_rows or max(1, min(rows // MIN_SPLITS, MAX_SPLIT_ROWS))
+    for index, start in enumerate(range(0, rows, step)):
+        stop = min(start + step, rows)
+        yield Split(index=index, start=start, stop=stop, elements=stop - start)
+
+
+@dataclass(frozen=True, eq=False)
+class Items:
+    """Elements from a list of dicts, or of single values, which come in the column ``item``.
+
+    The list is sent to every worker: for much data use files, or `RayDataset`.  Raises PlanError if dicts and
+    other values are mixed.
+    """
+
+    items: Sequence[Any] = field(repr=False)
+    split_rows: int | None = field(default=None, kw_only=True)
+    """Elements in a split; None: so that there are at least 16 splits."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "items", list(self.items))
+        if self.split_rows is not None:
+            check_positive(split_rows=self.split_rows)
+        dicts = sum(isinstance(item, Mapping) for item in self.items)
+        if dicts not in (0, len(self.items)):
+            first = next(
+                n
+                for n, item in enumerate(self.items)
+                if isinstance(item, Mapping) != isinstance(self.items[0], Mapping)
+            )
+            raise PlanError(
+                f"Items holds {dicts} dicts among {len(self.items)} values (see item {first}): use one kind."
+            )
+
+    def splits(self) -> Iterator[Split]:
+        """Yield row ranges."""
+        return row_ranges(len(self.items), self.split_rows)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the elements of a row range; arrays are copies, so that functions may write into them."""
+        for item in self.items[split.start + start : split.stop]:
+            columns = item if isinstance(item, Mapping) else {"item": item}
+            yield {name: v.copy() if isinstance(v, np.ndarray) else v for name, v in columns.items()}
+
+    def num_elements(self) -> int:
+        """Return the length of the list."""
+        return len(self.items)
+
+    def identity(self) -> str:
+        """Return a digest of the pickled items."""
+        digest = hashlib.sha256(repr(self.split_rows).encode())
+        for item in self.items:
+            digest.update(pickle.dumps(item, protocol=5))
+        return f"Items:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class Arrays:
+    """Elements from arrays of equal length, given as one dict or by keyword; row i of each makes element i.
+
+    The arrays are sent to every worker: for much data use files, or `RayDataset`.  Raises PlanError if
+    there are no arrays, or their lengths differ.
+    """
+
+    arrays: dict[str, np.ndarray[Any, Any]] = field(repr=False)
+    split_rows: int | None = None
+
+    def __init__(
+        self, columns: Mapping[str, Any] | None = None, /, *, split_rows: int | None = None, **arrays: Any
+    ) -> None:
+        if split_rows is not None:
+            check_positive(split_rows=split_rows)
+        held = {name: np.asarray(value) for name, value in {**(columns or {}), **arrays}.items()}
+        if not held:
+            raise PlanError("Arrays needs at least one array: Arrays(image=images, label=labels).")
+        flat = [name for name, array in held.items() if array.ndim == 0]
+        if flat:
+            raise PlanError(f"Arrays: {', '.join(flat)} has no rows; every array needs a first dimension.")
+        if len({len(array) for array in held.values()}) > 1:
+            lengths = ", ".join(f"{name}: {len(array)}" for name, array in held.items())
+            raise PlanError(f"Arrays must have equal lengths, but got {lengths}.")
+        object.__setattr__(self, "arrays", held)
+        object.__setattr__(self, "split_rows", split_rows)
+
+    def splits(self) -> Iterator[Split]:
+        """Yield row ranges."""
+        return row_ranges(self.num_elements(), self.split_rows)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the rows of a range as copies, so that functions may write into them."""
+        stop = self.num_elements() if split.stop is None else split.stop
+        for row in range(split.start + start, stop):
+            yield {name: array[row].copy() for name, array in self.arrays.items()}
+
+    def num_elements(self) -> int:
+        """Return the length of the arrays."""
+        return len(next(iter(self.arrays.values())))
+
+    def identity(self) -> str:
+        """Return a digest of names, dtypes, shapes and contents."""
+        digest = hashlib.sha256(repr(self.split_rows).encode())
+        for name, array in self.arrays.items():
+            digest.update(repr((name, array.dtype.str, array.shape)).encode())
+            for split in row_ranges(len(array), None):
+                rows = array[split.start : split.stop]
+                digest.update(pickle.dumps(rows) if array.dtype.hasobject else rows.tobytes())
+        return f"Arrays:{digest.hexdigest()}"

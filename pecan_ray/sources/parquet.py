@@ -1,0 +1,156 @@
+"""Parquet files, cut at row groups."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from pecan_ray.errors import ColumnError, CorruptSourceError, SourceError
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.arrow import rows_of
+from pecan_ray.sources.files import SPLIT_BYTES, Paths, check_positive, identity_of, patterns_of
+from pecan_ray.storage import list_files, open_random
+
+
+@dataclass(frozen=True)
+class Parquet:
+    """The rows of Parquet files, all columns or some.
+
+    Splits are runs of row groups of about `split_bytes` (uncompressed).  Numbers are NumPy scalars of the
+    column's type, lists of numbers are arrays; a null is NaN in a column of floats, None in any other.
+    Raises ColumnError for a column that a file lacks, and for files whose columns are not those of the
+    first one.
+    """
+
+    paths: Paths = field(hash=False)
+    columns: Sequence[str] | None = None
+    batch_rows: int = field(default=1024, kw_only=True)
+    """Rows decoded at a time."""
+    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
+    patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive(batch_rows=self.batch_rows, split_bytes=self.split_bytes)
+        object.__setattr__(self, "patterns", patterns_of(self.paths))
+        if self.columns is not None:
+            names = [self.columns] if isinstance(self.columns, str) else self.columns
+            object.__setattr__(self, "columns", tuple(names))
+
+    def splits(self) -> Iterator[Split]:
+        """Yield runs of row groups, reading the footer of one file after the other."""
+        index, first_row = 0, 0
+        for path, footer in self._footers():
+            first_row = 0
+            for groups in _runs(footer, self.split_bytes):
+                rows = sum(footer.row_group(group).num_rows for group in groups)
+                yield Split(
+                    index=index,
+                    path=path,
+                    start=first_row,
+                    stop=first_row + rows,
+                    elements=rows,
+                    payload=groups,
+                )
+                index, first_row = index + 1, first_row + rows
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield rows from number `start` on; row groups before it are not read."""
+        number = start
+        with open_random(split.path) as file:
+            try:
+                parquet = pq.ParquetFile(file, pre_buffer=True)
+                groups, skip = _groups_from(parquet.metadata, list(split.payload), start)
+                names = None if self.columns is None else list(self.columns)
+                for batch in parquet.iter_batches(self.batch_rows, row_groups=groups, columns=names):
+                    dropped = min(skip, batch.num_rows)
+                    skip -= dropped
+                    for element in rows_of(batch.slice(dropped)):
+                        yield element
+                        number += 1
+            except SourceError:
+                raise
+            except (pa.ArrowException, OSError) as error:
+                raise CorruptSourceError(
+                    f"Cannot decode {split.where(number)} (row groups {list(split.payload)}): {error}. "
+                    "Write or copy the file again.",
+                    path=split.path,
+                    element=number,
+                ) from error
+
+    def num_elements(self) -> int:
+        """Return the number of rows, from the footers of all files."""
+        return sum(footer.num_rows for _, footer in self._footers())
+
+    def identity(self) -> str:
+        """Return a digest of the options and of every file's path, size and version."""
+        return identity_of("Parquet", (self.columns, self.split_bytes), list_files(self.patterns))
+
+    def _footers(self) -> Iterator[tuple[str, Any]]:
+        expected: list[str] | None = None
+        for info in list_files(self.patterns):
+            metadata, names = _footer(info.path, info.size)
+            wanted = list(self.columns) if self.columns is not None else expected or names
+            missing = [name for name in wanted if name not in names]
+            if missing:
+                _lacking(info.path, missing, names)
+            extra = [name for name in names if self.columns is None and name not in wanted]
+            if extra:
+                raise ColumnError(
+                    f"{info.path} has columns that the first file lacks: {', '.join(extra)}. Name those "
+                    f"to read: Parquet(..., columns={wanted}).",
+                    path=info.path,
+                    columns=tuple(names),
+                )
+            expected = wanted
+            yield info.path, metadata
+
+
+def _footer(path: str, size: int) -> tuple[Any, list[str]]:
+    with open_random(path) as file:
+        try:
+            parquet = pq.ParquetFile(file)
+            return parquet.metadata, list(parquet.schema_arrow.names)
+        except SourceError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptSourceError(
+                f"{path} ({size} bytes) has no readable Parquet footer at its end: {error}. It is cut "
+                "off, or no Parquet file.",
+                path=path,
+                offset=size,
+                element=0,
+            ) from error
+
+
+def _lacking(path: str, missing: list[str], names: list[str]) -> NoReturn:
+    raise ColumnError(
+        f"{path} has no column {', '.join(map(repr, missing))}. It has: {', '.join(names)}.",
+        path=path,
+        columns=tuple(names),
+    )
+
+
+def _runs(footer: Any, split_bytes: int) -> Iterator[tuple[int, ...]]:
+    """Yield runs of row groups, as long as they stay below `split_bytes`, and at least one group long."""
+    run: list[int] = []
+    held = 0
+    for group in range(footer.num_row_groups):
+        size = footer.row_group(group).total_byte_size
+        if run and held + size > split_bytes:
+            yield tuple(run)
+            run, held = [], 0
+        run.append(group)
+        held += size
+    if run:
+        yield tuple(run)
+
+
+def _groups_from(metadata: Any, groups: list[int], start: int) -> tuple[list[int], int]:
+    """Return the groups that hold rows from `start` on, and how many rows of the first one come before it."""
+    while groups and start >= metadata.row_group(groups[0]).num_rows:
+        start -= metadata.row_group(groups.pop(0)).num_rows
+    return groups, start

@@ -1,0 +1,157 @@
+"""TFRecord files: length, masked CRC32C of the length, data, masked CRC32C of the data."""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, NoReturn
+
+import google_crc32c
+
+from pecan_ray.errors import CorruptSourceError
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.sources.compressed import open_gzip
+from pecan_ray.sources.example_proto import parse_example
+from pecan_ray.sources.files import (
+    SPLIT_BYTES,
+    Paths,
+    check_positive,
+    identity_of,
+    is_gzip,
+    open_plain,
+    patterns_of,
+    skip_bytes,
+)
+from pecan_ray.storage import list_files, open_random
+
+_HEADER = struct.Struct("<QI")
+_FOOTER = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class TFRecords:
+    """The records of TFRecord files, as bytes in the column ``record``, or parsed as ``tf.train.Example``.
+
+    With ``parse=True`` every feature is a column: a single value is bytes, int or np.float32, none or
+    several are an array.  Uncompressed local files larger than `split_bytes` are cut at record boundaries,
+    which are found by walking over the length headers (their checksums are verified); objects in a bucket
+    and ``.gz`` files are one split each, because walking over them means fetching them.  Reading raises
+    CorruptSourceError with file, byte offset and element for truncated records and bad checksums.
+    """
+
+    paths: Paths = field(hash=False)
+    parse: bool = field(default=False, kw_only=True)
+    split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
+    patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check_positive(split_bytes=self.split_bytes)
+        object.__setattr__(self, "patterns", patterns_of(self.paths))
+
+    def splits(self) -> Iterator[Split]:
+        """Yield whole files, and ranges of records of large local files."""
+        index = 0
+        for file in list_files(self.patterns):
+            if is_gzip(file.path):
+                yield Split(index=index, path=file.path)
+                index += 1
+            elif "://" in file.path or file.size <= self.split_bytes:
+                yield Split(index=index, path=file.path, stop=file.size, elements=None if file.size else 0)
+                index += 1
+            else:
+                for start, stop, elements in _record_ranges(file.path, file.size, self.split_bytes):
+                    yield Split(index=index, path=file.path, start=start, stop=stop, elements=elements)
+                    index += 1
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield records from number `start` on; the ones before are skipped by their lengths."""
+        with open_gzip(split.path) if is_gzip(split.path) else open_plain(split) as stream:
+            for number, (offset, record) in enumerate(_records(stream, split, start), start=start):
+                if not self.parse:
+                    yield {"record": record}
+                    continue
+                try:
+                    columns = parse_example(record)
+                except ValueError as error:
+                    _corrupt(split, offset, number, str(error), "read it with parse=False")
+                yield columns
+
+    def num_elements(self) -> None:
+        """Return None: records are not counted without reading."""
+        return
+
+    def identity(self) -> str:
+        """Return a digest of the options and of every file's path, size and version."""
+        return identity_of("TFRecords", (self.parse, self.split_bytes), list_files(self.patterns))
+
+
+def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:
+    """Yield (first byte, last byte + 1, records) of runs of records; a broken header ends them with None."""
+    with open_random(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = first = count = 0
+        while at < size:
+            length = _length(data[at : at + _HEADER.size])
+            end = at + _HEADER.size + (length or 0) + _FOOTER.size
+            if length is None or end > size:
+                # The reader will meet the same fault, and tell with the number of the element.
+                yield first, size, None
+                return
+            if end - first > split_bytes and count > 0:
+                yield first, at, count
+                first, count = at, 0
+            at, count = end, count + 1
+        yield first, size, count
+
+
+def _records(stream: BinaryIO, split: Split, start: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte offset, record), skipping the first `start` records."""
+    offset, number = split.start, 0
+    while split.stop is None or offset != split.stop:
+        header = stream.read(_HEADER.size)
+        if not header and split.stop is None:
+            return
+        length = _length(header)
+        if length is None:
+            whole = len(header) == _HEADER.size
+            problem = "the checksum of the record's length is wrong" if whole else "the file ends inside a record"
+            _corrupt(split, offset, number, problem)
+        end = offset + _HEADER.size + length + _FOOTER.size
+        if split.stop is not None and end > split.stop:
+            _corrupt(split, offset, number, f"the record of {length} bytes goes beyond the file's end")
+        if number < start:
+            if skip_bytes(stream, length + _FOOTER.size) < length + _FOOTER.size:
+                _corrupt(split, offset, number, f"the file ends inside a record of {length} bytes")
+        else:
+            record, footer = stream.read(length), stream.read(_FOOTER.size)
+            if len(footer) < _FOOTER.size:
+                _corrupt(split, offset, number, f"the file ends inside a record of {length} bytes")
+            if _FOOTER.unpack(footer)[0] != masked_crc(record):
+                _corrupt(split, offset, number, "the checksum of the record's data is wrong")
+            yield offset, record
+        offset, number = end, number + 1
+
+
+def _length(header: bytes) -> int | None:
+    """Return the length that a header tells, or None if it is cut off or its checksum is wrong."""
+    if len(header) < _HEADER.size:
+        return None
+    length, crc = _HEADER.unpack(header)
+    return int(length) if masked_crc(header[:8]) == crc else None
+
+
+def masked_crc(data: bytes) -> int:
+    """Return the CRC32C of some bytes, rotated and shifted as TFRecord files store it."""
+    crc = int(google_crc32c.value(data))
+    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _corrupt(split: Split, offset: int, element: int, problem: str, hint: str = "") -> NoReturn:
+    raise CorruptSourceError(
+        f"{split.where(element)} is broken at byte {offset}: {problem}. "
+        + (f"If the records are something else, {hint}." if hint else "Write or copy the file again."),
+        path=split.path,
+        offset=offset,
+        element=element,
+    )

@@ -1,0 +1,130 @@
+"""Files of this machine (and of what is mounted on it)."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+
+Descend = Callable[[str, int], bool]
+"""(path of a folder, how deep it lies below the first one) -> whether to look into it."""
+
+
+def explain(error: OSError, path: str) -> SourceError:
+    """Return the error of ours that says what went wrong with a local path."""
+    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        return SourceNotFoundError(
+            f"{path} does not exist on this machine. Check the spelling, and that the machines of all "
+            "workers see the same disk (or use an s3:// or gs:// path).",
+            path=path,
+        )
+    if isinstance(error, PermissionError):
+        return SourcePermissionError(
+            f"Not allowed to read {path}. Check its mode and owner with `ls -l`, and which user the workers run as.",
+            path=path,
+        )
+    return SourceError(f"Cannot read {path}: {error}.", path=path)
+
+
+class LocalFiles:
+    """A `Backend` over the file system."""
+
+    def info(self, path: str) -> FileInfo | None:
+        """Return the file's description, or None if there is no such file."""
+        try:
+            status = os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise explain(error, path) from error
+        return None if os.path.isdir(path) else _describe(path, status)
+
+    def folder(self, path: str) -> Iterator[FileInfo]:
+        """Yield the files below a folder in the order of their names."""
+        if not os.path.isdir(path):
+            return
+        root = path.rstrip("/") + "/"
+        for file in _walk(root, lambda folder, _: not is_hidden(folder[len(root) :]), 0, ()):
+            if not is_hidden(file[len(root) :]):
+                yield _stat(file)
+
+    def glob(self, pattern: str) -> Iterator[FileInfo]:
+        """Yield the files that match, in the order of their names; folders that cannot match are not read."""
+        fixed = pattern[: _first_magic(pattern)]
+        root = fixed[: fixed.rfind("/") + 1]
+        segments = pattern[len(root) :].split("/")
+        if not os.path.isdir(root):
+            return
+        matches = compile_glob(pattern).match
+        for file in _walk(root, _descend_along(segments), 0, ()):
+            if matches(file):
+                yield _stat(file)
+
+    def subfolders(self, path: str) -> list[str]:
+        """Return the sorted names of the folders directly below a folder."""
+        try:
+            with os.scandir(path) as entries:
+                return sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
+        except OSError as error:
+            raise explain(error, path) from error
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes:
+        """Return bytes `start` to `stop`; fewer where the file ends before."""
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                return file.read() if stop is None else file.read(max(0, stop - start))
+        except OSError as error:
+            raise explain(error, path) from error
+
+
+def _first_magic(pattern: str) -> int:
+    found = MAGIC.search(pattern)
+    return found.start() if found else len(pattern)
+
+
+def _descend_along(segments: list[str]) -> Descend:
+    """Return which folders a glob can match in, given its segments below the folder where the walk starts."""
+    free = segments.index("**") if "**" in segments else len(segments)
+    allowed: list[re.Pattern[str]] = [compile_glob(segment) for segment in segments[:free]]
+
+    def descend(folder: str, depth: int) -> bool:
+        name = folder.rsplit("/", 1)[-1]
+        if depth < free:
+            return depth < len(segments) - 1 and allowed[depth].match(name) is not None
+        # Below `**` an explicitly named hidden folder may follow, which the whole pattern decides on.
+        return free < len(segments)
+
+    return descend
+
+
+def _walk(folder: str, descend: Descend, depth: int, above: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files below a folder (which ends in a slash) in an object store's order."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(
+                (entry.name + "/" if entry.is_dir() else entry.name, entry.is_symlink()) for entry in entries
+            )
+    except OSError as error:
+        raise explain(error, folder) from error
+    real = (*above, os.path.realpath(folder))
+    for name, linked in found:
+        path = folder + name
+        if not name.endswith("/"):
+            yield path
+        elif descend(path[:-1], depth) and not (linked and os.path.realpath(path) in real):
+            yield from _walk(path, descend, depth + 1, real)
+
+
+def _stat(path: str) -> FileInfo:
+    try:
+        return _describe(path, os.stat(path))
+    except OSError as error:
+        raise explain(error, path) from error
+
+
+def _describe(path: str, status: os.stat_result) -> FileInfo:
+    return FileInfo(path=path, size=status.st_size, version=str(status.st_mtime_ns))

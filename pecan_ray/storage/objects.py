@@ -1,0 +1,92 @@
+"""Folders and globs on top of object stores, which know only buckets, keys and prefixes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+
+
+@dataclass(frozen=True)
+class Page:
+    """One answer of a listing."""
+
+    files: tuple[FileInfo, ...]
+    folders: tuple[str, ...]
+    """Prefixes that the delimiter rolled up, with their final slash."""
+
+
+class ObjectApi(Protocol):
+    """The four requests that are made of an object store.  They raise `SourceError`s only."""
+
+    scheme: str
+
+    def pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Page]:
+        """Yield the pages of a listing, asking for one only when it is wanted."""
+        ...
+
+    def head(self, bucket: str, key: str) -> FileInfo | None:
+        """Describe an object; None: there is none."""
+        ...
+
+    def get(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
+        """Return a range of an object's bytes; fewer where it ends before."""
+        ...
+
+
+@dataclass(frozen=True)
+class ObjectStore:
+    """A `Backend` over the requests of one object store."""
+
+    api: ObjectApi
+
+    def info(self, path: str) -> FileInfo | None:
+        """Return the object's description, or None if there is no such object."""
+        bucket, key = self._split(path)
+        return self.api.head(bucket, key) if key and not key.endswith("/") else None
+
+    def folder(self, path: str) -> Iterator[FileInfo]:
+        """Yield the objects below a prefix that ends in a slash, page by page."""
+        bucket, key = self._split(path)
+        prefix = key.rstrip("/") + "/" if key.rstrip("/") else ""
+        start = len(f"{self.api.scheme}://{bucket}/{prefix}")
+        for page in self.api.pages(bucket, prefix, ""):
+            for file in page.files:
+                if not file.path.endswith("/") and not is_hidden(file.path[start:]):
+                    yield file
+
+    def glob(self, pattern: str) -> Iterator[FileInfo]:
+        """Yield the objects that match, page by page; only its fixed beginning is listed."""
+        bucket, key = self._split(pattern)
+        magic = MAGIC.search(key)
+        prefix = key[: magic.start()] if magic else key
+        # With a delimiter the store leaves out what lies deeper than the pattern can match.
+        delimiter = "" if "/" in key[len(prefix) :] or "**" in key else "/"
+        matches = compile_glob(key).match
+        start = len(f"{self.api.scheme}://{bucket}/")
+        for page in self.api.pages(bucket, prefix, delimiter):
+            for file in page.files:
+                if not file.path.endswith("/") and matches(file.path[start:]):
+                    yield file
+
+    def subfolders(self, path: str) -> list[str]:
+        """Return the sorted names of the prefixes directly below a prefix."""
+        bucket, key = self._split(path)
+        prefix = key.rstrip("/") + "/" if key.rstrip("/") else ""
+        names = [
+            folder[len(prefix) :].rstrip("/") for page in self.api.pages(bucket, prefix, "/") for folder in page.folders
+        ]
+        return sorted(name for name in names if not is_hidden(name))
+
+    def read(self, path: str, start: int, stop: int | None) -> bytes:
+        """Return bytes `start` to `stop`; fewer where the object ends before."""
+        if stop is not None and stop <= start:
+            return b""
+        bucket, key = self._split(path)
+        return self.api.get(bucket, key, start, stop)
+
+    def _split(self, path: str) -> tuple[str, str]:
+        bucket, _, key = path[len(self.api.scheme) + 3 :].partition("/")
+        return bucket, key

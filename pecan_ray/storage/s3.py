@@ -1,0 +1,159 @@
+"""Amazon S3, and what speaks its protocol, through boto3.
+
+Credentials, region, profile and endpoint are found by boto3 (environment, ``~/.aws``, instance role,
+``AWS_ENDPOINT_URL``).  Where it finds no credentials, requests are not signed: public buckets can be read.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
+
+from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.storage.backend import FileInfo
+from pecan_ray.storage.objects import Page
+from pecan_ray.storage.retry import retry
+
+Result = TypeVar("Result")
+
+NOT_FOUND = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound", "NoSuchVersion"})
+FORBIDDEN = frozenset(
+    {"401", "403", "AccessDenied", "AllAccessDisabled", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken"}
+    | {"Forbidden", "SignatureDoesNotMatch", "Unauthorized"}
+)
+PASSING = frozenset(
+    {"InternalError", "OperationAborted", "PriorRequestNotComplete", "RequestTimeout", "RequestTimeTooSkewed"}
+    | {"ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
+)
+CONNECTIONS = 32
+
+
+class S3:
+    """An `ObjectApi` over one boto3 client, which belongs to this process."""
+
+    scheme = "s3"
+
+    def __init__(self) -> None:
+        try:
+            boto3 = importlib.import_module("boto3")
+        except ImportError as error:
+            raise MissingExtraError(
+                "Reading s3:// paths needs boto3: pip install 'pecan_ray[s3]' (on the workers too).",
+                extra="s3",
+            ) from error
+        botocore = importlib.import_module("botocore")
+        config = importlib.import_module("botocore.config").Config
+        self._errors: Any = importlib.import_module("botocore.exceptions")
+        session = boto3.session.Session()
+        self._signed = session.get_credentials() is not None
+        # Retries are ours, because boto3 does not retry a body that breaks off.
+        settings = {
+            "retries": {"total_max_attempts": 1, "mode": "standard"},
+            "max_pool_connections": CONNECTIONS,
+            "connect_timeout": 10,
+            "read_timeout": 60,
+        }
+        if not self._signed:
+            settings["signature_version"] = botocore.UNSIGNED
+        region = session.region_name or "us-east-1"
+        self._client: Any = session.client("s3", config=config(**settings), region_name=region)
+
+    def pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Page]:
+        """Yield the pages of a listing, asking for one only when it is wanted."""
+        more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}
+        while True:
+            listing = partial(self._client.list_objects_v2, Bucket=bucket, Prefix=prefix, **more)
+            answer: dict[str, Any] = self._ask(f"s3://{bucket}/{prefix}", listing)
+            yield Page(
+                files=tuple(
+                    FileInfo(
+                        path=f"s3://{bucket}/{item['Key']}",
+                        size=item["Size"],
+                        version=item["ETag"].strip('"'),
+                    )
+                    for item in answer.get("Contents", ())
+                ),
+                folders=tuple(item["Prefix"] for item in answer.get("CommonPrefixes", ())),
+            )
+            if not answer.get("IsTruncated"):
+                return
+            more["ContinuationToken"] = answer["NextContinuationToken"]
+
+    def head(self, bucket: str, key: str) -> FileInfo | None:
+        """Describe an object; None: there is none."""
+        path = f"s3://{bucket}/{key}"
+        try:
+            answer: dict[str, Any] = self._ask(path, partial(self._client.head_object, Bucket=bucket, Key=key))
+        except SourceNotFoundError:
+            return None
+        return FileInfo(path=path, size=answer["ContentLength"], version=answer["ETag"].strip('"'))
+
+    def get(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
+        """Return a range of an object's bytes; fewer where it ends before."""
+        asked = {} if start == 0 and stop is None else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+
+        def body() -> bytes:
+            try:
+                answer = self._client.get_object(Bucket=bucket, Key=key, **asked)
+            except self._errors.ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
+                    return b""
+                raise
+            data: bytes = answer["Body"].read()
+            return data
+
+        return self._ask(f"s3://{bucket}/{key}", body)
+
+    def _ask(self, path: str, call: Callable[[], Result]) -> Result:
+        try:
+            return retry(call, passes=self._passes)
+        except (self._errors.BotoCoreError, self._errors.ClientError, OSError) as error:
+            raise self._explain(error, path) from error
+
+    def _passes(self, error: Exception) -> bool:
+        if isinstance(error, self._errors.ClientError):
+            code, status = _code(error)
+            return code in PASSING or status == 429 or status >= 500
+        kinds = (
+            self._errors.ConnectionError,
+            self._errors.HTTPClientError,
+            self._errors.IncompleteReadError,
+            ConnectionError,
+            TimeoutError,
+        )
+        return isinstance(error, kinds)
+
+    def _explain(self, error: Exception, path: str) -> SourceError:
+        if not isinstance(error, self._errors.ClientError):
+            if isinstance(error, self._errors.NoCredentialsError):
+                return SourcePermissionError(f"No AWS credentials were found for {path}.", path=path)
+            return SourceError(
+                f"Cannot read {path}: {error}. Check the network, AWS_ENDPOINT_URL and the AWS profile.",
+                path=path,
+            )
+        code, status = _code(error)
+        if code == "NoSuchBucket":
+            bucket = path[len("s3://") :].partition("/")[0]
+            return SourceNotFoundError(
+                f"There is no bucket {bucket!r} (wanted for {path}). Check its name, the account and AWS_ENDPOINT_URL.",
+                path=path,
+            )
+        if code in NOT_FOUND or status == 404:
+            return SourceNotFoundError(f"{path} does not exist. Check the key, letter by letter.", path=path)
+        if code in FORBIDDEN or status in (401, 403):
+            signed = "the credentials in use" if self._signed else "no credentials (none were found)"
+            return SourcePermissionError(
+                f"S3 refused {path} ({code or status}) with {signed}. Check `aws sts get-caller-identity`, "
+                "and that it may s3:GetObject and s3:ListBucket there.",
+                path=path,
+            )
+        return SourceError(f"S3 answered {code or status} for {path}: {error}.", path=path)
+
+
+def _code(error: Any) -> tuple[str, int]:
+    """Return the code and the HTTP status of a botocore ClientError."""
+    response: dict[str, Any] = error.response
+    code = str(response.get("Error", {}).get("Code", ""))
+    return code, int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

@@ -1,0 +1,47 @@
+"""A cluster of three nodes (three raylets) on this machine, one per test module."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def three_nodes() -> Iterator[Any]:
+    """A head (the trainer's node) and two remote nodes, connected to."""
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20})
+    for _ in range(2):
+        cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
+    ray.init(
+        address=cluster.address,
+        namespace="pecan",
+        runtime_env={"env_vars": {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}},
+        log_to_driver=False,
+    )
+    cluster.wait_for_nodes()
+    yield cluster
+    ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def no_actor_left() -> Iterator[None]:
+    """Checks that a test leaves no actor of ours alive."""
+    yield
+    from tests.ray.waiting import until
+
+    until(lambda: not living_actors(), "an actor of ours is still alive")
+
+
+def living_actors() -> list[str]:
+    """Names of the live actors in our namespace."""
+    return [str(actor["name"]) for actor in ray.util.list_named_actors(all_namespaces=True)]

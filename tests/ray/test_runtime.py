@@ -1,0 +1,206 @@
+"""The runtime on a real cluster of three nodes: exactly once whatever dies, scaling, ranks, errors, clean ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from pecan_ray.runtime.cluster import this_node
+from tests.ray.conftest import living_actors
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 600
+
+
+def numbers(rows: int = ROWS, **options: Any) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="numbers", **options)
+
+
+def slow(i: Any) -> Any:
+    time.sleep(0.002)
+    return i
+
+
+def ids(batches: Any) -> Counter[int]:
+    return Counter(int(i) for batch in batches for i in batch["i"])
+
+
+def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
+    return Counter({i: times for i in range(rows)})
+
+
+def test_local_and_remote_workers_deliver_each_element_once_per_epoch() -> None:
+    pipe = numbers().map(slow, on="i").batch(7)
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=2)) as it:
+        batches = [(it.provenance, batch) for batch in it]
+    assert ids(batch for _, batch in batches) == once(times=2)
+    for epoch in range(2):
+        sizes = [len(batch["i"]) for provenance, batch in batches if provenance and provenance.epoch == epoch]
+        assert len(sizes) == len(pipe) and sorted(sizes)[1:] == [7] * (len(sizes) - 1)
+    assert len({provenance.worker for provenance, _ in batches if provenance}) > 1
+
+
+def test_every_batch_tells_which_data_it_holds() -> None:
+    with numbers().batch(8).iter_batches(workers=pecan.Workers(local=1, remote=1)) as it:
+        for batch in it:
+            provenance = it.provenance
+            assert provenance is not None and provenance.rows == len(batch["i"])
+            held = sum((stop >> 32) - (start >> 32) for spans in provenance.spans.values() for start, stop in spans)
+            assert held == provenance.rows
+
+
+def started(placement: str, dead: list[str]) -> str:
+    """Name of a worker that runs; the killed ones are replaced, so there will be one."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [n for n in living_actors() if f":{placement}-" in n and n not in dead]
+        return bool(found)
+
+    until(look, f"no {placement} worker")
+    return found[0]
+
+
+@pytest.mark.parametrize("placement", ["local", "remote"])
+def test_a_killed_worker_loses_and_repeats_nothing(placement: str) -> None:
+    pipe = numbers().map(slow, on="i").batch(5)
+    killed: list[str] = []
+    seen: Counter[int] = Counter()
+    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=1, remote=1)) as it:
+        for step, batch in enumerate(it):
+            seen.update(int(i) for i in batch["i"])
+            if step in (20, 90, 200):
+                name = started(placement, killed)
+                killed.append(name)
+                actor = ray.get_actor(name, namespace="pecan")
+                os.kill(ray.get(actor.ready.remote())[1], signal.SIGKILL)
+        report = it.report()
+    assert seen == once(times=3)
+    assert len(killed) == 3 and report.workers_lost >= 1
+
+
+def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:
+    pipe = numbers(1500).map(slow, on="i").batch(5)
+    seen: Counter[int] = Counter()
+    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=2)) as it:
+        for step, batch in enumerate(it):
+            seen.update(int(i) for i in batch["i"])
+            if step == 10:
+                it.scale(local=1, remote=0)
+            if step == 60:
+                until(lambda: not [n for n in living_actors() if ":remote-" in n], "remote workers still run")
+                it.scale(local=2, remote=1)
+            if step == 120:
+                it.scale(local=0, remote=2)
+    assert seen == once(1500)
+
+
+@pytest.mark.parametrize("sharding", ["static", "off"])
+def test_static_and_off_sharding(sharding: Any) -> None:
+    with (
+        numbers(100).batch(7).iter_batches(epochs=2, sharding=sharding, workers=pecan.Workers(local=1, remote=1)) as it
+    ):
+        seen = ids(it)
+    assert set(seen) == set(range(100))
+    if sharding == "static":
+        assert seen == once(100, 2)
+
+
+@ray.remote(num_cpus=0)
+def train(rank: int, world_size: int, job: str) -> list[list[int]]:
+    pipe = numbers(203).map(slow, on="i").batch(4)
+    with pipe.iter_batches(
+        epochs=2, rank=rank, world_size=world_size, workers=pecan.Workers(local=2, remote=1), job=job
+    ) as it:
+        return [[int(i) for i in batch["i"]] for batch in it]
+
+
+def test_trainers_share_a_job_disjoint_and_equally_long() -> None:
+    results = ray.get([train.remote(rank, 2, "shared") for rank in range(2)])
+    assert len(results[0]) == len(results[1])
+    seen = Counter(i for result in results for batch in result for i in batch)
+    assert all(count <= 2 for count in seen.values())
+    assert sum(seen.values()) >= 2 * 203 - 2
+
+
+def broken(i: Any) -> Any:
+    if i == 333:
+        raise ValueError("no such luck")
+    return i
+
+
+def test_a_raising_function_names_op_and_element() -> None:
+    with pytest.raises(errors.OpError, match="broken.*ValueError.*no such luck") as caught:
+        list(numbers().map(broken, on="i").batch(8).iter_batches())
+    assert caught.value.op == "broken"
+
+
+def test_skip_leaves_out_and_counts_bad_elements() -> None:
+    with (
+        numbers()
+        .map(broken, on="i")
+        .batch(8)
+        .iter_batches(on_error="skip", workers=pecan.Workers(local=1, remote=1)) as it
+    ):
+        seen = ids(it)
+        report = it.report()
+    assert seen == once() - Counter({333: 1})
+    assert report.bad_elements == 1
+
+
+def test_too_many_bad_elements_end_the_job() -> None:
+    def always(i: Any) -> Any:
+        raise ValueError("never")
+
+    with pytest.raises(errors.ErrorBudgetError, match="always"):
+        list(numbers().map(always, on="i").batch(8).iter_batches(on_error="skip"))
+
+
+def test_a_worker_without_a_place_is_named_and_waited_for(three_nodes: Any) -> None:
+    config = pecan.Config(remote_labels={"zone": "moon"}, placement_warning_s=0.5)
+    with numbers(config=config).map(slow, on="i").batch(8).iter_batches(workers=pecan.Workers(local=1, remote=1)) as it:
+        next(it)
+        until(lambda: any("zone=moon" in e.text for e in it.report().events), "no word about the missing label")
+        assert ids(it)
+
+
+def test_batches_that_the_trainer_keeps_stay_valid() -> None:
+    pipe = numbers().map(lambda i: np.full((64, 64), i), on="i").batch(16)
+    kept = list(pipe.iter_batches(workers=pecan.Workers(local=1, remote=1)))
+    assert Counter(int(row[0, 0]) for batch in kept for row in batch["i"]) == once()
+    assert all((row == row[0, 0]).all() for batch in kept for row in batch["i"])
+
+
+def test_leaving_early_ends_the_job() -> None:
+    with numbers().map(slow, on="i").batch(4).iter_batches(epochs=None) as it:
+        for _ in range(5):
+            next(it)
+    with pytest.raises(StopIteration):
+        next(it)
+
+
+def test_a_plan_that_cannot_be_pickled_names_the_variable() -> None:
+    lock = threading.Lock()
+
+    def guarded(i: Any) -> Any:
+        with lock:
+            return i
+
+    with pytest.raises(errors.UnpicklablePlanError, match="guarded.*'lock'"):
+        numbers().map(guarded, on="i").batch(4).iter_batches()
+
+
+def test_the_local_worker_uses_the_ring_and_this_node_id_is_known() -> None:
+    assert this_node() in {node["NodeID"] for node in ray.nodes()}

@@ -1,0 +1,50 @@
+"""What every source must keep to; `check_contract` is run on each of them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.plan.splits import Element, Source
+
+
+def same(one: Any, other: Any) -> bool:
+    """Compare values of elements, arrays by dtype, shape and content; NaN equals NaN."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[name], other[name]) for name in one)
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        left, right = np.asarray(one), np.asarray(other)
+        return left.dtype == right.dtype and left.shape == right.shape and left.tolist() == right.tolist()
+    if isinstance(one, (float, np.floating)) and one != one:
+        return bool(other != other)
+    return type(one) is type(other) and bool(one == other)
+
+
+def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
+    """Check a source that holds exactly the expected elements in exactly so many splits."""
+    assert isinstance(source, Source)
+    found = list(source.splits())
+    assert len(found) == splits
+    assert [split.index for split in found] == list(range(splits))
+    assert list(source.splits()) == found, "listing again must give the same splits"
+    copy = pickle.loads(pickle.dumps(source))
+    assert list(copy.splits()) == found, "a pickled source must give the same splits"
+    assert copy.identity() == source.identity()
+
+    elements: list[Element] = []
+    for split in found:
+        whole = list(source.read(split))
+        if split.elements is not None:
+            assert split.elements == len(whole), split
+        for start in range(len(whole) + 1):
+            tail = list(copy.read(pickle.loads(pickle.dumps(split)), start))
+            assert same({"rows": len(tail)}, {"rows": len(whole) - start}), (split, start)
+            assert all(map(same, tail, whole[start:])), (split, start)
+        elements += whole
+    assert len(elements) == len(expected)
+    for number, (got, wanted) in enumerate(zip(elements, expected, strict=True)):
+        assert same(got, wanted), f"element {number}: {got} is not {wanted}"
+    known = source.num_elements()
+    assert known is None or known == len(expected)

@@ -1,0 +1,154 @@
+"""Shared-memory slots between real processes: reuse, bounds, views that outlive their writer."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.errors import ClusterError
+from pecan_ray.runtime.ring import RingReader, RingSlots
+from pecan_ray.runtime.transports import BatchReader, choose_transport, encode_ring
+
+
+def produce(slots: RingSlots, columns: dict[str, Any]) -> Produced:
+    """Write columns into a slot, as an engine does."""
+    slot = slots.acquire(sum(-(-c.nbytes // 64) * 64 for c in columns.values() if isinstance(c, np.ndarray)))
+    placed, offset = dict(columns), 0
+    for name, column in columns.items():
+        if isinstance(column, np.ndarray) and not column.dtype.hasobject:
+            view = np.frombuffer(slot.map, np.uint8)[offset : offset + column.nbytes]
+            placed[name] = view.view(column.dtype).reshape(column.shape)
+            placed[name][...] = column
+            offset += -(-column.nbytes // 64) * 64
+    return Produced(placed, {(0, 0, 0): [(0, 1 << 32)]}, 1, 0, slot=slot)
+
+
+def writer(pipe: Connection, count: int, limit: int) -> None:
+    slots = RingSlots(limit)
+    for number in range(count):
+        pipe.send(encode_ring(produce(slots, {"x": np.full((64, 64), number), "name": b"n"})))
+    pipe.recv()
+
+
+def start_writer(count: int, limit: int = 1 << 20) -> tuple[Any, Connection]:
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    process = context.Process(target=writer, args=(theirs, count, limit))
+    process.start()
+    return process, mine
+
+
+def test_batches_of_another_process_arrive_and_slots_are_reused() -> None:
+    process, pipe = start_writer(500)
+    reader, slots = BatchReader(), set()
+    for number in range(500):
+        message = pipe.recv()
+        batch = reader.open(message)
+        assert batch is not None and (batch["x"] == number).all() and batch["name"] == b"n"
+        reader.taken(message)
+        slots.add(message.address.slot)
+    assert len(slots) < 100
+    pipe.send("end")
+    process.join(30)
+    assert process.exitcode == 0
+
+
+def test_a_reader_that_keeps_everything_never_stops_the_writer() -> None:
+    process, pipe = start_writer(200, limit=100_000)
+    reader, kept = BatchReader(), []
+    for _ in range(200):
+        message = pipe.recv()
+        kept.append(reader.open(message))
+        reader.taken(message)
+    assert all((batch["x"] == number).all() for number, batch in enumerate(kept) if batch is not None)
+    assert len(kept) == 200 and None not in kept
+    pipe.send("end")
+    process.join(30)
+
+
+def test_mapped_batches_survive_a_killed_writer_and_unmapped_ones_are_refused() -> None:
+    process, pipe = start_writer(3)
+    messages = [pipe.recv() for _ in range(3)]
+    reader = BatchReader()
+    first = reader.open(messages[0])
+    os.kill(process.pid, signal.SIGKILL)
+    process.join(30)
+    assert first is not None and (first["x"] == 0).all()
+    assert reader.open(messages[2]) is None
+    del first
+    gc.collect()
+
+
+@pytest.mark.parametrize("keep", [lambda a: a[1:], lambda a: a.reshape(-1), lambda a: a.T])
+def test_a_slot_is_free_only_when_its_last_view_is_gone(keep: Any) -> None:
+    slots, reader = RingSlots(1 << 20), BatchReader()
+    message = encode_ring(produce(slots, {"x": np.arange(1000).reshape(10, 100)}))
+    batch = reader.open(message)
+    assert batch is not None
+    view = keep(batch["x"])
+    reader.taken(message)
+    del batch
+    gc.collect()
+    blocked = produce(slots, {"x": np.zeros((10, 100), np.int64)})
+    assert blocked.slot is not None and encode_ring(blocked).address != message.address
+    assert view.sum() == keep(np.arange(1000).reshape(10, 100)).sum()
+
+
+def test_bytes_in_flight_are_bounded_and_closing_wakes_the_writer() -> None:
+    slots = RingSlots(100_000)
+    for _ in range(2):
+        slots.acquire(80_000)
+    failed = threading.Event()
+
+    def third() -> None:
+        with pytest.raises(ClusterError):
+            slots.acquire(80_000)
+        failed.set()
+
+    thread = threading.Thread(target=third)
+    thread.start()
+    assert not failed.wait(0.2)
+    slots.close()
+    assert failed.wait(10)
+    thread.join()
+
+
+def test_a_released_slot_is_given_again_with_its_pages() -> None:
+    slots = RingSlots(1 << 20)
+    first = slots.acquire(5000)
+    first.release()
+    assert slots.acquire(4000) is first
+
+
+@pytest.mark.parametrize(
+    "value",
+    [np.arange(6, dtype=np.int16).reshape(2, 3), np.array(7.0), np.zeros((0, 4)), np.ones((3, 1, 2), np.float16)],
+)
+def test_arrays_keep_shape_and_type(value: np.ndarray[Any, Any]) -> None:
+    slots, reader = RingSlots(1 << 20), BatchReader()
+    batch = reader.open(encode_ring(produce(slots, {"v": value, "text": np.array(["a", b"b"], object)})))
+    assert batch is not None
+    assert batch["v"].dtype == value.dtype and batch["v"].shape == value.shape and (batch["v"] == value).all()
+    assert list(batch["text"]) == ["a", b"b"]
+    assert batch["v"].flags.writeable
+
+
+def test_another_process_under_the_same_id_is_not_believed() -> None:
+    slots = RingSlots(1 << 20)
+    address = slots.acquire(10).address()
+    forged = type(address)(address.pid, "pecan-other", address.slot, address.fd, address.pipe_fd, address.size)
+    assert RingReader().open(forged) is None
+
+
+def test_the_transport_follows_the_nodes() -> None:
+    assert choose_transport("a", "a")[0] == "ring"
+    assert choose_transport("a", "b")[0] == "object_store"

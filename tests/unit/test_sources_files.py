@@ -1,0 +1,195 @@
+"""Parquet, ImageFolder and WebDataset."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError
+from pecan_ray.plan.splits import Element
+from pecan_ray.sources import ImageFolder, Parquet, TextLines, WebDataset
+from tests.source_contract import check_contract
+
+
+def test_parquet_rows_keep_their_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "i": pa.array([1, None, 3], pa.int16()),
+            "f": pa.array([0.5, None, 2.5], pa.float32()),
+            "s": ["a", "bb", None],
+            "b": pa.array([b"x", b"y", b"z"]),
+            "v": pa.array([[1, 2], [], None], pa.list_(pa.int32())),
+            "d": pa.array(["p", "q", "p"]).dictionary_encode(),
+            "m": pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(12, dtype=np.int8).reshape(3, 2, 2)),
+        }
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    tensor = np.arange(12, dtype=np.int8).reshape(3, 2, 2)
+    none = np.array([], np.int32)
+    expected: list[Element] = [
+        {
+            "i": np.int16(1),
+            "f": np.float32(0.5),
+            "s": "a",
+            "b": b"x",
+            "v": np.array([1, 2], np.int32),
+            "d": "p",
+        },
+        {"i": None, "f": np.float32("nan"), "s": "bb", "b": b"y", "v": none, "d": "q"},
+        {"i": np.int16(3), "f": np.float32(2.5), "s": None, "b": b"z", "v": None, "d": "p"},
+    ]
+    rows = [{**row, "m": tensor[n]} for n, row in enumerate(expected)]
+    check_contract(Parquet(str(tmp_path)), rows, splits=1)
+
+
+def test_parquet_is_cut_at_row_groups(tmp_path: Path) -> None:
+    for name, first in (("a", 0), ("b", 25)):
+        table = pa.table({"n": range(first, first + 25), "t": [str(n) for n in range(25)]})
+        pq.write_table(table, tmp_path / f"{name}.parquet", row_group_size=10)
+    expected = [{"n": np.int64(n)} for n in range(50)]
+    check_contract(Parquet(str(tmp_path), columns=["n"], split_bytes=1, batch_rows=4), expected, splits=6)
+    check_contract(Parquet(str(tmp_path), "n"), expected, splits=2)
+
+
+def test_unknown_parquet_columns_are_answered_with_those_that_exist(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1], "y": [2]}), tmp_path / "a.parquet")
+    with pytest.raises(ColumnError, match=r"a.parquet has no column 'z'. It has: x, y"):
+        list(Parquet(str(tmp_path), columns=["x", "z"]).splits())
+    pq.write_table(pa.table({"x": [1], "y": [2], "w": [3]}), tmp_path / "b.parquet")
+    with pytest.raises(ColumnError, match=r"b.parquet has columns that the first file lacks: w"):
+        list(Parquet(str(tmp_path)).splits())
+    assert len(list(Parquet(str(tmp_path), columns=["y"]).splits())) == 2
+
+
+def test_broken_parquet_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"x": np.random.default_rng(0).random(1000)}), path, compression="zstd", use_dictionary=False
+    )
+    whole = path.read_bytes()
+    split = next(Parquet(str(path)).splits())
+    path.write_bytes(whole[:200] + bytes(4000) + whole[4200:])
+    with pytest.raises(CorruptSourceError, match="element 0 of .*a.parquet"):
+        list(Parquet(str(path)).read(split))
+    path.write_bytes(whole[:-10])
+    with pytest.raises(CorruptSourceError, match="no readable Parquet footer"):
+        list(Parquet(str(path)).splits())
+
+
+def images_in(root: Path) -> list[dict[str, object]]:
+    """Write two classes of images, and some files that are none; return the elements."""
+    (root / "cat" / "deep").mkdir(parents=True)
+    (root / "cat.small").mkdir()
+    (root / ".hidden").mkdir()
+    names = ["cat/1.jpg", "cat/2.PNG", "cat/deep/0.jpeg", "cat.small/7.jpg", "cat.small/8.jpg"]
+    for name in [*names, "cat/notes.txt", "cat/.3.jpg", ".hidden/1.jpg", "loose.jpg"]:
+        (root / name).write_bytes(f"image {name}".encode())
+    labels = [0, 0, 0, 1, 1]
+    return [
+        {"image": f"image {name}".encode(), "label": label, "path": str(root / name)}
+        for name, label in zip(names, labels, strict=True)
+    ]
+
+
+def test_image_folder(tmp_path: Path) -> None:
+    expected = images_in(tmp_path)
+    source = ImageFolder(tmp_path, split_files=2)
+    assert source.classes == ["cat", "cat.small"]
+    assert source.num_elements() == 5
+    check_contract(source, expected, splits=3)
+
+
+def test_image_folder_without_classes_or_images(tmp_path: Path) -> None:
+    with pytest.raises(SourceNotFoundError, match="no class folder"):
+        next(ImageFolder(str(tmp_path)).splits())
+    (tmp_path / "cat").mkdir()
+    with pytest.raises(SourceNotFoundError, match="no image in the class folders"):
+        next(ImageFolder(str(tmp_path)).splits())
+    with pytest.raises(SourceNotFoundError, match="does not exist"):
+        next(ImageFolder(str(tmp_path / "none")).splits())
+
+
+def tar_of(files: dict[str, bytes], kind: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=kind) as tar:
+        folder = tarfile.TarInfo("set")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        for name, data in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+LONG = "set/" + "k" * 150
+FILES = {
+    "set/0.jpg": b"j" * 1000,
+    "set/0.cls": b"4",
+    "set/1.JPG": b"",
+    "set/1.seg.png": b"p" * 512,
+    "set/README": b"no sample",
+    "set/__meta.v1__": b"{}",
+    f"{LONG}.jpg": b"long",
+}
+SAMPLES = [
+    {"__key__": "set/0", "jpg": b"j" * 1000, "cls": b"4"},
+    {"__key__": "set/1", "jpg": b"", "seg.png": b"p" * 512},
+    {"__key__": LONG, "jpg": b"long"},
+]
+
+
+@pytest.mark.parametrize("kind", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
+def test_webdataset_samples(tmp_path: Path, kind: int) -> None:
+    (tmp_path / "0.tar").write_bytes(tar_of(FILES, kind))
+    (tmp_path / "1.tar.gz").write_bytes(gzip.compress(tar_of({"ä.txt": b"!"}, kind)))
+    check_contract(WebDataset(str(tmp_path)), [*SAMPLES, {"__key__": "ä", "txt": b"!"}], splits=2)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_archive_is_noticed_wherever_it_is_cut(tmp_path: Path, packed: bool) -> None:
+    whole = tar_of(FILES)
+    path = tmp_path / ("cut.tar.gz" if packed else "cut.tar")
+    content_end = len(whole.rstrip(b"\0")) // 512 * 512 + 512
+    for length in range(0, content_end + 1, 256):
+        path.write_bytes(gzip.compress(whole[:length], 1) if packed else whole[:length])
+        source = WebDataset(str(path))
+        for start in (0, 2):
+            with pytest.raises(CorruptSourceError, match="is broken at byte") as caught:
+                list(source.read(next(source.splits()), start))
+            assert caught.value.path == str(path)
+            assert caught.value.offset <= length
+
+
+def test_a_header_of_garbage_is_not_taken_for_the_end(tmp_path: Path) -> None:
+    data = bytearray(tar_of({"0.a": b"x" * 512, "1.a": b"y"}))
+    second = data.index(b"1.a")
+    data[second] ^= 1
+    (tmp_path / "a.tar").write_bytes(data)
+    source = WebDataset(str(tmp_path))
+    with pytest.raises(CorruptSourceError, match=f"broken at byte {second}: what should be a header"):
+        list(source.read(next(source.splits())))
+
+
+def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({"0.jpg": b"a", "1.jpg": b"b", "1.JPG": b"c"}))
+    source = WebDataset(str(tmp_path))
+    with pytest.raises(CorruptSourceError, match="'1', element 1 of .*'jpg' twice"):
+        list(source.read(next(source.splits())))
+
+
+def test_paths_are_made_absolute_where_the_pipeline_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.txt").write_text("here")
+    monkeypatch.chdir(tmp_path)
+    source = TextLines("a.txt")
+    monkeypatch.chdir("/")
+    assert [split.path for split in source.splits()] == [str(tmp_path / "a.txt")]
+    with pytest.raises(PlanError, match="at least one path"):
+        TextLines([])

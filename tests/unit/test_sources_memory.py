@@ -1,0 +1,65 @@
+"""Items and Arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.sources import Arrays, Items
+from tests.source_contract import check_contract
+
+
+def test_items_of_values_come_in_one_column() -> None:
+    check_contract(Items([10, 20, 30]), [{"item": 10}, {"item": 20}, {"item": 30}], splits=3)
+
+
+def test_items_of_dicts_are_elements() -> None:
+    rows = [{"x": np.arange(n), "name": f"row {n}"} for n in range(40)]
+    check_contract(Items(rows, split_rows=7), rows, splits=6)
+
+
+@pytest.mark.parametrize(("rows", "splits"), [(0, 0), (1, 1), (15, 15), (16, 16), (100, 17), (100_000, 25)])
+def test_there_are_at_least_16_splits_where_there_are_so_many_rows(rows: int, splits: int) -> None:
+    found = list(Items(range(rows)).splits())
+    assert len(found) == splits
+    assert sum(split.elements or 0 for split in found) == rows
+    assert Items(range(rows)).num_elements() == rows
+
+
+def test_arrays_give_rows_of_all_columns_with_their_dtypes() -> None:
+    image = np.arange(5 * 2 * 3, dtype=np.uint8).reshape(5, 2, 3)
+    label = np.arange(5, dtype=np.int16)
+    expected = [{"image": image[n], "label": label[n]} for n in range(5)]
+    check_contract(Arrays(image=image, label=label), expected, splits=5)
+    check_contract(Arrays({"image": image}, label=label, split_rows=2), expected, splits=3)
+
+
+@pytest.mark.parametrize("source", [Arrays(x=np.zeros((2, 3))), Items([{"x": np.zeros(3)}, {"x": np.zeros(3)}])])
+def test_writing_into_an_element_does_not_change_the_source(source: Arrays | Items) -> None:
+    for split in source.splits():
+        for element in source.read(split):
+            element["x"] += 1
+    values = [element["x"].sum() for split in source.splits() for element in source.read(split)]
+    assert values == [0.0, 0.0]
+
+
+def test_identity_follows_the_content() -> None:
+    assert Arrays(x=np.arange(4)).identity() == Arrays(x=np.arange(4)).identity()
+    assert Arrays(x=np.arange(4)).identity() != Arrays(x=np.arange(4)[::-1]).identity()
+    assert Arrays(x=np.arange(4)).identity() != Arrays(y=np.arange(4)).identity()
+    assert Items([1, 2]).identity() != Items([1, 3]).identity()
+    assert Items(["ab", "c"]).identity() != Items(["a", "bc"]).identity()
+
+
+def test_what_cannot_be_rows_is_refused() -> None:
+    with pytest.raises(PlanError, match="x: 2, y: 3"):
+        Arrays(x=[1, 2], y=[1, 2, 3])
+    with pytest.raises(PlanError, match="at least one array"):
+        Arrays()
+    with pytest.raises(PlanError, match="y has no rows"):
+        Arrays(x=[1], y=3)
+    with pytest.raises(PlanError, match=r"1 dicts among 2 values \(see item 1\)"):
+        Items([{"a": 1}, 2])
+    with pytest.raises(PlanError, match="split_rows must be a positive integer, but got 0"):
+        Items([1], split_rows=0)

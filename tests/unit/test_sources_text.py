@@ -1,0 +1,184 @@
+"""TextLines, JsonLines and Csv."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
+from pecan_ray.plan.splits import Element
+from pecan_ray.sources import Csv, JsonLines, TextLines
+from tests.source_contract import check_contract
+
+
+def test_lines_keep_empty_ones_and_lose_their_ends(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufefffirst\r\n\nthird é\nlast".encode())
+    expected = [{"text": text} for text in ("first", "", "third é", "last")]
+    check_contract(TextLines(str(tmp_path / "a.txt")), expected, splits=1)
+
+
+@given(
+    lines=st.lists(st.text("ab\u00e9", max_size=5), max_size=20),
+    split_bytes=st.integers(1, 12),
+    end=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_byte_ranges_hold_every_line_once(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], split_bytes: int, end: bool
+) -> None:
+    path = tmp_path_factory.mktemp("lines") / "a.txt"
+    text = "\n".join(lines) + ("\n" if end else "")
+    path.write_text(text, encoding="utf-8")
+    source = TextLines(str(path), split_bytes=split_bytes)
+    got = [element["text"] for split in source.splits() for element in source.read(split)]
+    assert got == (text.removesuffix("\n").split("\n") if text else [])
+
+
+def test_ranges_of_several_files_keep_the_contract(tmp_path: Path) -> None:
+    rows = [{"text": f"line {n} " + "x" * (n % 13)} for n in range(40)]
+    for name, part in (("a.txt", rows[:25]), ("b.txt", rows[25:])):
+        (tmp_path / name).write_text("".join(row["text"] + "\n" for row in part))
+    size = (tmp_path / "a.txt").stat().st_size, (tmp_path / "b.txt").stat().st_size
+    check_contract(TextLines(str(tmp_path / "*.txt"), split_bytes=50), rows, splits=sum(-(-n // 50) for n in size))
+
+
+def test_gzip_files_are_whole_splits(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"one\ntwo\n"))
+    check_contract(TextLines(str(tmp_path), split_bytes=1), [{"text": "one"}, {"text": "two"}], splits=1)
+
+
+def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\n\xff\n")
+    source = TextLines(str(tmp_path))
+    with pytest.raises(CorruptSourceError, match="line 2 of .*UTF-8") as caught:
+        list(source.read(next(source.splits())))
+    assert (caught.value.offset, caught.value.element) == (5, 1)
+
+
+def test_json_objects(tmp_path: Path) -> None:
+    rows = [
+        {"id": 1, "text": "ä", "vector": [1.5, 2.5], "ok": True},
+        {
+            "id": 2,
+            "matrix": [[1, 2], [3, 4]],
+            "ragged": [[1], [2, 3]],
+            "words": ["a", "b"],
+            "nested": {"x": None},
+        },
+    ]
+    (tmp_path / "a.jsonl").write_text("\n\n".join(json.dumps(row) for row in rows))
+    expected = [
+        {"id": 1, "text": "ä", "vector": np.array([1.5, 2.5]), "ok": True},
+        {**rows[1], "matrix": np.array([[1, 2], [3, 4]])},
+    ]
+    check_contract(JsonLines(str(tmp_path)), expected, splits=1)
+
+
+def test_json_ranges(tmp_path: Path) -> None:
+    rows = [{"n": n, "pad": "x" * (n % 7)} for n in range(50)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    check_contract(JsonLines(str(path), split_bytes=100), rows, splits=-(-path.stat().st_size // 100))
+
+
+@pytest.mark.parametrize(("line", "problem"), [('{"a": 1', "not JSON"), ("[1, 2]", "holds a list")])
+def test_a_bad_json_line_is_shown(tmp_path: Path, line: str, problem: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"a": 0}}\n{line}\n')
+    source = JsonLines(str(tmp_path))
+    with pytest.raises(CorruptSourceError, match=f"Element 1, line 2 of .*a.jsonl.*{problem}") as caught:
+        list(source.read(next(source.splits())))
+    assert caught.value.offset == 9
+    assert repr(line) in str(caught.value)
+
+
+def write_csv(path: Path, rows: Sequence[Sequence[object]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    return path
+
+
+def test_csv_types_are_those_of_the_first_block_in_all_splits(tmp_path: Path) -> None:
+    rows = [[n, n / 4 if n % 5 else "", f"name, {n}", n % 2 == 0, "" if n == 3 else n] for n in range(60)]
+    path = write_csv(tmp_path / "a.csv", [["id", "price", "name", "even", "holes"], *rows])
+    expected = [
+        {
+            "id": np.int64(n),
+            "price": np.float64(n / 4 if n % 5 else "nan"),
+            "name": f"name, {n}",
+            "even": np.bool_(n % 2 == 0),
+            "holes": np.float64("nan" if n == 3 else n),
+        }
+        for n in range(60)
+    ]
+    splits = -(-path.stat().st_size // 300)
+    assert splits > 4
+    check_contract(Csv(str(path), split_bytes=300), expected, splits=splits)
+
+
+def test_csv_columns_and_types_can_be_chosen(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", [["zip", "n", "x"], ["01234", 5, 1.5], ["56789", "", 2.5]])
+    write_csv(tmp_path / "b.csv", [["x", "zip", "n"], [9.5, "00000", 7]])
+    source = Csv(str(tmp_path), columns=["zip", "n"], types={"zip": "string", "n": "int32"})
+    expected: list[Element] = [
+        {"zip": "01234", "n": np.int32(5)},
+        {"zip": "56789", "n": None},
+        {"zip": "00000", "n": np.int32(7)},
+    ]
+    check_contract(source, expected, splits=2)
+
+
+def test_csv_with_line_ends_in_values(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [["a", "b"], ["one\ntwo", 1], ["three", 2]])
+    expected = [{"a": "one\ntwo", "b": np.int64(1)}, {"a": "three", "b": np.int64(2)}]
+    check_contract(Csv(str(path), newlines_in_values=True), expected, splits=1)
+    source = Csv(str(path))
+    with pytest.raises(CorruptSourceError, match="line 2 of"):
+        list(source.splits())
+
+
+def test_csv_gzip_and_delimiter(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"a;b\n1;x\n"))
+    check_contract(Csv(str(tmp_path), delimiter=";"), [{"a": np.int64(1), "b": "x"}], splits=1)
+
+
+def test_csv_of_a_header_only_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("a,b\n")
+    check_contract(Csv(str(tmp_path)), [], splits=1)
+
+
+def test_a_csv_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    good = "".join(f"{n},{n}\n" for n in range(200_000))
+    for bad, problem in (("7,seven\n", "seven"), ("1,2,3\n", "Expected 2 columns")):
+        (tmp_path / "a.csv").write_text("a,b\n" + good + bad + "8,8\n")
+        source = Csv(str(tmp_path))
+        (split,) = source.splits()
+        got: list[Element] = []
+        with pytest.raises(CorruptSourceError, match=f"line 200002 of .*{problem}") as caught:
+            got.extend(source.read(split, 199_990))
+        assert [int(row["a"]) for row in got] == list(range(199_990, 200_000)), (
+            "what comes before the bad line is delivered"
+        )
+        assert caught.value.element == 200_000
+        assert caught.value.offset == 4 + len(good)
+
+
+def test_unknown_csv_columns_are_answered_with_those_that_exist(tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", [["x", "y"], [1, 2]])
+    with pytest.raises(ColumnError, match="no column 'z'. It has: x, y"):
+        next(Csv(str(tmp_path), columns=["z"]).splits())
+    with pytest.raises(ColumnError, match="no column 'z'"):
+        next(Csv(str(tmp_path), types={"z": "int64"}).splits())
+    with pytest.raises(PlanError, match="'integer'"):
+        Csv(str(tmp_path), types={"x": "integer"})
+    write_csv(tmp_path / "b.csv", [["x", "w"], [1, 2]])
+    source = Csv(str(tmp_path))
+    with pytest.raises(ColumnError, match=r"b.csv is x, w, but the first file has x, y"):
+        list(source.read(list(source.splits())[1]))

@@ -1,0 +1,122 @@
+"""Google Cloud Storage against a real emulator, behind a proxy that makes requests fail."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.request
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from urllib.parse import parse_qs, quote, urlsplit
+
+import pytest
+
+from pecan_ray import storage
+from pecan_ray.errors import SourceNotFoundError, SourcePermissionError
+from pecan_ray.sources import ImageFolder, TextLines, TFRecords
+from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.source_contract import check_contract
+from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
+
+emulator = pytest.importorskip("gcp_storage_emulator.server")
+pytest.importorskip("gcsfs")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    """A running emulator with an empty bucket ``data``."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="data")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def proxy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
+    """The way by which the code under test reaches the emulator."""
+    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+    with flaky_proxy(endpoint) as running:
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
+        storage.reset_clients()
+        yield running
+    storage.reset_clients()
+
+
+def put(endpoint: str, **objects: bytes) -> None:
+    for name, body in objects.items():
+        url = f"http://{endpoint}/upload/storage/v1/b/data/o?uploadType=media&name={quote(name, safe='')}"
+        urllib.request.urlopen(urllib.request.Request(url, body, method="POST")).close()
+
+
+def test_sources_read_from_a_bucket(endpoint: str, proxy: FlakyProxy) -> None:
+    data = b"".join(map(framed, RECORDS[:6]))
+    put(endpoint, **{"tf/a": data, "text/a b#1.txt": b"one\ntwo\n", "img/cat/1.jpg": b"cat"})
+    check_contract(TFRecords("gs://data/tf/*"), ELEMENTS[:6], splits=1)
+    check_contract(TextLines("gs://data/text", split_bytes=3), [{"text": "one"}, {"text": "two"}], splits=3)
+    image = {"image": b"cat", "label": 0, "path": "gs://data/img/cat/1.jpg"}
+    check_contract(ImageFolder("gs://data/img"), [image], splits=1)
+    assert storage.read_range("gs://data/tf/a", 4, 9) == data[4:9]
+    assert storage.read_range("gs://data/tf/a", 4) == data[4:]
+
+
+def test_what_is_missing_is_told(proxy: FlakyProxy) -> None:
+    for pattern in ("gs://data/none", "gs://data/none/*"):
+        with pytest.raises(SourceNotFoundError, match="Check the"):
+            list(storage.list_files(pattern))
+    with pytest.raises(SourceNotFoundError, match="gs://absent"):
+        list(storage.list_files("gs://absent/*"))
+    with pytest.raises(SourceNotFoundError, match="gs://data/none does not exist"):
+        storage.read_all("gs://data/none")
+
+
+def test_passing_faults_are_retried(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, key=b"content")
+    proxy.faults.append(503)
+    assert storage.read_all("gs://data/key") == b"content"
+    assert len(proxy.requests) == 2
+
+
+def test_a_refusal_is_told(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, key=b"content")
+    proxy.faults.append(403)
+    with pytest.raises(SourcePermissionError, match="objectViewer"):
+        storage.read_all("gs://data/key")
+    assert len(proxy.requests) == 1
+
+
+class Pages(BaseHTTPRequestHandler):
+    """Answers listings as Google does, three objects to a page (the emulator knows no pages)."""
+
+    asked: list[str] = []
+
+    def do_GET(self) -> None:
+        token = parse_qs(urlsplit(self.path).query).get("pageToken", ["0"])[0]
+        Pages.asked.append(token)
+        first = int(token)
+        items = [{"name": f"train/{n}", "size": "1", "generation": str(n)} for n in range(first, first + 3)]
+        body = json.dumps({"items": items, **({"nextPageToken": str(first + 3)} if first < 6 else {})}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_the_first_page_is_used_before_the_second_is_asked_for(proxy: FlakyProxy) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Pages) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        proxy.upstream = f"127.0.0.1:{server.server_address[1]}"
+        files = storage.list_files("gs://data/train/*")
+        assert [next(files).path for _ in range(3)] == [f"gs://data/train/{n}" for n in range(3)]
+        assert Pages.asked == ["0"]
+        assert len(list(files)) == 6
+        assert Pages.asked == ["0", "3", "6"]
+        server.shutdown()
+        thread.join()
