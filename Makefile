@@ -1,12 +1,31 @@
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+BIN := $(VENV)/bin
 
-.PHONY: test
-test: $(VENV)/stamp
-	$(VENV)/bin/python -m pytest -q
+.PHONY: demo test test-all lint bench
 
-$(VENV)/stamp: pyproject.toml
+demo: $(VENV)/ready
+	$(BIN)/python examples/resnet50.py --step-time 0.05
+	$(BIN)/python examples/resnet50.py --step-time 0.05 --engine tensorflow
+
+test: $(VENV)/ready
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: $(VENV)/ready
+	$(BIN)/python -m pytest -q
+
+lint: $(VENV)/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	PYTHONPATH=. $(BIN)/lint-imports
+
+bench: $(VENV)/ready
+	$(BIN)/python benchmarks/ingest.py
+
+# The CPU builds of TensorFlow and torch: the other ones bring gigabytes that a machine without a GPU cannot use.
+$(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/pip install -q -e ".[dev,s3,gcs,examples]" tensorflow-cpu
-	$(VENV)/bin/pip install -q torch==2.13.0
+	$(BIN)/python -m pip install -q --upgrade pip
+	$(BIN)/python -m pip install -q -e ".[s3,gcs,examples,dev]" tensorflow-cpu torch==2.13.0
 	touch $@

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import statistics
@@ -150,7 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     root = args.data or str(derived_photographs(args.images))
     cv2.setNumThreads(1)
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level="ERROR", log_to_driver=False)
+    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
     ray.data.DataContext.get_current().enable_progress_bars = False
     measured: dict[str, list[float]] = {name: [] for name in SIDES}
     for number in range(args.rounds):

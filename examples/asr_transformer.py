@@ -70,9 +70,7 @@ def pipeline(
 def read_transcripts(folder: Path) -> dict[str, str]:
     """Return the text of each file that transcripts.tsv lists, by its path in the folder."""
     with open(folder / "transcripts.tsv", newline="", encoding="utf-8") as file:
-        return {
-            row["path"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
-        }
+        return {row["path"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 
 
 def model_step() -> Step:

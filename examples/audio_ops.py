@@ -151,9 +151,7 @@ def change_pitch(source: Array, semitones: float) -> Array:
 
 def reverb(source: Array, rng: np.random.Generator) -> Array:
     """Mix an echo into each frequency, which decays exponentially over the following frames."""
-    return add_echo(
-        source, decay_frames=float(rng.uniform(*REVERB_FRAMES)), share=float(rng.uniform(0, REVERB_SHARE))
-    )
+    return add_echo(source, decay_frames=float(rng.uniform(*REVERB_FRAMES)), share=float(rng.uniform(0, REVERB_SHARE)))
 
 
 def add_echo(source: Array, *, decay_frames: float, share: float) -> Array:

@@ -68,9 +68,7 @@ def resize_and_crop(element: Element) -> Element:
     scale = SIZE / max(height, width)
     new_height, new_width = min(SIZE, round(height * scale)), min(SIZE, round(width * scale))
     canvas = np.zeros((SIZE, SIZE, image.shape[-1]), image.dtype)
-    canvas[:new_height, :new_width] = cv2.resize(
-        image, (new_width, new_height), interpolation=cv2.INTER_LINEAR
-    )
+    canvas[:new_height, :new_width] = cv2.resize(image, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
     shares = np.array([new_height, new_width, new_height, new_width], np.float32) / np.float32(SIZE)
     return {**element, "image": canvas, "boxes": element["boxes"] * shares}
 

@@ -29,12 +29,8 @@ def command_line(
     description: str, *, engines: Sequence[str] = ("python",), batch: int, count: int, data_help: str
 ) -> argparse.ArgumentParser:
     """Return the options that all examples have; `count` is how many elements the default set holds."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    which = (
-        "engine of the workers" if len(engines) > 1 else "engine of the workers; this example has no other"
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    which = "engine of the workers" if len(engines) > 1 else "engine of the workers; this example has no other"
     parser.add_argument("--engine", choices=engines, default="python", help=which)
     parser.add_argument("--epochs", type=_positive, default=1, help="passes over the data")
     parser.add_argument("--batch", type=_positive, default=batch, help="elements in a batch")

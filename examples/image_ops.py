@@ -145,9 +145,7 @@ def crop_and_resize(views: Array, rng: np.random.Generator) -> Array:
     pieces = []
     for view in views:
         top, left, height, width = distorted_box(view.shape, rng, area=(0.08, 1.0), aspect=(3 / 4, 4 / 3))
-        piece = cv2.resize(
-            view[top : top + height, left : left + width], (SIZE, SIZE), interpolation=cv2.INTER_CUBIC
-        )
+        piece = cv2.resize(view[top : top + height, left : left + width], (SIZE, SIZE), interpolation=cv2.INTER_CUBIC)
         pieces.append(_with_channels(piece, view.shape[-1]))
     return np.stack(pieces)
 
@@ -250,9 +248,7 @@ def adjust_hue(image: Array, turns: float) -> Array:
 def _warp(image: Array, matrix: Array, *, inverse: bool = False) -> Array:
     height, width = image.shape[:2]
     flags = cv2.INTER_LINEAR | (cv2.WARP_INVERSE_MAP if inverse else 0)
-    warped = cv2.warpAffine(
-        image, matrix, (width, height), flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0
-    )
+    warped = cv2.warpAffine(image, matrix, (width, height), flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=0)
     return _with_channels(warped, image.shape[-1])
 
 

@@ -30,9 +30,7 @@ def _seeds(seed: Tensor, count: int) -> list[Tensor]:
     return list(tf.unstack(tf.random.experimental.stateless_split(seed, count), count))
 
 
-def _distorted_box(
-    shape: Tensor, seed: Tensor, area: tuple[float, float], aspect: tuple[float, float]
-) -> Tensor:
+def _distorted_box(shape: Tensor, seed: Tensor, area: tuple[float, float], aspect: tuple[float, float]) -> Tensor:
     """Draw top, left, height and width in pixels."""
     begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
         shape,
@@ -73,9 +71,7 @@ def rotate_by(image: Tensor, degrees: Tensor) -> Tensor:
     cos, sin = tf.cos(angle), tf.sin(angle)
     shape = tf.cast(tf.shape(image), tf.float32)
     y, x = (shape[0] - 1.0) / 2.0, (shape[1] - 1.0) / 2.0
-    return _transform(
-        image, [cos, -sin, x - (cos * x - sin * y), sin, cos, y - (sin * x + cos * y), 0.0, 0.0]
-    )
+    return _transform(image, [cos, -sin, x - (cos * x - sin * y), sin, cos, y - (sin * x + cos * y), 0.0, 0.0])
 
 
 def random_shear(image: Tensor, rng: Tensor) -> Tensor:
@@ -146,9 +142,7 @@ def color_jitter(views: Tensor, rng: Tensor) -> Tensor:
         whether, how = _seeds(seed, 2)
         view = views[number]
         changed.append(
-            tf.cond(
-                _uniform(whether, 0.0, 1.0) < 0.8, lambda v=view, s=how: _jittered(v, s), lambda v=view: v
-            )
+            tf.cond(_uniform(whether, 0.0, 1.0) < 0.8, lambda v=view, s=how: _jittered(v, s), lambda v=view: v)
         )
     return tf.stack(changed)
 

@@ -91,9 +91,7 @@ def detector_step() -> Step:
             objects = torch.from_numpy(batch[f"class_targets_{level}"] > 0).float()
             chance = functional.binary_cross_entropy_with_logits(logits, objects, reduction="none")
             focal = (1 - torch.exp(-chance)) ** 2 * chance
-            away = (shifts - _float(batch[f"box_targets_{level}"])).abs() * objects.repeat_interleave(
-                4, dim=-1
-            )
+            away = (shifts - _float(batch[f"box_targets_{level}"])).abs() * objects.repeat_interleave(4, dim=-1)
             loss = loss + focal.sum() + away.sum()
         return _learn(optimizer, loss / max(1.0, float(batch["num_positives"].sum())))
 

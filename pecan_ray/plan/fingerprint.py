@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Join, Op, Plan
+from pecan_ray.plan.operators import Join, Plan
 
 
 def fingerprint(plan: Plan, upto: str | None = None) -> str:

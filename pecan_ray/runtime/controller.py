@@ -11,7 +11,7 @@ import pickle
 import threading
 import time
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
 
@@ -43,7 +43,7 @@ class Member:
     placement: str
     handle: Any
     info: WorkerInfo | None = None
-    stats: WorkerStats = WorkerStats()
+    stats: WorkerStats = field(default_factory=WorkerStats)
     draining: bool = False
 
 

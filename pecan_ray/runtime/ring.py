@@ -182,7 +182,8 @@ class RingReader:
         block = (ctypes.c_uint8 * address.size).from_buffer(shared)
         finalizer = weakref.finalize(block, pipe.say, RELEASED, address.slot)
         finalizer.atexit = False
-        return np.frombuffer(block, np.uint8)
+        views: Any = np.frombuffer(memoryview(block), np.uint8)
+        return np.asarray(views)
 
     def _map(self, address: SlotAddress) -> mmap.mmap | None:
         base = f"/proc/{address.pid}/fd"

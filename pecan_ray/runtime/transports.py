@@ -56,7 +56,7 @@ def encode_ring(produced: Produced) -> Message:
         columns[name] = column
         if isinstance(column, np.ndarray) and column.flags.c_contiguous and not column.dtype.hasobject:
             offset = _address(column) - base
-            if 0 <= offset and offset + column.nbytes <= slot.size:
+            if offset >= 0 and offset + column.nbytes <= slot.size:
                 columns[name] = Place(offset, column.dtype, column.shape)
     return Message(columns, produced.spans, produced.rows, produced.epoch, slot.address(), produced.bad)
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ray.cluster_utils import Cluster
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def dashboard() -> Iterator[str]:
     """Address of the job server of a cluster of three nodes."""
-    cluster = Cluster(
+    cluster: Any = Cluster(
         initialize_head=True,
         head_node_args={
             "num_cpus": 2,
@@ -29,7 +30,8 @@ def dashboard() -> Iterator[str]:
     for _ in range(2):
         cluster.add_node(num_cpus=2, object_store_memory=200 << 20)
     cluster.wait_for_nodes()
-    yield f"http://{cluster.head_node.webui_url}"
+    head: Any = cluster.head_node
+    yield f"http://{head.webui_url}"
     cluster.shutdown()
 
 

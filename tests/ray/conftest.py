@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def three_nodes() -> Iterator[Any]:
     """A head (the trainer's node) and two remote nodes, connected to."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20})
     for _ in range(2):
         cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
     ray.init(
@@ -29,7 +29,8 @@ def three_nodes() -> Iterator[Any]:
     )
     cluster.wait_for_nodes()
     yield cluster
-    ray.shutdown()
+    leave: Any = ray.shutdown
+    leave()
     cluster.shutdown()
 
 

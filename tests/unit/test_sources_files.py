@@ -76,7 +76,7 @@ def test_broken_parquet_files_are_named(tmp_path: Path) -> None:
     whole = path.read_bytes()
     split = next(Parquet(str(path)).splits())
     path.write_bytes(whole[:200] + bytes(4000) + whole[4200:])
-    with pytest.raises(CorruptSourceError, match="element 0 of .*a.parquet"):
+    with pytest.raises(CorruptSourceError, match=r"element 0 of .*a.parquet"):
         list(Parquet(str(path)).read(split))
     path.write_bytes(whole[:-10])
     with pytest.raises(CorruptSourceError, match="no readable Parquet footer"):
@@ -181,7 +181,7 @@ def test_a_header_of_garbage_is_not_taken_for_the_end(tmp_path: Path) -> None:
 def test_a_column_that_comes_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(tar_of({"0.jpg": b"a", "1.jpg": b"b", "1.JPG": b"c"}))
     source = WebDataset(str(tmp_path))
-    with pytest.raises(CorruptSourceError, match="'1', element 1 of .*'jpg' twice"):
+    with pytest.raises(CorruptSourceError, match=r"'1', element 1 of .*'jpg' twice"):
         list(source.read(next(source.splits())))
 
 

@@ -58,7 +58,7 @@ def test_gzip_files_are_whole_splits(tmp_path: Path) -> None:
 def test_text_that_is_not_utf8_names_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\n")
     source = TextLines(str(tmp_path))
-    with pytest.raises(CorruptSourceError, match="line 2 of .*UTF-8") as caught:
+    with pytest.raises(CorruptSourceError, match=r"line 2 of .*UTF-8") as caught:
         list(source.read(next(source.splits())))
     assert (caught.value.offset, caught.value.element) == (5, 1)
 
@@ -140,7 +140,7 @@ def test_csv_with_line_ends_in_values(tmp_path: Path) -> None:
     expected = [{"a": "one\ntwo", "b": np.int64(1)}, {"a": "three", "b": np.int64(2)}]
     check_contract(Csv(str(path), newlines_in_values=True), expected, splits=1)
     source = Csv(str(path))
-    with pytest.raises(CorruptSourceError, match="line 2 of"):
+    with pytest.raises(CorruptSourceError, match=r"line 2 of"):
         list(source.splits())
 
 
@@ -172,7 +172,7 @@ def test_a_csv_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
 
 def test_unknown_csv_columns_are_answered_with_those_that_exist(tmp_path: Path) -> None:
     write_csv(tmp_path / "a.csv", [["x", "y"], [1, 2]])
-    with pytest.raises(ColumnError, match="no column 'z'. It has: x, y"):
+    with pytest.raises(ColumnError, match=r"no column 'z'. It has: x, y"):
         next(Csv(str(tmp_path), columns=["z"]).splits())
     with pytest.raises(ColumnError, match="no column 'z'"):
         next(Csv(str(tmp_path), types={"z": "int64"}).splits())

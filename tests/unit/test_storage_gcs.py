@@ -8,6 +8,7 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import ClassVar
 from urllib.parse import parse_qs, quote, urlsplit
 
 import pytest
@@ -91,7 +92,7 @@ def test_a_refusal_is_told(endpoint: str, proxy: FlakyProxy) -> None:
 class Pages(BaseHTTPRequestHandler):
     """Answers listings as Google does, three objects to a page (the emulator knows no pages)."""
 
-    asked: list[str] = []
+    asked: ClassVar[list[str]] = []
 
     def do_GET(self) -> None:
         token = parse_qs(urlsplit(self.path).query).get("pageToken", ["0"])[0]

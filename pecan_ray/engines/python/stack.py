@@ -114,7 +114,7 @@ def _pad(
                 element=item.element,
                 column=name,
             )
-        out[(row, *(slice(0, have) for have in array.shape))] = array
+        out[row][tuple(slice(0, have) for have in array.shape)] = array
     return out
 
 

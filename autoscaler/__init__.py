@@ -1,0 +1,1 @@
+"""How many workers run: scaling by batch time."""

@@ -1,0 +1,1 @@
+"""What is kept and shared: execution modes, allocation, substitution."""

@@ -1,0 +1,1 @@
+"""Where workers run, beside the trainer or on other nodes: the AutoPlacement policy."""

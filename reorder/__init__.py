@@ -1,0 +1,1 @@
+"""In which order transforms run: the AutoOrder rewriting of a plan."""
