@@ -70,9 +70,10 @@ def whole(image: bytes, rng: np.random.Generator) -> Any:
 
 
 def by_pecan(root: str, passes: int) -> Iterator[int]:
-    """One local worker; the threads of all CPUs."""
+    """One local worker with a thread per CPU; all passes are one epoch, as they are one list of files below."""
     pipe = (
         pecan.PecanPipeline(pecan.sources.ImageFolder(root), name="ingest")
+        .repeat(passes)
         .map(decode, on="image")
         .map(random_crop, on="image")
         .map(random_flip, on="image")
@@ -80,7 +81,7 @@ def by_pecan(root: str, passes: int) -> Iterator[int]:
         .map(lambda element: {"image": element["image"], "label": element["label"]}, name="select")
         .batch(BATCH)
     )
-    with pipe.iter_batches(epochs=passes, workers=pecan.Workers(local=1)) as batches:
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
         for batch in batches:
             yield len(batch["image"])
 

@@ -1,7 +1,7 @@
 """The trainer's side: fetches batches from every worker, acknowledges them, and hands them to the loop.
 
-One thread per worker fetches; one thread talks with the controller.  What a client has received it alone
-knows: it acknowledges, and it says when it will take no more from a lost worker.
+One thread per worker fetches; one reports to the controller, one waits for its orders.  What a client has
+received it alone knows: it acknowledges, and it says when it will take no more from a lost worker.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +24,9 @@ from pecan_ray.runtime.transports import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
 
-SYNC_S = 0.05
-"""Shortest time between two reports to the controller while batches flow."""
-IDLE_SYNC_S = 0.5
+REPORT_S = 0.05
+"""Shortest time between two reports while batches flow."""
+IDLE_REPORT_S = 1.0
 """Longest time without a report."""
 
 
@@ -67,6 +68,7 @@ class BatchClient:
         self._quarantined: list[BadElement] = []
         self._broken: set[str] = set()
         self._fetchers: dict[str, threading.Thread] = {}
+        self._told: set[str] = set()
         self._given_back: tuple[Spans, int] | None = None
         self._epoch = 0
         self._in_epoch = 0
@@ -74,15 +76,17 @@ class BatchClient:
         self._finished = False
         self._error: BaseException | None = None
         self._closed = False
-        self._urgent = False
         self._began = time.monotonic()
         self.yielded = 0
         self.rows = 0
         self.waited_s = 0.0
         self.first_batch_s: float | None = None
         self.orders: Orders | None = None
-        self._syncer = threading.Thread(target=self._sync_forever, name="pecan-sync", daemon=True)
-        self._syncer.start()
+        self._reporter = threading.Thread(target=self._guarded, args=(self._keep_reporting,), name="pecan-report")
+        self._obeyer = threading.Thread(target=self._guarded, args=(self._keep_obeying,), name="pecan-orders")
+        for thread in (self._reporter, self._obeyer):
+            thread.daemon = True
+            thread.start()
 
     # --- the trainer's thread ------------------------------------------------------------------------------
 
@@ -95,8 +99,6 @@ class BatchClient:
                     raise self._error
                 if self._closed or (self._finished and not self._queue):
                     return None
-                self._urgent = True
-                self._state.notify_all()
                 self._state.wait()
             batch = self._queue.popleft()
             self._queued_bytes -= batch.nbytes
@@ -145,7 +147,7 @@ class BatchClient:
             self._closed = True
             self._queue.clear()
             self._state.notify_all()
-        self._syncer.join(timeout=10)
+        self._reporter.join(timeout=10)
 
     # --- the threads that fetch ----------------------------------------------------------------------------
 
@@ -170,21 +172,18 @@ class BatchClient:
                 del reference
         except ray.exceptions.RayError as error:
             logger.info("stream of %s broke: %s", worker.name, type(error).__name__)
-            with self._state:
-                self._broken.add(worker.name)
+            self._broke(worker.name)
         finally:
             for token in tokens:
                 self._reader.forget(token)
             with self._state:
-                self._urgent = True
                 self._state.notify_all()
 
     def _receive(self, worker: WorkerInfo, message: Message) -> bool:
         """Put a batch into the queue and note its acknowledgement; False if it can no longer be read."""
         columns = self._reader.open(message)
         if columns is None:
-            with self._state:
-                self._broken.add(worker.name)
+            self._broke(worker.name)
             return False
         nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
         provenance = Provenance(message.epoch, worker.name, message.spans, message.rows)
@@ -200,62 +199,76 @@ class BatchClient:
             self._state.notify_all()
         return True
 
-    # --- the thread that talks with the controller ---------------------------------------------------------
+    def _broke(self, worker: str) -> None:
+        with self._state:
+            self._broken.add(worker)
 
-    def _sync_forever(self) -> None:
+    # --- the threads that talk with the controller ---------------------------------------------------------
+
+    def _guarded(self, talk: Callable[[], None]) -> None:
+        """Talk with the controller; its loss is an error of the job."""
         try:
-            while not self._closed:
-                orders = ray.get(self._controller.sync.remote(self._report()))
-                self._obey(orders)
-                if orders.finished or orders.error is not None:
-                    return
-                self._pause(orders)
+            talk()
         except ray.exceptions.RayError as error:
             with self._state:
-                self._error = ClusterError(
-                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process "
-                    "was lost; start the run again."
-                )
+                if not self._closed and not self._finished and self._error is None:
+                    self._error = ClusterError(
+                        f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process "
+                        "was lost; start the run again."
+                    )
                 self._state.notify_all()
 
-    def _pause(self, orders: Orders) -> None:
-        """Wait for something to report: not long if the trainer waits, and never less than `SYNC_S` else."""
-        with self._state:
-            gated = self._world_size > 1 and bool(self._queue) and not self._ready()
-            if not self._urgent and not gated:
-                self._state.wait_for(lambda: self._urgent or self._closed, timeout=SYNC_S)
-            urgent = self._urgent or gated or bool(orders.settle)
-            if urgent or not self._acks:
-                self._state.wait_for(
-                    lambda: bool(self._acks) or self._closed or bool(self._broken),
-                    timeout=0.005 if urgent else IDLE_SYNC_S,
-                )
-            self._urgent = False
+    def _over(self) -> bool:
+        return self._closed or self._finished or self._error is not None
+
+    def _keep_obeying(self) -> None:
+        """Wait for orders: the controller answers when they have changed."""
+        while not self._over():
+            self._obey(ray.get(self._controller.orders.remote(self._rank)))
+
+    def _keep_reporting(self) -> None:
+        """Report what there is, in lots, but at once near the end of an epoch, when others wait for it."""
+        while not self._over():
+            with self._state:
+                self._state.wait_for(lambda: self._over() or self._news(), timeout=IDLE_REPORT_S)
+                report = self._report()
+            ray.get(self._controller.sync.remote(report))
+            with self._state:
+                self._state.wait_for(lambda: self._over() or (self._pressing() and self._news()), timeout=REPORT_S)
+
+    def _news(self) -> bool:
+        return bool(self._acks or self._broken or self._given_back or self._settled())
+
+    def _pressing(self) -> bool:
+        """Tell whether others wait for what this client has to say."""
+        return self._world_size > 1 or (self.orders is not None and (self.orders.closing or bool(self.orders.settle)))
+
+    def _settled(self) -> tuple[str, ...]:
+        """Return the lost workers about which everything is known here: their streams have ended."""
+        gone = () if self.orders is None else self.orders.settle
+        return tuple(name for name in gone if name not in self._told and not self._still_fetching(name))
 
     def _report(self) -> ClientReport:
-        with self._state:
-            acks = tuple(self._acknowledge(worker, batches) for worker, batches in self._acks.items())
-            self._acks = {}
-            gone = () if self.orders is None else self.orders.settle
-            settled = tuple(name for name in gone if not self._still_fetching(name))
-            spans, count = self._given_back or (None, 0)
-            self._given_back = None
-            bad = tuple(replace(one, element=None) for one in self._bad)
-            self._bad = []
-            broken, self._broken = tuple(self._broken), set()
-            return ClientReport(
-                rank=self._rank,
-                acks=acks,
-                settled=settled,
-                given_back=spans,
-                given_back_batches=count,
-                bad=bad,
-                broken=broken,
-                yielded=self.yielded,
-                waited_s=self.waited_s,
-                elapsed_s=self.elapsed_s,
-                queued=len(self._queue),
-            )
+        acks = tuple(self._acknowledge(worker, batches) for worker, batches in self._acks.items())
+        settled = self._settled()
+        self._told.update(settled)
+        spans, count = self._given_back or (None, 0)
+        bad = tuple(replace(one, element=None) for one in self._bad)
+        broken = tuple(self._broken)
+        self._acks, self._given_back, self._bad, self._broken = {}, None, [], set()
+        return ClientReport(
+            rank=self._rank,
+            acks=acks,
+            settled=settled,
+            given_back=spans,
+            given_back_batches=count,
+            bad=bad,
+            broken=broken,
+            yielded=self.yielded,
+            waited_s=self.waited_s,
+            elapsed_s=self.elapsed_s,
+            queued=len(self._queue),
+        )
 
     def _acknowledge(self, worker: str, batches: list[tuple[Provenance, int]]) -> Acknowledgement:
         spans: Spans = {}

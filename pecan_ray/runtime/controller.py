@@ -30,6 +30,8 @@ from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
 logger = logging.getLogger("pecan_ray.controller")
 
 LISTING_PAGE = 256
+PUBLISH_S = 0.002
+"""Changes within this time reach the clients together."""
 MOST_LOST_IN_A_ROW = 5
 LEAST_BUDGET = 10
 """So many bad elements are always tolerated under skip and quarantine."""
@@ -75,6 +77,10 @@ class AutoPlacementController:
         self._reports: dict[int, ClientReport] = {}
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
+        self._published = asyncio.Event()
+        self._publishing = False
+        self._given: dict[int, Orders] = {}
+        self._running: tuple[WorkerInfo, ...] = ()
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = time.monotonic()
         self._events: list[Event] = []
@@ -106,8 +112,8 @@ class AutoPlacementController:
             assert workers is not None
             await self.scale(workers.local, workers.remote)
 
-    async def sync(self, report: ClientReport) -> Orders:
-        """Take a client's news and return its orders."""
+    async def sync(self, report: ClientReport) -> None:
+        """Take a client's news."""
         ledger, rank = self._ledger, report.rank
         for ack in report.acks:
             ledger.acked(rank, ack.worker, ack.spans, ack.batches)
@@ -124,16 +130,26 @@ class AutoPlacementController:
         self._reports[rank] = report
         self._metrics.synced(report)
         self._notify()
-        workers = tuple(m.info for m in self._members.values() if m.info is not None and not m.draining)
+
+    async def orders(self, rank: int) -> Orders:
+        """Return a client's orders as soon as they differ from the last ones that it was given."""
+        while (news := self._orders(rank)) == self._given.get(rank) and rank in self._clients:
+            await self._published.wait()
+        self._given[rank] = news
+        return news
+
+    def _orders(self, rank: int) -> Orders:
+        ledger = self._ledger
         return Orders(
             epoch=ledger.epoch,
-            allowed=ledger.allowed(),
+            allowed=ledger.allowed() if self._job.options.world_size > 1 else 0,
             finished=ledger.finished,
-            workers=workers,
+            workers=self._running,
             settle=tuple(ledger.unsettled(rank)),
+            closing=ledger.closing(),
             keep=ledger.surplus(rank),
             error=self._error,
-            wanted=dict(self._wanted),
+            wanted=self._wanted,
         )
 
     def _note_bad(self, bad: tuple[BadElement, ...]) -> None:
@@ -370,6 +386,7 @@ class AutoPlacementController:
     async def leave(self, rank: int) -> dict[str, Any]:
         """Take a trainer off the job and return the report; the last one ends it, the first one ends the others."""
         self._clients.pop(rank, None)
+        self._notify()
         last = not self._clients
         if last:
             await self.stop()
@@ -419,8 +436,18 @@ class AutoPlacementController:
         task.add_done_callback(self._tasks.discard)
 
     def _notify(self) -> None:
+        """Wake workers that wait for work at once, and clients that wait for orders soon: in lots."""
         self._changed.set()
         self._changed = asyncio.Event()
+        if not self._publishing:
+            self._publishing = True
+            asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
+
+    def _publish(self) -> None:
+        self._publishing = False
+        self._running = tuple(m.info for m in self._members.values() if m.info is not None and not m.draining)
+        self._published.set()
+        self._published = asyncio.Event()
 
     async def _change(self) -> None:
         await self._changed.wait()

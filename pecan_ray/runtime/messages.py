@@ -33,7 +33,7 @@ class WorkerInfo:
     pid: int
     placement: str
     """ "local" or "remote"."""
-    handle: Any
+    handle: Any = field(compare=False)
     """Its Ray actor handle."""
 
 
@@ -93,6 +93,8 @@ class Orders:
     workers: tuple[WorkerInfo, ...]
     settle: tuple[str, ...]
     """Lost workers about which this client must settle."""
+    closing: bool = False
+    """Everything of this epoch is given out: acknowledge at once."""
     keep: int | None = None
     """Keep only so many batches of this epoch, and give back the rest."""
     error: BaseException | None = None

@@ -268,6 +268,7 @@ class Ledger:
             return
         state.working = False
         state.unsettled = set(range(self.shape.world_size))
+        self._deals = 0  # a deal that a loss has spoilt does not count
         if self._tail_owner == worker:
             self._tail_owner = None
             for queue in self._queues:
@@ -338,6 +339,10 @@ class Ledger:
     def allowed(self) -> int:
         """Return how many batches of this epoch every rank may use: as many as the poorest has received."""
         return min(self.counts)
+
+    def closing(self) -> bool:
+        """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
+        return all(self.listed) and not any(self._queues) and not any(any(s.own) for s in self.workers.values())
 
     def surplus(self, rank: int) -> int | None:
         """Return how many batches a rank must keep, giving back the rest; None: nothing to give back."""
