@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.inprocess import run_counted
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.observe.progress import Progress
@@ -89,8 +89,10 @@ class Batches:
     def _in_process(self, plan: Plan, engine: EngineName, seed: int) -> Iterator[Any]:
         epoch = 0
         while self._options.epochs is None or epoch < self._options.epochs:
-            for element in run_inprocess(plan, engine=engine, seed=seed, epoch=epoch, on_error=self._options.on_error):
-                yield self._convert(element)
+            run = run_counted(plan, engine=engine, seed=seed, epoch=epoch, on_error=self._options.on_error)
+            for rows, columns in run:
+                self._elements += rows
+                yield self._convert(columns)
             epoch += 1
 
     def _keep_bad(self, session: Session) -> None:
@@ -116,7 +118,7 @@ class Batches:
     def report(self) -> Report:
         """Return what happened so far: speed, waiting, workers, bad elements, events."""
         if self._session is None:
-            return Report.of_debug(self._name, self._yielded, time.monotonic() - self._began)
+            return Report.of_debug(self._name, self._yielded, self._elements, time.monotonic() - self._began)
         return Report.of_job(self._session.facts(), self._session.client)
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.sources.tf_data import TfDataSource
 
 Function = Callable[..., Any]
 
@@ -78,14 +79,22 @@ class PecanPipeline:
         self._config = config or Config()
 
     @classmethod
-    def from_tf_data(cls, make_dataset: Function, **options: Any) -> PecanPipeline:
+    def from_tf_data(
+        cls,
+        make_dataset: Function,
+        *,
+        num_shards: int = 16,
+        name: str | None = None,
+        seed: int = 0,
+        config: Config | None = None,
+    ) -> PecanPipeline:
         """Wrap an existing tf.data pipeline, given by a function that makes it.
 
-        A function that takes ``(num_shards, shard_index)`` is read by many workers, others by one.
+        A function that takes ``(num_shards, shard_index)`` is read by many workers, shard by shard; one without
+        parameters by one.
         """
-        from pecan_ray.sources.tf_data import TfDataSource
-
-        return cls(TfDataSource(make_dataset), engine="tensorflow", **options)
+        source = TfDataSource(make_dataset, num_shards=num_shards)
+        return cls(source, name=name, engine="tensorflow", seed=seed, config=config)
 
     # --- operators on elements -----------------------------------------------------------------------------
 

@@ -114,7 +114,18 @@ Array = npt.NDArray[Any]
 
 
 def is_columnar(value: Any) -> bool:
-    """Tell whether a value can live in a slot: a number or an array of plain numbers."""
-    return isinstance(value, (int, float, bool, complex, np.generic)) or (
-        isinstance(value, np.ndarray) and value.dtype.kind in "biufc?"
-    )
+    """Tell whether a value can live in a slot: a number or date, or an array of them, also of ml_dtypes' kinds."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return is_plain(value.dtype)
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    return isinstance(value, (float, complex))
+
+
+REGISTERED = 2
+"""What NumPy answers (`dtype.isbuiltin`) for a number type that another library has added, such as bfloat16."""
+
+
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """Tell whether items of a dtype are numbers or dates of a fixed size; strings and records are not."""
+    return dtype.kind in "biufcmM" or dtype.isbuiltin == REGISTERED

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Generator, Sequence
 from typing import Any
 
 from pecan_ray.engines.build import build_engine
-from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.python.assemble import Assembly
-from pecan_ray.engines.python.items import Loose
+from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.items import Loose, merge
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.options import EngineName, OnError
@@ -25,11 +27,13 @@ class AllLeases:
 
     @staticmethod
     def _walk(branch: int, source: Source, epoch: int, repetitions: int | None) -> Generator[Lease, None, None]:
-        repetition = 0
-        while repetitions is None or repetition < repetitions:
+        for repetition in itertools.count() if repetitions is None else range(repetitions):
+            empty = True
             for split in source.splits():
+                empty = False
                 yield Lease(epoch, split, branch=branch, repetition=repetition)
-            repetition += 1
+            if empty:
+                return
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next split of a source."""
@@ -42,31 +46,58 @@ class AllLeases:
 def run_inprocess(
     plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
 ) -> Generator[Element, None, None]:
-    """Yield one epoch's batches (or elements) in the order of the source.
+    """Yield one epoch's batches (or elements) in the order of the source."""
+    for _, columns in run_counted(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error):
+        yield columns
+
+
+def run_counted(
+    plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
+) -> Generator[tuple[int, Element], None, None]:
+    """Yield (rows, columns) of one epoch's batches (or elements, of one row each) in the order of the source.
 
     With the python engine everything runs in the calling thread, and an exception of a user's function is raised
     as it is, with a note that names operator, file and element.
     """
-    sources = tuple(plan.sources())
     shape = plan_shape(plan)
-    leases = AllLeases(sources, epoch, shape.repetitions)
+    leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
     options = EngineOptions(seed=seed, order="strict", on_error=on_error)
-    if engine == "tensorflow":
-        running = build_engine(engine, plan, options, HeapSlots())
-        for produced in running.batches(leases):
-            if produced.rows and not (produced.partial and shape.drop_remainder):
-                yield produced.columns
+    run = _on_engine(engine, plan, options, leases) if engine == "tensorflow" else _in_thread(plan, options, leases)
+    for produced in run:
+        if produced.rows and not (produced.partial and shape.drop_remainder):
+            yield produced.rows, produced.columns
+
+
+def _on_engine(
+    engine: EngineName, plan: Plan, options: EngineOptions, leases: AllLeases
+) -> Generator[Produced, None, None]:
+    running = build_engine(engine, plan, options, HeapSlots())
+    try:
+        yield from running.batches(leases)
+    finally:
         running.close()
-        return
-    assembly = Assembly(plan, sources, options, leases, Loose(), pool=None, call=lambda op: op.fn)
+
+
+def _in_thread(plan: Plan, options: EngineOptions, leases: AllLeases) -> Generator[Produced, None, None]:
+    loose = Loose()
+    assembly = Assembly(plan, tuple(plan.sources()), options, leases, loose, pool=None, call=complete_call)
+    failed: OpError
     try:
         for item in assembly.items():
-            if not (item.partial and shape.drop_remainder):
-                yield dict(item.value)
+            parts, bad = loose.take()
+            yield Produced(
+                dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
+            )
+        return
     except OpError as error:
         if error.__cause__ is None:
             raise
-        cause: Any = error.__cause__
-        if hasattr(cause, "add_note"):
-            cause.add_note(error.message.splitlines()[0])
-        raise cause from None
+        failed = error
+    raise _plain(failed)  # outside of the handler, so that the user's exception keeps its own cause
+
+
+def _plain(failed: OpError) -> Any:
+    cause: Any = failed.__cause__
+    if hasattr(cause, "add_note"):
+        cause.add_note(failed.message.splitlines()[0])
+    return cause

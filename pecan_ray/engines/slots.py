@@ -1,6 +1,44 @@
-"""Slots in ordinary memory, for runs inside one process."""
+"""How columns lie in a slot, and slots in ordinary memory for runs inside one process."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.contract import Slot, Slots, is_plain
+
+ALIGNMENT = 64
+
+
+def lay_out(sizes: list[int]) -> tuple[list[int], int]:
+    """Return aligned offsets for columns of these sizes in bytes, and the total size."""
+    offsets, at = [], 0
+    for size in sizes:
+        offsets.append(at)
+        at += -(-size // ALIGNMENT) * ALIGNMENT
+    return offsets, at
+
+
+def into_slot(columns: Mapping[str, Any], slots: Slots) -> tuple[dict[str, Any], Slot | None]:
+    """Copy the arrays of a batch into a slot; return the columns with views of it, and the slot if one was needed."""
+    placed = dict(columns)
+    arrays = {
+        name: column
+        for name, column in columns.items()
+        if isinstance(column, np.ndarray) and is_plain(column.dtype) and column.nbytes
+    }
+    if not arrays:
+        return placed, None
+    offsets, total = lay_out([array.nbytes for array in arrays.values()])
+    slot = slots.acquire(total)
+    memory = np.frombuffer(slot.buffer, np.uint8)
+    for offset, (name, array) in zip(offsets, arrays.items(), strict=True):
+        place = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
+        place[...] = array
+        placed[name] = place
+    return placed, slot
 
 
 class HeapSlot:

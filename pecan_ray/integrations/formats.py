@@ -17,6 +17,7 @@ def converter(format: Format) -> Converter:
     """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
 
     Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.
+    Memory is shared with torch unless an array is read-only, and with TensorFlow and JAX as far as they do.
     Raises `MissingExtraError` if the framework is not installed.
     """
     makers: dict[str, Callable[[], Converter]] = {"torch": _torch, "tf": _tensorflow, "jax": _jax}
@@ -34,7 +35,8 @@ def converter(format: Format) -> Converter:
 
 
 def _numeric(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufc"
+    """Tell whether a value is an array (or one item) of numbers; bfloat16 and its like are registered dtypes."""
+    return isinstance(value, (np.ndarray, np.generic)) and (value.dtype.kind in "biufc" or value.dtype.isbuiltin == 2)
 
 
 def _torch() -> Converter:
@@ -44,7 +46,14 @@ def _torch() -> Converter:
         if not _numeric(value):
             return value
         array = np.asarray(value)
-        return torch.from_numpy(array if array.flags.writeable else array.copy())
+        if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
+            array = array.astype(array.dtype.newbyteorder("="), order="C")
+        if array.dtype.kind != "V":
+            return torch.from_numpy(array)
+        own = getattr(torch, array.dtype.name, None)
+        if own is None:
+            return value  # a number type that torch does not have
+        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(own)
 
     return lambda batch: {name: convert(value) for name, value in batch.items()}
 
@@ -53,10 +62,18 @@ def _tensorflow() -> Converter:
     import tensorflow as tf
 
     def convert(value: Any) -> Any:
-        plain = isinstance(value, (bytes, str, int, float)) or (isinstance(value, np.ndarray) and value.dtype == object)
-        return tf.convert_to_tensor(value) if plain or _numeric(value) else value
+        known = _numeric(value) or isinstance(value, (bytes, str, int, float)) or _all_strings(value)
+        return tf.convert_to_tensor(value) if known else value
 
     return lambda batch: {name: convert(value) for name, value in batch.items()}
+
+
+def _all_strings(value: Any) -> bool:
+    if not isinstance(value, np.ndarray):
+        return False
+    if value.dtype.kind in "SU":
+        return True
+    return value.dtype == object and all(isinstance(item, (bytes, str)) for item in value.flat)
 
 
 def _jax() -> Converter:

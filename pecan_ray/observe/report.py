@@ -54,9 +54,9 @@ class Report:
         )
 
     @classmethod
-    def of_debug(cls, name: str, batches: int, seconds: float) -> Report:
+    def of_debug(cls, name: str, batches: int, elements: int, seconds: float) -> Report:
         """Report a run without workers."""
-        return cls(job=f"{name} (debug, in this process)", seconds=seconds, batches=batches, elements=0)
+        return cls(job=f"{name} (debug, in this process)", seconds=seconds, batches=batches, elements=elements)
 
     def __str__(self) -> str:
         seconds = max(self.seconds, 1e-9)

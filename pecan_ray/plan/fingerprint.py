@@ -1,30 +1,38 @@
 """A stable hash of what a plan computes: equal fingerprints mean equal data.
 
-Functions count by their bytecode, constants, defaults and closure values, not by their place in a file.
+Functions count by their bytecode, constants, defaults, closure values and the globals that they use, not by their
+place in a file; classes by their methods; functions and classes of installed packages by name and version.  Not seen
+is what a function imports in its body, reads from files or the environment, or keeps in native code.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import dis
+import functools
 import hashlib
+import sys
 import types
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.operators import Join, Op, Plan
 
 
 def fingerprint(plan: Plan, upto: str | None = None) -> str:
     """Return 32 hexadecimal digits that stand for the plan's data, up to and including the operator `upto`."""
     if upto is not None and upto not in {op.name for op in plan.all_ops()}:
         raise PlanError(f"fingerprint: no operator is named {upto!r}; there are {[op.name for op in plan.all_ops()]}.")
-    digest = hashlib.blake2b(digest_size=16)
-    for part in _parts(plan, upto):
-        digest.update(part.encode())
-        digest.update(b"\0")
-    return digest.hexdigest()
+    return _digest("\0".join(_parts(plan, upto)))
+
+
+def spelled_out(value: Any) -> str:
+    """Return a text for a value, such that values which behave alike have the same, in any process."""
+    return Speller().spell(value)
 
 
 def _parts(plan: Plan, upto: str | None) -> list[str]:
@@ -38,54 +46,183 @@ def _parts(plan: Plan, upto: str | None) -> list[str]:
     else:
         parts = [f"{type(head).__name__} {head.identity()}"]
     for op in plan.ops:
-        parts.append(_describe(op, set()))
+        parts.append(f"{type(op).__name__}{spelled_out(_fields(op))}")
         if op.name == upto:
             break
     return parts
 
 
-def _describe(value: Any, seen: set[int]) -> str:
-    """Spell out a value so that equal behaviour gives equal text, in any process."""
-    if id(value) in seen:
-        return "<cycle>"
-    if isinstance(value, (str, bytes, int, float, complex, bool, type(None), type(Ellipsis))):
-        return f"{type(value).__name__}:{value!r}"
-    inner = seen | {id(value)}
-    if isinstance(value, np.ndarray):
-        content = hashlib.blake2b(np.ascontiguousarray(value).tobytes(), digest_size=16).hexdigest()
-        return f"array:{value.dtype.str}{value.shape}{content}"
-    if isinstance(value, (list, tuple)):
-        return f"{type(value).__name__}[{','.join(_describe(item, inner) for item in value)}]"
-    if isinstance(value, (set, frozenset)):
-        return f"set[{','.join(sorted(_describe(item, inner) for item in value))}]"
-    if isinstance(value, dict):
-        return f"dict[{','.join(f'{_describe(k, inner)}={_describe(v, inner)}' for k, v in value.items())}]"
-    if isinstance(value, types.CodeType):
-        return f"code:{value.co_code.hex()}{value.co_names}{_describe(value.co_consts, inner)}{value.co_varnames}"
-    if isinstance(value, types.FunctionType):
-        return _describe_function(value, inner)
-    if isinstance(value, types.ModuleType):
-        return f"module:{value.__name__}"
-    if isinstance(value, (type, types.BuiltinFunctionType, np.ufunc)):
-        return f"name:{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', repr(value))}"
-    if isinstance(value, types.MethodType):
-        return f"method:{_describe(value.__func__, inner)}{_describe(value.__self__, inner)}"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if dataclasses.is_dataclass(value):
-        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
-        return f"{kind}{_describe(fields, inner)}"
-    return f"{kind}{_describe(getattr(value, '__dict__', {}), inner)}"
+def _fields(value: Op | Any) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
-def _describe_function(fn: types.FunctionType, seen: set[int]) -> str:
-    cells = {
-        name: cell.cell_contents for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=False)
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+PRIMITIVE = (str, bytes, bytearray, int, float, complex, bool, type(None), type(Ellipsis), type(NotImplemented))
+CONSTRUCTED = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "_abc_impl"}
+"""What Python puts into a class beside its methods."""
+
+
+class Speller:
+    """Spells out one value; functions and classes that occur again are not walked through again."""
+
+    def __init__(self) -> None:
+        self._under_way: list[int] = []
+        self._done: dict[int, tuple[object, str]] = {}
+        """Text by id; the object is kept, so that its id stays its own."""
+
+    def spell(self, value: Any) -> str:
+        """Return the text of a value."""
+        if type(value) in PRIMITIVE:
+            return f"{type(value).__name__}:{value!r}"
+        known = self._done.get(id(value))
+        if known is not None:
+            return known[1]
+        if id(value) in self._under_way:
+            return f"<{len(self._under_way) - self._under_way.index(id(value))} up>"
+        self._under_way.append(id(value))
+        try:
+            text = self._composite(value)
+        finally:
+            self._under_way.pop()
+        if isinstance(value, (types.FunctionType, type)):
+            text = f"{type(value).__name__}:{_digest(text)}"
+            self._done[id(value)] = value, text
+        return text
+
+    def _composite(self, value: Any) -> str:
+        if isinstance(value, (np.ndarray, np.generic, np.dtype)) and not isinstance(value, np.ma.MaskedArray):
+            return self._array(value)
+        if type(value) in (list, tuple):
+            return f"{type(value).__name__}[{self._several(value)}]"
+        if type(value) in (set, frozenset):
+            return f"{type(value).__name__}[{','.join(sorted(self.spell(item) for item in value))}]"
+        if type(value) in (dict, types.MappingProxyType):
+            return f"dict[{','.join(f'{self.spell(k)}={self.spell(v)}' for k, v in value.items())}]"
+        if isinstance(value, types.CodeType):
+            return self._code(value)
+        if isinstance(value, types.FunctionType):
+            return self._function(value)
+        if isinstance(value, types.ModuleType):
+            return _library_name(value.__name__, "")
+        if isinstance(value, type):
+            return self._class(value)
+        return self._instance(value)
+
+    def _several(self, values: Iterable[Any]) -> str:
+        return ",".join(self.spell(value) for value in values)
+
+    def _array(self, value: Any) -> str:
+        if isinstance(value, np.dtype):
+            return f"dtype:{value!r}"
+        if value.dtype.hasobject:
+            return f"array:{value.shape}{self.spell(np.ravel(value).tolist())}"
+        return f"array:{value.dtype!r}{value.shape}{hashlib.blake2b(value.tobytes(), digest_size=16).hexdigest()}"
+
+    def _code(self, code: types.CodeType) -> str:
+        shape = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (code.co_names, code.co_varnames, code.co_freevars)
+        handlers: bytes = getattr(code, "co_exceptiontable", b"")
+        return f"code:{shape}{code.co_code.hex()}{handlers.hex()}{names}{self.spell(code.co_consts)}"
+
+    def _function(self, fn: types.FunctionType) -> str:
+        names = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
+        held = ({name: _content(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
+        if _is_library(fn.__module__):
+            return f"{_library_name(fn.__module__, fn.__qualname__)}{self.spell(held)}"
+        attributes = {name for code in _nested(fn.__code__) for name in code.co_names}
+        used = sorted(name for name in _global_names(fn.__code__) if name in fn.__globals__)
+        text = ",".join(f"{name}={self._global(fn.__globals__[name], attributes)}" for name in used)
+        return f"{self.spell(fn.__code__)}{self.spell(held)}[{text}]"
+
+    def _global(self, value: Any, attributes: set[str]) -> str:
+        """Spell out a global; of a module of the user's what the function may take from it."""
+        if not isinstance(value, types.ModuleType) or _is_library(value.__name__) or id(value) in self._under_way:
+            return self.spell(value)
+        self._under_way.append(id(value))
+        try:
+            taken = sorted(name for name in attributes if name in vars(value))
+            text = ",".join(f"{name}={self._global(vars(value)[name], attributes)}" for name in taken)
+        finally:
+            self._under_way.pop()
+        return f"module:{value.__name__}[{text}]"
+
+    def _class(self, kind: type) -> str:
+        name = _library_name(kind.__module__, kind.__qualname__)
+        if _is_library(kind.__module__):
+            return name
+        members = {
+            name: member
+            for name, member in sorted(vars(kind).items())
+            if name not in CONSTRUCTED and not name.startswith(("__dataclass_", "__annotat", "__firstline", "__static"))
+        }
+        return f"{kind.__qualname__}({self._several(kind.__bases__)}){self.spell(members)}"
+
+    def _instance(self, value: Any) -> str:
+        kind = self.spell(type(value))
+        if isinstance(value, (staticmethod, classmethod)):
+            return f"{kind}{self.spell(value.__func__)}"
+        if isinstance(value, property):
+            return f"{kind}{self._several((value.fget, value.fset))}"
+        if isinstance(value, types.MethodType):
+            return f"{kind}{self.spell(value.__func__)}{self.spell(value.__self__)}"
+        if isinstance(value, functools.partial):
+            return f"{kind}{self._several((value.func, value.args, value.keywords))}"
+        if isinstance(value, types.BuiltinFunctionType):
+            owner = value.__self__
+            of = "" if owner is None or isinstance(owner, types.ModuleType) else self.spell(owner)
+            return f"{_library_name(value.__module__ or '', value.__qualname__)}{of}"
+        if isinstance(value, np.ufunc):
+            return f"{kind}{value.__name__}"
+        if hasattr(value, "__wrapped__"):
+            return f"{kind}{self.spell(value.__wrapped__)}"
+        return f"{kind}{self._state(value)}"
+
+    def _state(self, value: Any) -> str:
+        """Spell out what pickle would keep of an object, and of one that it refuses its attributes."""
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception:
+            return self.spell(getattr(value, "__dict__", {}))
+        if isinstance(reduced, str):
+            return reduced
+        return self._several(list(part) if isinstance(part, Iterator) else part for part in reduced)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return NotImplemented  # a variable that is assigned later
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _nested(const)
+
+
+def _global_names(code: types.CodeType) -> set[str]:
+    return {
+        str(step.argval)
+        for inner in _nested(code)
+        for step in dis.get_instructions(inner)
+        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
-    used = {name: fn.__globals__[name] for name in _names(fn.__code__) if name in fn.__globals__}
-    held = {"closure": cells, "globals": used, "defaults": fn.__defaults__, "keywords": fn.__kwdefaults__}
-    return f"function:{_describe(fn.__code__, seen)}{_describe(held, seen)}"
 
 
-def _names(code: types.CodeType) -> list[str]:
-    nested = [const for const in code.co_consts if isinstance(const, types.CodeType)]
-    return sorted({*code.co_names, *(name for inner in nested for name in _names(inner))})
+def _is_library(module: str | None) -> bool:
+    """Tell whether a module belongs to Python, to pecan_ray or to an installed package."""
+    top = (module or "").partition(".")[0]
+    if top == "pecan_ray" or top in sys.stdlib_module_names:
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return not {"site-packages", "dist-packages"}.isdisjoint(PurePath(file).parts)
+
+
+def _library_name(module: str, name: str) -> str:
+    version = getattr(sys.modules.get(module.partition(".")[0]), "__version__", "")
+    return f"{module}.{name}@{version}"

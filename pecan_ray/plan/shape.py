@@ -82,15 +82,17 @@ def _size(op: Op | None) -> int:
 
 
 def _serial_op(plan: Plan) -> str:
+    last = last_batching(plan)
     for op in plan.ops:
-        if isinstance(op, (Take, Skip)):
+        if isinstance(op, (Take, Skip)) or (op is not last and _drops(op)):
             return op.name
     head = plan.head
     if isinstance(head, Join):
         if head.kind == "zip":
             return "zip"
         for branch in head.inputs:
-            nested = _serial_op(branch) or next((op.name for op in branch.all_ops() if isinstance(op, Repeat)), "")
+            inner = (op.name for op in branch.all_ops() if isinstance(op, Repeat) or _drops(op))
+            nested = _serial_op(branch) or next(inner, "")
             if nested:
                 return nested
         if head.kind == "mix" and head.stop == "first":
@@ -98,27 +100,37 @@ def _serial_op(plan: Plan) -> str:
     return ""
 
 
+def _drops(op: Op) -> bool:
+    """Tell whether an operator leaves out a remainder: before the end of a plan there must be only one of it."""
+    return isinstance(op, (Batch, PaddedBatch, BucketByLength)) and op.drop_remainder
+
+
 def num_batches(plan: Plan) -> int | None:
     """Return how many batches (or elements) one epoch of one trainer yields, where that follows from the plan."""
-    count = _head_count(plan)
     shape = plan_shape(plan)
-    if not shape.serial and count is not None:
-        if shape.repetitions is None:
-            return None
-        count *= shape.repetitions
+    count = _count(plan, shape.repetitions, shape.serial)
+    return None if count is None or math.isinf(count) else int(count)
+
+
+def _count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
+    """Count what comes out of a plan: infinity for no end, None if it is not known."""
+    count = _head_count(plan, serial)
+    if count and not serial:
+        count *= math.inf if repetitions is None else repetitions
     for op in plan.ops:
         if count is None:
             return None
-        if shape.serial or not isinstance(op, Repeat):
+        if serial or not isinstance(op, Repeat):
             count = _after(op, count)
     return count
 
 
-def _head_count(plan: Plan) -> int | None:
+def _head_count(plan: Plan, serial: bool) -> float | None:
     head = plan.head
     if not isinstance(head, Join):
         return head.num_elements()
-    counts = [num_batches(branch) for branch in head.inputs]
+    # A branch of a plan that is not serial repeats nothing.
+    counts = [_count(branch, 1, serial) for branch in head.inputs]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None
@@ -127,8 +139,8 @@ def _head_count(plan: Plan) -> int | None:
     return None if head.kind == "mix" and head.stop == "first" else sum(known)
 
 
-def _after(op: Op, count: int) -> int | None:
-    if isinstance(op, (Map, Shuffle, Prefetch)):
+def _after(op: Op, count: float) -> float | None:
+    if isinstance(op, (Map, Shuffle, Prefetch)) or (math.isinf(count) and isinstance(op, (Batch, PaddedBatch, Skip))):
         return count
     if isinstance(op, (Batch, PaddedBatch)):
         return count // op.size if op.drop_remainder else -(-count // op.size)
@@ -137,7 +149,7 @@ def _after(op: Op, count: int) -> int | None:
     if isinstance(op, Skip):
         return max(0, count - op.count)
     if isinstance(op, Repeat):
-        return None if op.count is None else count * op.count
+        return count * (math.inf if op.count is None else op.count) if count else 0
     if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch)):
         return None
     raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")

@@ -2,7 +2,9 @@
 
 A source is cut into splits, a split holds elements, and an element can yield several outputs (flat_map).
 A position inside a split is one integer, ``element << OUTPUT_BITS | output``, so that any set of delivered
-or missing data is a set of integer intervals (`pecan_ray.sampling.spans`).
+or missing data is a set of integer intervals (`pecan_ray.sampling.spans`).  An element has 2**OUTPUT_BITS positions;
+flat_map shares them out evenly among its outputs, and so does another one behind it, so that each output is an
+interval that is the same whoever computes it.
 """
 
 from __future__ import annotations
@@ -33,11 +35,19 @@ class Split:
     """One past the last byte or row; None: to the end."""
     elements: int | None = None
     """Number of elements, where known without reading."""
+    files: tuple[str, ...] = ()
+    """The file of each element, where every element is a file of its own."""
     payload: Any = None
     """What else the source needs to read it: row groups, archive members, object references."""
 
+    def file_of(self, element: int) -> str:
+        """Return the path of the file that an element lies in; empty for in-memory sources."""
+        return self.files[element] if element < len(self.files) else self.path
+
     def where(self, element: int) -> str:
         """Say in words where an element lies, for error messages."""
+        if element < len(self.files):
+            return self.files[element]
         return f"element {element} of {self.path or f'split {self.index}'}"
 
 

@@ -269,16 +269,17 @@ class AutoPlacementController:
 
     async def _look_after(self, member: Member, selector: Mapping[str, str]) -> None:
         """Follow a worker from its placement to its end."""
-        ready = asyncio.ensure_future(member.handle.ready.remote())
+        placed = asyncio.ensure_future(member.handle.placed.remote())
         try:
             while True:
-                done, _ = await asyncio.wait([ready], timeout=self._job.config.placement_warning_s)
+                done, _ = await asyncio.wait([placed], timeout=self._job.config.placement_warning_s)
                 if done or member.draining:
                     break
                 reason = await asyncio.to_thread(why_unplaced, selector, self._job.config.cpus_per_worker)
                 if self._made_known(f"{member.name} waits for a place: {reason}"):
                     logger.warning("%s waits for a place: %s", member.name, reason)
-            node_id, pid = await ready
+            node_id, pid = await placed
+            await member.handle.set_up.remote()
             member.info = WorkerInfo(member.name, node_id, pid, member.placement, member.handle)
             self._ledger.join(member.name)
             self._tell("worker", f"{member.name} runs as process {pid}")

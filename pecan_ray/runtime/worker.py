@@ -29,6 +29,8 @@ COALESCE = 32
 MOST_WAITING = 512
 """Batches without arrays take no slot: their number is bounded instead."""
 HEARTBEAT_S = 1.0
+QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
+"""Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 
 
 class Outbox:
@@ -97,19 +99,32 @@ class PreprocessingWorker:
         self._name = name
         self._job = job
         self._controller = controller
+        self._sharing = sharing
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
         self._leases = WorkerLeases(name, controller)
         self._stats = WorkerStats()
         self._draining = threading.Event()
+        os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
+
+    @ray.method(concurrency_group="control")
+    def placed(self) -> tuple[str, int]:
+        """Return the node id and the process id, as soon as the process runs."""
+        return str(ray.get_runtime_context().get_node_id()), os.getpid()
+
+    @ray.method(concurrency_group="run")
+    def set_up(self) -> None:
+        """Load the plan and build its engine, which may import a framework."""
+        job = self._job
         try:
             plan = pickle.loads(job.plan)
         except Exception as error:
             raise WorkerStartError(
-                f"worker {name} cannot load the pipeline: {type(error).__name__}: {error}. Modules that its functions "
-                "come from must be importable on every node: send them by `--working-dir` or a runtime environment."
+                f"worker {self._name} cannot load the pipeline: {type(error).__name__}: {error}. Modules that its "
+                "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
+                "environment."
             ) from error
-        threads = job.config.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // sharing)
+        threads = job.config.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // self._sharing)
         options = EngineOptions(
             seed=job.seed,
             threads=threads,
@@ -117,11 +132,6 @@ class PreprocessingWorker:
             on_error=job.options.on_error,
         )
         self._engine = build_engine(job.engine, plan, options, self._slots)
-
-    @ray.method(concurrency_group="control")
-    def ready(self) -> tuple[str, int]:
-        """Return the node id and the process id, once the worker can work."""
-        return str(ray.get_runtime_context().get_node_id()), os.getpid()
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:

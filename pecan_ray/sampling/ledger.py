@@ -244,7 +244,8 @@ class Ledger:
             self._tail_owner = None
         others = any(s.holdings or any(s.own) for name, s in self.workers.items() if name != worker)
         alone = not others and not any(self._queues) and not self._pool
-        if tail or self.shape.sharding == "off" or (alone and self.shape.world_size == 1):
+        whole = self.shape.serial or self.shape.sharding == "off"
+        if tail or whole or (alone and self.shape.world_size == 1):
             state.finished_epoch = self.epoch
             self._advance()
             return "flush"
@@ -331,6 +332,8 @@ class Ledger:
     def given_back(self, rank: int, spans: Mapping[Key, Iterable[Span]], batches: int) -> None:
         """Note batches that a client received and will not use, since other ranks have fewer."""
         self.counts[rank] -= batches
+        if self.shape.serial:
+            spans = {}  # a batch of a whole plan cannot be made from its positions alone
         for (branch, repetition, index), returned in spans.items():
             split = self.splits[branch][index]
             self._return(Lease(self.epoch, split, branch=branch, repetition=repetition), Spans(returned))

@@ -56,9 +56,8 @@ class ImageFolder:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the images of a group, undecoded; from object stores many are fetched at a time."""
-        wanted: tuple[tuple[str, int], ...] = split.payload[start:]
-        contents = read_many([path for path, _ in wanted])
-        for (path, label), image in zip(wanted, contents, strict=True):
+        paths, labels = split.files[start:], split.payload[start:]
+        for path, label, image in zip(paths, labels, read_many(list(paths)), strict=True):
             yield {"image": image, "label": label, "path": path}
 
     def num_elements(self) -> int:
@@ -84,4 +83,5 @@ class ImageFolder:
             )
 
     def _split(self, index: int, group: list[tuple[str, int]]) -> Split:
-        return Split(index=index, path=group[0][0], elements=len(group), payload=tuple(group))
+        paths, labels = zip(*group, strict=True)
+        return Split(index=index, path=paths[0], elements=len(group), files=paths, payload=labels)

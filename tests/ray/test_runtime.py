@@ -85,7 +85,7 @@ def test_a_killed_worker_loses_and_repeats_nothing(placement: str) -> None:
                 name = started(placement, killed)
                 killed.append(name)
                 actor = ray.get_actor(name, namespace="pecan")
-                os.kill(ray.get(actor.ready.remote())[1], signal.SIGKILL)
+                os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
         report = it.report()
     assert seen == once(times=3)
     assert len(killed) == 3 and report.workers_lost >= 1

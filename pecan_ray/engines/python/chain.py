@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from pecan_ray.engines.contract import BadElement, EngineOptions
-from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.contract import BadElement, EngineOptions, OnError
+from pecan_ray.engines.python.items import Item, Loose, Part, copied, leading
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.randomness import generator, random_key
 
@@ -27,12 +28,52 @@ class Step:
     wants_rng: bool
 
 
+class Piece(NamedTuple):
+    """An output on its way through a chain, and the positions of its element that it stands for."""
+
+    value: Any
+    output: int
+    width: int
+
+
 def wants_rng(fn: Call) -> bool:
     """Tell whether a function declares a parameter named `rng`."""
     try:
         return "rng" in inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return False  # builtins without a signature declare nothing
+
+
+def complete_call(op: ElementOp) -> Call:
+    """Return a function that does all of an operator's work on a value, so that whatever it raises is raised there.
+
+    A filter's answer becomes a bool, and the outputs of a flat_map are drawn from its generator.
+    """
+    if isinstance(op, Filter):
+        return functools.partial(_truth, op.fn)
+    if isinstance(op, FlatMap):
+        return functools.partial(_drawn, op.fn)
+    return op.fn
+
+
+def _truth(fn: Call, value: Any, **keywords: Any) -> bool | None:
+    answer = fn(value, **keywords)
+    return None if answer is None else bool(answer)
+
+
+def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
+    outputs = fn(value, **keywords)
+    if isinstance(outputs, (dict, str, bytes)) or not isinstance(outputs, Iterable):
+        return outputs
+    return list(outputs)
+
+
+def set_aside(item: Item, error: ElementError, on_error: OnError, loose: Loose, kept: Any = None) -> None:
+    """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on."""
+    if on_error == "raise":
+        raise error
+    op = str(error.fields.get("op", ""))
+    loose.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept))
 
 
 class Chain:
@@ -43,82 +84,100 @@ class Chain:
         ops: Sequence[ElementOp],
         options: EngineOptions,
         loose: Loose,
-        call: Callable[[ElementOp], Call] = lambda op: op.fn,
+        call: Callable[[ElementOp], Call] = complete_call,
     ) -> None:
         self._steps = [Step(op, call(op), wants_rng(op.fn)) for op in ops]
         self._options = options
         self._loose = loose
-        self._one_to_one = all(isinstance(op, Map) for op in ops)
+        self._spreads = any(isinstance(op, FlatMap) for op in ops)
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item; positions of what is dropped go to the loose ones."""
+        kept = copied(item.value) if self._options.on_error == "quarantine" else None
         try:
-            values = self._apply(item)
+            items = self._spread(item) if self._spreads else self._straight(item)
         except ElementError as error:
-            if self._options.on_error == "raise":
-                raise
-            kept = item.value if self._options.on_error == "quarantine" else None
-            op = str(error.fields.get("op", ""))
-            self._loose.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept))
+            set_aside(item, error, self._options.on_error, self._loose, kept)
             return []
-        if not values:
-            self._loose.add(item.parts)
-            return []
-        if len(values) == 1 or self._one_to_one:
-            item.value = values[0]
-            return [item]
-        return self._spread(item, values)
+        for one in items:
+            if item.members is not None:
+                one.rows = leading(one.value)
+        return items
 
-    def _spread(self, item: Item, values: list[Any]) -> list[Item]:
-        """Give each output of an element its own position; those that were delivered before are dropped."""
-        if item.row_parts is not None or len(item.parts) != 1:
-            items = [Item(value, [], item.lease, item.element) for value in values]
-            items[-1].parts = item.parts
-            return items
-        key, start, stop = item.parts[0]
-        first = item.element << OUTPUT_BITS
-        out = []
-        for number, value in enumerate(values):
-            begin = first + number
-            end = (item.element + 1) << OUTPUT_BITS if number == len(values) - 1 else begin + 1
-            begin, end = max(begin, start), min(end, stop)
-            if begin < end:
-                out.append(Item(value, [(key, begin, end)], item.lease, item.element))
-        if not out:
-            self._loose.add(item.parts)
-        return out
+    def _straight(self, item: Item) -> list[Item]:
+        value = item.value
+        for step in self._steps:
+            if not isinstance(step.op, Filter):
+                value = self._map(step, value, item, item.output)
+            elif not self._passes(step, value, item, item.output):
+                self._loose.add(item.parts)
+                return []
+        item.value = value
+        return [item]
 
-    def _apply(self, item: Item) -> list[Any]:
-        values = [item.value]
+    def _spread(self, item: Item) -> list[Item]:
+        """Run a chain in which an element can become several."""
+        pieces = [Piece(item.value, item.output, item.width or 1 << OUTPUT_BITS)]
         for step in self._steps:
             if isinstance(step.op, FlatMap):
-                values = [v for n, value in enumerate(values) for v in self._flat(step, value, item, n)]
+                pieces = [one for piece in pieces for one in self._flat(step, piece, item)]
             elif isinstance(step.op, Filter):
-                values = [v for n, v in enumerate(values) if self._call(step, v, item, n)[0]]
+                pieces = [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
             else:
-                values = [self._map(step, value, item, n) for n, value in enumerate(values)]
-        return values
+                pieces = [p._replace(value=self._map(step, p.value, item, p.output)) for p in pieces]
+        if item.width and all(piece.width for piece in pieces):
+            return self._divided(item, pieces)
+        items = [_output(item, piece, []) for piece in pieces]
+        if items:
+            items[-1].parts = item.parts
+        else:
+            self._loose.add(item.parts)
+        return items
+
+    def _divided(self, item: Item, pieces: list[Piece]) -> list[Item]:
+        """Give each output the missing ones of its positions; those that were delivered before are dropped."""
+        first = at = (item.element << OUTPUT_BITS) + item.output
+        items, filtered = [], []
+        for piece in pieces:
+            begin = (item.element << OUTPUT_BITS) + piece.output
+            filtered += _within(item.parts, at, begin)
+            at = begin + piece.width
+            parts = _within(item.parts, begin, at)
+            if parts:
+                items.append(_output(item, piece, parts))
+        self._loose.add(filtered + _within(item.parts, at, first + item.width))
+        return items
 
     def _map(self, step: Step, value: Any, item: Item, output: int) -> Any:
-        result = self._call(step, value, item, output)[0]
+        result = self._call(step, value, item, output)
         if step.op.on is not None:
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
         return result
 
-    def _flat(self, step: Step, value: Any, item: Item, output: int) -> list[Any]:
-        result = self._call(step, value, item, output)[0]
-        if not isinstance(result, Iterable) or isinstance(result, (dict, str, bytes)):
+    def _passes(self, step: Step, value: Any, item: Item, output: int) -> bool:
+        result = self._call(step, value, item, output)
+        if result is None:
+            raise self._wrong_type(step.op, item, result, "whether to keep the element")
+        return bool(result)
+
+    def _flat(self, step: Step, piece: Piece, item: Item) -> list[Piece]:
+        """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
+        result = self._call(step, piece.value, item, piece.output)
+        if not isinstance(result, list):
             raise self._wrong_type(step.op, item, result, "a list of elements (or another iterable of them)")
         on = step.op.on
-        values = [{**value, on: one} for one in result] if on is not None else list(result)
-        for one in values:
-            if not isinstance(one, dict):
-                raise self._wrong_type(step.op, item, one, "dicts from column name to value")
-        return values
+        values = result if on is None else [{**piece.value, on: one} for one in result]
+        bounds = [piece.width * number // max(len(values), 1) for number in range(len(values) + 1)]
+        pieces = []
+        for number, value in enumerate(values):
+            if not isinstance(value, dict):
+                raise self._wrong_type(step.op, item, value, "dicts from column name to value")
+            pieces.append(Piece(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
+        return pieces
 
-    def _call(self, step: Step, value: Any, item: Item, output: int) -> tuple[Any]:
+    def _call(self, step: Step, value: Any, item: Item, output: int) -> Any:
         op = step.op
         if op.on is not None and op.on not in value:
             raise ColumnError(
@@ -129,18 +188,10 @@ class Chain:
         argument = value if op.on is None else value[op.on]
         try:
             if step.wants_rng:
-                return (step.call(argument, rng=generator(self._key(op, item, output))),)
-            return (step.call(argument),)
+                return step.call(argument, rng=generator(self._key(op, item, output)))
+            return step.call(argument)
         except Exception as error:
-            split = item.lease.split
-            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[1:])
-            raise OpError(
-                f"{op.name} failed on {item.where()}: {type(error).__name__}: {error}\n{trace}",
-                op=op.name,
-                file=split.path,
-                element=item.element,
-                column=op.on,
-            ) from error
+            raise op_error(op.name, item, error, op.on) from error
 
     def _key(self, op: ElementOp, item: Item, output: int) -> tuple[int, int]:
         lease = item.lease
@@ -156,10 +207,33 @@ class Chain:
         )
 
     def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
+        hint = "" if op.on is not None else ' To change one column by a function of its value, pass on="column".'
         return OutputTypeError(
-            f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}. To change "
-            'one column by a function of its value, pass on="column".',
+            f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}.{hint}",
             op=op.name,
-            file=item.lease.split.path,
+            file=item.lease.split.file_of(item.element),
             element=item.element,
+            column=op.on,
         )
+
+
+def op_error(op: str, item: Item, error: Exception, column: str | None = None) -> OpError:
+    """Return the error that says where a user's function failed, with the function's traceback in its message."""
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[1:])
+    return OpError(
+        f"{op} failed on {item.where()}: {type(error).__name__}: {error}\n{trace}",
+        op=op,
+        file=item.lease.split.file_of(item.element),
+        element=item.element,
+        column=column,
+    )
+
+
+def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
+    width = piece.width if item.width else 0
+    return Item(piece.value, parts, item.lease, item.element, piece.output, width, partial=item.partial)
+
+
+def _within(parts: list[Part], begin: int, end: int) -> list[Part]:
+    """Return what of the parts lies in [begin, end)."""
+    return [(key, max(a, begin), min(b, end)) for key, a, b in parts if a < end and b > begin]

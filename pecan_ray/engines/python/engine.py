@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import queue
+import pickle
 import sys
 import threading
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from multiprocessing import get_context
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.python.assemble import Assembly
-from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.fill import Filler, lay_out
-from pecan_ray.engines.python.items import Item, Loose, merge
+from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.feed import Feeder
+from pecan_ray.engines.python.fill import Filler
+from pecan_ray.engines.python.items import Loose, merge
+from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.plan.operators import Batch, ElementOp, Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
-
-CHUNK_S = 0.001
-"""Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
-MOST_PER_CHUNK = 256
-READY_BATCHES = 8
 
 
 class PythonEngine:
@@ -44,71 +41,58 @@ class PythonEngine:
             self._plan, self._sources, self._options, leases, loose, pool=self._pool, call=self._callable
         )
         fused = _fused(self._plan)
-        if fused is None:
-            yield from self._one_by_one(assembly)
-        else:
+        if fused is not None:
             yield from self._filled(assembly, *fused)
+        elif plan_shape(self._plan).serial:
+            yield from ending_with_the_last_batch(self._one_by_one(assembly))
+        else:
+            yield from self._one_by_one(assembly)
 
     def _one_by_one(self, assembly: Assembly) -> Generator[Produced, None, None]:
-        batched = False
         for item in assembly.items():
-            batched = batched or item.row_parts is not None
-            yield self._produced(item, assembly.loose)
-        parts, bad = assembly.loose.take()
-        if parts or bad:
-            yield Produced({}, merge(parts), 0, assembly.epoch, partial=True, bad=bad)
-
-    def _produced(self, item: Item, loose: Loose) -> Produced:
-        """Copy a finished item into a slot, if it holds arrays."""
-        parts, bad = loose.take()
-        columns = dict(item.value)
-        arrays = {
-            name: column
-            for name, column in columns.items()
-            if isinstance(column, np.ndarray) and not column.dtype.hasobject and column.nbytes
-        }
-        slot = None
-        if arrays:
-            offsets, total = lay_out([array.nbytes for array in arrays.values()])
-            slot = self._slots.acquire(total)
-            memory = np.frombuffer(slot.buffer, np.uint8)
-            for offset, (name, array) in zip(offsets, arrays.items(), strict=True):
-                place = memory[offset : offset + array.nbytes].view(array.dtype).reshape(array.shape)
-                place[...] = array
-                columns[name] = place
-        return Produced(
-            columns, merge(item.parts + parts), item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad
-        )
+            parts, bad = assembly.loose.take()
+            columns, slot = into_slot(item.value, self._slots)
+            spans = merge(item.parts + parts)
+            yield Produced(columns, spans, item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad)
+        yield from self._last(None, assembly)
 
     def _filled(self, assembly: Assembly, ops: list[ElementOp], batch: Batch) -> Generator[Produced, None, None]:
         """Run element operators on the pool, each thread writing its results into the batch."""
-        ready: queue.Queue[Produced | BaseException | None] = queue.Queue()
         strict = self._options.order == "strict"
-        filler = Filler(batch.size, batch.name, self._slots, assembly.loose, strict, ready.put)
-        feeder = Feeder(self._pool, self._options.threads, assembly.chain(ops), filler, ready.put)
-        reader = threading.Thread(target=feeder.feed, args=(assembly.items(()),), name="pecan-read", daemon=True)
+        feeder = Feeder(self._pool, self._options.threads, assembly.chain(ops))
+        filler = Filler(batch.size, batch.name, self._slots, assembly.loose, strict, feeder.put)
+        reader = threading.Thread(target=feeder.feed, args=(assembly.items(()), filler), name="pecan-read", daemon=True)
         reader.start()
         try:
-            while (got := ready.get()) is not None:
-                if isinstance(got, BaseException):
-                    raise got
-                yield got
-            rest = filler.rest()
-            if rest is None:
-                parts, bad = assembly.loose.take()
-                if not parts and not bad:
-                    return
-                rest = Produced({}, merge(parts), 0, assembly.epoch, partial=True, bad=bad)
-            yield rest
+            while (produced := feeder.get()) is not None:
+                yield produced
+            yield from self._last(filler.rest(), assembly)
         finally:
             feeder.stop()
 
+    @staticmethod
+    def _last(rest: Produced | None, assembly: Assembly) -> Generator[Produced, None, None]:
+        """Yield what did not fill a batch, or the positions that no batch has carried."""
+        if rest is None:
+            parts, bad = assembly.loose.take()
+            if not parts and not bad:
+                return
+            rest = Produced({}, merge(parts), 0, assembly.epoch, partial=True, bad=bad)
+        yield rest
+
     def _callable(self, op: ElementOp) -> Callable[..., Any]:
         if not op.processes:
-            return op.fn
+            return complete_call(op)
         if self._processes is None:
-            self._processes = ProcessPoolExecutor(self._options.threads, mp_context=get_context("spawn"))
-        return _InProcess(self._processes, op.fn)
+            functions = {
+                other.name: cloudpickle.dumps(complete_call(other))
+                for other in self._plan.all_ops()
+                if isinstance(other, ElementOp) and other.processes
+            }
+            self._processes = ProcessPoolExecutor(
+                self._options.threads, get_context("spawn"), initializer=_receive, initargs=(functions,)
+            )
+        return _InProcess(self._processes, op.name)
 
     def close(self) -> None:
         """Stop threads and processes."""
@@ -117,87 +101,44 @@ class PythonEngine:
             self._processes.shutdown(wait=False, cancel_futures=True)
 
 
-class Feeder:
-    """Hands elements to the pool in chunks; bounds what is in progress."""
-
-    def __init__(
-        self,
-        pool: ThreadPoolExecutor,
-        threads: int,
-        chain: Chain,
-        filler: Filler,
-        ready: Callable[[Produced | BaseException | None], None],
-    ) -> None:
-        self._pool, self._chain, self._filler, self._ready = pool, chain, filler, ready
-        self._most = 2 * threads + 2
-        self._free = threading.Semaphore(self._most)
-        self._stopped = threading.Event()
-        self._per_element_s = CHUNK_S
-
-    def feed(self, items: Iterator[Item]) -> None:
-        """Read all items and hand them out; ends with None, or with the error that stopped it."""
-        try:
-            number = 0
-            chunk: list[Item] = []
-            for item in items:
-                chunk.append(item)
-                if len(chunk) >= min(MOST_PER_CHUNK, CHUNK_S / max(self._per_element_s, 1e-9)):
-                    self._submit(number, chunk)
-                    number, chunk = number + 1, []
-                if self._stopped.is_set():
-                    return
-            if chunk:
-                self._submit(number, chunk)
-            for _ in range(self._most):
-                self._free.acquire()
-            self._ready(None)
-        except BaseException as error:
-            self._ready(error)
-
-    def _submit(self, number: int, chunk: list[Item]) -> None:
-        self._free.acquire()
-        if not self._stopped.is_set():
-            self._pool.submit(self._work, number, chunk)
-
-    def _work(self, number: int, chunk: list[Item]) -> None:
-        try:
-            if not self._stopped.is_set():
-                began = time.perf_counter()
-                done = [made for item in chunk for made in self._chain.run(item)]
-                spent = (time.perf_counter() - began) / len(chunk)
-                self._per_element_s += 0.2 * (spent - self._per_element_s)
-                self._filler.place(number, done)
-        except BaseException as error:
-            self._stopped.set()
-            self._ready(error)
-        finally:
-            self._free.release()
-
-    def stop(self) -> None:
-        """Let nothing new begin, and wake the reader."""
-        self._stopped.set()
-        self._free.release(self._most)
-
-
 class _InProcess:
-    """Calls a function in a process pool."""
+    """Calls an operator's function in a process pool."""
 
-    def __init__(self, pool: ProcessPoolExecutor, fn: Callable[..., Any]) -> None:
-        self._pool, self._payload = pool, cloudpickle.dumps(fn)
+    def __init__(self, pool: ProcessPoolExecutor, op: str) -> None:
+        self._pool, self._op = pool, op
 
     def __call__(self, value: Any, **keywords: Any) -> Any:
-        return self._pool.submit(_call_pickled, self._payload, value, keywords).result()
+        return self._pool.submit(_call_there, self._op, value, keywords).result()
 
 
-_functions: dict[bytes, Callable[..., Any]] = {}
-"""Functions that this pool process was sent already."""
+_pickled: dict[str, bytes] = {}
+"""In a process of the pool: the functions that it was started with, by operator."""
+_functions: dict[str, Callable[..., Any]] = {}
+"""In a process of the pool: those that were called already."""
 
 
-def _call_pickled(payload: bytes, value: Any, keywords: dict[str, Any]) -> Any:
-    fn = _functions.get(payload)
-    if fn is None:
-        fn = _functions[payload] = cloudpickle.loads(payload)
-    return fn(value, **keywords)
+def _receive(functions: dict[str, bytes]) -> None:
+    """Keep the functions in a new process of the pool; they are unpickled when first called."""
+    _pickled.update(functions)
+
+
+def _call_there(op: str, value: Any, keywords: dict[str, Any]) -> Any:
+    if op not in _functions:
+        _functions[op] = cloudpickle.loads(_pickled[op])
+    try:
+        return _functions[op](value, **keywords)
+    except Exception as error:
+        if _survives_pickling(error):
+            raise
+        # An exception that cannot be unpickled would break the pool for good.
+        raise RuntimeError(f"{type(error).__name__}: {error}") from error
+
+
+def _survives_pickling(error: Exception) -> bool:
+    try:
+        return type(pickle.loads(pickle.dumps(error))) is type(error)
+    except Exception:
+        return False
 
 
 def _fused(plan: Plan) -> tuple[list[ElementOp], Batch] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -10,19 +11,8 @@ import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.python.items import Item, Loose, Part, merge
-from pecan_ray.engines.python.stack import check_agrees
-from pecan_ray.errors import BatchShapeError
-
-ALIGNMENT = 64
-
-
-def lay_out(sizes: list[int]) -> tuple[list[int], int]:
-    """Return aligned offsets for columns of these sizes in bytes, and the total size."""
-    offsets, at = [], 0
-    for size in sizes:
-        offsets.append(at)
-        at += -(-size // ALIGNMENT) * ALIGNMENT
-    return offsets, at
+from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array
+from pecan_ray.engines.slots import lay_out
 
 
 class OpenBatch:
@@ -32,6 +22,8 @@ class OpenBatch:
         self.size, self.op, self.claimed = size, op, 0
         self.parts: list[Part] = []
         self.first = item.where()
+        self.complete = False
+        self._example = item.value
         self._epoch = item.lease.epoch
         self._done = 0
         self._lock = threading.Lock()
@@ -48,26 +40,19 @@ class OpenBatch:
 
     def write(self, row: int, item: Item) -> bool:
         """Write an element into its row; True if the batch is complete with it."""
-        if item.value.keys() != self._columns.keys():
-            raise BatchShapeError(
-                f"{self.op}: {item.where()} has the columns {sorted(item.value)}, but {self.first} has "
-                f"{sorted(self._columns)}. Every element of a batch needs the same columns.",
-                op=self.op,
-                file=item.lease.split.path,
-                element=item.element,
-            )
+        check_columns(item, self._columns.keys(), self.first, self.op)
         for name, value in item.value.items():
             column = self._columns[name]
-            if column.dtype != object:
-                array = np.asarray(value)
-                check_agrees(name, array, column.shape[1:], column.dtype, item, self.first, self.op)
-                column[row] = array
-            else:
+            if column.dtype == object:
+                check_is_object(name, value, self._example[name], item, self.first, self.op)
                 column[row] = value
+            else:
+                column[row] = checked_array(name, value, column.shape[1:], column.dtype, item, self.first, self.op)
         with self._lock:
             self._done += 1
             self.parts.extend(item.parts)
-            return self._done == self.size
+            self.complete = self._done == self.size
+            return self.complete
 
     def finish(self, loose: Loose, partial: bool = False) -> Produced:
         """Return the batch, cut to the rows that were written."""
@@ -85,7 +70,11 @@ class OpenBatch:
 
 
 class Filler:
-    """Gives rows to elements: in the order of completion, or (strict) in the order of the source."""
+    """Gives rows to elements: in the order of completion, or (strict) in the order of the source.
+
+    Elements wait in one line for their rows.  A thread opens the next batch, which may have to wait for memory, only
+    when it owes no row to another one: the memory comes from batches that are finished.
+    """
 
     def __init__(
         self, size: int, op: str, slots: Slots, loose: Loose, strict: bool, ready: Callable[[Produced], None]
@@ -94,29 +83,59 @@ class Filler:
         self._strict, self._ready = strict, ready
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
-        self._waiting: dict[int, list[Item]] = {}
+        self._line: deque[Item] = deque()
+        self._early: dict[int, list[Item]] = {}
         self._next = 0
+        self._finishing = threading.Lock()
+        self._sequence: deque[OpenBatch] = deque()
 
-    def place(self, number: int, items: list[Item]) -> None:
-        """Write the outputs of chunk `number` into batches."""
+    def place(self, number: int, items: list[Item]) -> int:
+        """Write the outputs of chunk `number`, and of others in line, into batches.
+
+        Returns how many chunks have come into line: with strict order none while an earlier one is missing.
+        """
         with self._claiming:
-            if self._strict:
-                self._waiting[number] = items
-                items = []
-                while self._next in self._waiting:
-                    items += self._waiting.pop(self._next)
-                    self._next += 1
-            claims = [(*self._claim(item), item) for item in items]
-        for batch, row, item in claims:
-            if batch.write(row, item):
-                self._ready(batch.finish(self._loose))
+            chunks = self._line_up(number, items)
+        while claim := self._claim():
+            batch, first, claimed = claim
+            for row, item in enumerate(claimed, first):
+                if batch.write(row, item):
+                    self._finish(batch)
+        return chunks
 
-    def _claim(self, item: Item) -> tuple[OpenBatch, int]:
-        if self._open is None or self._open.claimed == self._size:
-            self._open = OpenBatch(item, self._size, self._op, self._slots)
-        row = self._open.claimed
-        self._open.claimed += 1
-        return self._open, row
+    def _line_up(self, number: int, items: list[Item]) -> int:
+        if not self._strict:
+            self._line.extend(items)
+            return 1
+        self._early[number] = items
+        before = self._next
+        while self._next in self._early:
+            self._line.extend(self._early.pop(self._next))
+            self._next += 1
+        return self._next - before
+
+    def _claim(self) -> tuple[OpenBatch, int, list[Item]] | None:
+        """Take as many elements from the line as the open batch has room for."""
+        with self._claiming:
+            if not self._line:
+                return None
+            batch = self._open
+            if batch is None or batch.claimed == self._size:
+                batch = self._open = OpenBatch(self._line[0], self._size, self._op, self._slots)
+                if self._strict:
+                    self._sequence.append(batch)
+            first = batch.claimed
+            batch.claimed = min(self._size, first + len(self._line))
+            return batch, first, [self._line.popleft() for _ in range(first, batch.claimed)]
+
+    def _finish(self, batch: OpenBatch) -> None:
+        """Hand on a complete batch; with strict order, only after those before it."""
+        if not self._strict:
+            self._ready(batch.finish(self._loose))
+            return
+        with self._finishing:
+            while self._sequence and self._sequence[0].complete:
+                self._ready(self._sequence.popleft().finish(self._loose))
 
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.python.chain import op_error
 from pecan_ray.engines.python.items import Item
-from pecan_ray.errors import BatchShapeError, ColumnError
+from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
+
+Array = np.ndarray[Any, Any]
 
 
 def stack(items: Sequence[Item], op: str) -> dict[str, Any]:
@@ -18,114 +21,184 @@ def stack(items: Sequence[Item], op: str) -> dict[str, Any]:
 
 
 def _columns(items: Sequence[Item], op: str) -> list[str]:
-    names = list(items[0].value)
     for item in items:
-        if item.value.keys() != items[0].value.keys():
-            raise BatchShapeError(
-                f"{op}: {item.where()} has the columns {sorted(item.value)}, but {items[0].where()} has "
-                f"{sorted(items[0].value)}. Every element of a batch needs the same columns.",
-                op=op,
-                file=item.lease.split.path,
-                element=item.element,
-            )
-    return names
+        check_columns(item, items[0].value.keys(), items[0].where(), op)
+    return list(items[0].value)
 
 
-def _stack_column(items: Sequence[Item], name: str, op: str) -> Any:
-    values = [item.value[name] for item in items]
-    if not all(is_columnar(value) for value in values):
-        column = np.empty(len(values), object)
-        column[:] = values
-        return column
-    arrays = [np.asarray(value) for value in values]
-    for item, array in zip(items, arrays, strict=True):
-        check_agrees(name, array, arrays[0].shape, arrays[0].dtype, item, items[0].where(), op)
-    return np.stack(arrays)
-
-
-def check_agrees(
-    name: str,
-    array: np.ndarray[Any, Any],
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    item: Item,
-    other: str,
-    op: str,
-) -> None:
-    """Raise `BatchShapeError` unless an array has the shape and dtype of its batch."""
-    if array.shape == shape and array.dtype == dtype:
+def check_columns(item: Item, names: Any, other: str, op: str) -> None:
+    """Raise `BatchShapeError` unless an element has the columns of its batch."""
+    if item.value.keys() == names:
         return
     raise BatchShapeError(
-        f"{op}: column {name!r} of {item.where()} is {array.dtype}{list(array.shape)}, but that of {other} is "
-        f"{dtype}{list(shape)}. Bring elements to one shape before batch (resize, crop), or use padded_batch.",
+        f"{op}: {item.where()} has the columns {sorted(item.value)}, but {other} has {sorted(names)}. "
+        "Every element of a batch needs the same columns.",
         op=op,
-        file=item.lease.split.path,
+        file=item.lease.split.file_of(item.element),
         element=item.element,
-        column=name,
+        column=min(item.value.keys() ^ set(names)),
     )
 
 
-def pad_stack(items: Sequence[Item], op: str, padding: Any, shapes: dict[str, tuple[int | None, ...]] | None) -> Any:
+def _stack_column(items: Sequence[Item], name: str, op: str) -> Array:
+    values = [item.value[name] for item in items]
+    first = items[0].where()
+    if not is_columnar(values[0]):
+        column = np.empty(len(values), object)
+        for row, (item, value) in enumerate(zip(items, values, strict=True)):
+            check_is_object(name, value, values[0], item, first, op)
+            column[row] = value
+        return column
+    shape, dtype = np.shape(values[0]), np.asarray(values[0]).dtype
+    return np.stack([checked_array(name, v, shape, dtype, i, first, op) for i, v in zip(items, values, strict=True)])
+
+
+def checked_array(
+    name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], item: Item, other: str, op: str
+) -> Array:
+    """Return a value as an array; raises `BatchShapeError` unless it has the shape and dtype of its batch."""
+    array = np.asarray(value)
+    if array.shape == shape and array.dtype == dtype:
+        return array
+    if not is_columnar(value):
+        found, remedy = f"a {type(value).__name__}", "Convert it, or fill in what is missing, by a map before"
+    elif array.dtype != dtype:
+        found, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
+    else:
+        found, remedy = f"{dtype}{list(array.shape)}", "Resize or crop elements to one shape, or use padded_batch"
+    raise _unlike(
+        f"{op}: column {name!r} of {item.where()} is {found}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
+        name,
+        item,
+        op,
+    )
+
+
+def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, op: str) -> None:
+    """Raise `BatchShapeError` for a number or array of numbers in a column of objects (bytes, str, lists, None)."""
+    if is_columnar(value):
+        array = np.asarray(value)
+        raise _unlike(
+            f"{op}: column {name!r} of {item.where()} is {array.dtype}{list(array.shape)}, but that of {other} is a "
+            f"{type(first).__name__}. Convert one of them, or fill in what is missing, by a map before.",
+            name,
+            item,
+            op,
+        )
+
+
+def _unlike(message: str, name: str, item: Item, op: str) -> BatchShapeError:
+    return BatchShapeError(
+        message, op=op, file=item.lease.split.file_of(item.element), element=item.element, column=name
+    )
+
+
+def pad_stack(
+    items: Sequence[Item], op: str, padding: Any, shapes: dict[str, tuple[int | None, ...]] | None
+) -> dict[str, Any]:
     """Return the columns of a batch whose elements are padded at the end of each dimension to a common shape."""
+    names = _columns(items, op)
+    _check_known(shapes or {}, "shapes", names, op)
+    _check_known(padding if isinstance(padding, Mapping) else {}, "padding", names, op)
     columns: dict[str, Any] = {}
-    for name in _columns(items, op):
-        values = [item.value[name] for item in items]
-        if not all(is_columnar(value) for value in values):
+    for name in names:
+        if not is_columnar(items[0].value[name]):
             columns[name] = _stack_column(items, name, op)
             continue
-        arrays = [np.asarray(value) for value in values]
-        columns[name] = _pad(items, name, arrays, (shapes or {}).get(name), _padding(padding, name), op)
+        columns[name] = _pad(items, name, (shapes or {}).get(name), _padding(padding, name), op)
     return columns
 
 
-def _padding(padding: Any, name: str) -> Any:
-    return padding.get(name, 0) if isinstance(padding, dict) else padding
-
-
-def _pad(
-    items: Sequence[Item],
-    name: str,
-    arrays: Sequence[np.ndarray[Any, Any]],
-    fixed: tuple[int | None, ...] | None,
-    padding: Any,
-    op: str,
-) -> np.ndarray[Any, Any]:
-    rank = arrays[0].ndim
-    for item, array in zip(items, arrays, strict=True):
-        if array.ndim != rank:
-            raise BatchShapeError(
-                f"{op}: column {name!r} of {item.where()} has {array.ndim} dimensions, but that of "
-                f"{items[0].where()} has {rank}. Padding cannot add dimensions.",
+def _check_known(asked: Mapping[str, Any], argument: str, names: list[str], op: str) -> None:
+    for name in asked:
+        if name not in names:
+            raise ColumnError(
+                f"{op}: {argument} names the column {name!r}, but the elements have {sorted(names)}.",
                 op=op,
-                file=item.lease.split.path,
-                element=item.element,
                 column=name,
             )
-    longest = [max(array.shape[axis] for array in arrays) for axis in range(rank)]
-    wanted = tuple(w if w is not None else longest[axis] for axis, w in enumerate(fixed or (None,) * rank))
-    out = np.full((len(arrays), *wanted), padding, np.result_type(*arrays))
+
+
+def _padding(padding: Any, name: str) -> Any:
+    return padding.get(name, 0) if isinstance(padding, Mapping) else padding
+
+
+def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None, padding: Any, op: str) -> Array:
+    first = np.asarray(items[0].value[name])
+    arrays = [_same_rank(name, item, first, items[0].where(), op) for item in items]
+    if fixed is not None and len(fixed) != first.ndim:
+        raise PlanError(
+            f"{op}: shapes gives {len(fixed)} dimensions for column {name!r}, but {items[0].where()} has {first.ndim}."
+        )
+    longest = [max(array.shape[axis] for array in arrays) for axis in range(first.ndim)]
+    wanted = tuple(w if w is not None else longest[axis] for axis, w in enumerate(fixed or (None,) * first.ndim))
+    out = np.full((len(arrays), *wanted), _fill_value(padding, first.dtype, name, op), first.dtype)
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
         if any(have > want for have, want in zip(array.shape, wanted, strict=True)):
-            raise BatchShapeError(
+            raise _unlike(
                 f"{op}: column {name!r} of {item.where()} has shape {list(array.shape)}, longer than the padded shape "
                 f"{list(wanted)}. Enlarge shapes={{...}} or cut the element.",
-                op=op,
-                file=item.lease.split.path,
-                element=item.element,
-                column=name,
+                name,
+                item,
+                op,
             )
         out[row][tuple(slice(0, have) for have in array.shape)] = array
     return out
 
 
+def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Array:
+    value = item.value[name]
+    array = np.asarray(value)
+    if not is_columnar(value) or array.dtype != first.dtype:
+        return checked_array(name, value, first.shape, first.dtype, item, other, op)
+    if array.ndim != first.ndim:
+        raise _unlike(
+            f"{op}: column {name!r} of {item.where()} has {array.ndim} dimensions, but that of {other} has "
+            f"{first.ndim}. Padding cannot add dimensions.",
+            name,
+            item,
+            op,
+        )
+    return array
+
+
+def _fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
+    """Return the padding as a value of the column's dtype; raises PlanError where it would become another value."""
+    try:
+        with np.errstate(invalid="ignore"):
+            value = np.asarray(padding).astype(dtype)
+        kept = dtype.kind not in "biu" or bool(value == padding)
+    except (TypeError, ValueError, OverflowError):
+        kept = False
+    if not kept:
+        raise PlanError(f"{op}: padding {padding!r} is no value of column {name!r}, whose dtype is {dtype}.")
+    return value
+
+
 def length_of(item: Item, length: Any, op: str) -> int:
-    """Return an element's length for bucketing: a function of it, or the first dimension of a column."""
+    """Return an element's length for bucketing: a function of it, or the first dimension of a column.
+
+    Raises OpError if the function does, or the column has no dimension.
+    """
     if callable(length):
-        return int(length(item.value))
+        try:
+            return int(length(item.value))
+        except Exception as error:
+            raise op_error(op, item, error) from error
     if length not in item.value:
         raise ColumnError(
             f"{op}: there is no column {length!r} in {item.where()}; there are {sorted(item.value)}.",
             op=op,
             column=length,
         )
-    return len(item.value[length])
+    try:
+        return len(item.value[length])
+    except TypeError as error:
+        raise OpError(
+            f"{op}: column {length!r} of {item.where()} is a {type(item.value[length]).__name__} and has no length. If "
+            f"it is the length, pass length=lambda element: element[{length!r}].",
+            op=op,
+            file=item.lease.split.file_of(item.element),
+            element=item.element,
+            column=length,
+        ) from error

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.contract import OnError
+from pecan_ray.engines.python.chain import set_aside
+from pecan_ray.engines.python.items import Item, Loose, copied, has_rows, leading
 from pecan_ray.engines.python.stack import length_of, pad_stack, stack
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.sampling.randomness import generator, random_key
 
@@ -42,7 +46,16 @@ def mapped(items: Items, run: Chainlike, pool: Executor | None, window: int) -> 
 def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> Item:
     parts = [part for item in items for part in item.parts]
     first = items[0]
-    return Item(columns, parts, first.lease, first.element, len(items), [item.parts for item in items], partial)
+    return Item(
+        columns,
+        parts,
+        first.lease,
+        first.element,
+        first.output,
+        rows=len(items),
+        members=[item.without_value() for item in items],
+        partial=partial,
+    )
 
 
 def batched(items: Items, op: Batch) -> Items:
@@ -69,12 +82,16 @@ def padded(items: Items, op: PaddedBatch) -> Items:
         yield _joined(rows, pad_stack(rows, op.name, op.padding, op.shapes), True)
 
 
-def bucketed(items: Items, op: BucketByLength) -> Items:
+def bucketed(items: Items, op: BucketByLength, on_error: OnError, loose: Loose) -> Items:
     """Collect items by length; each bucket yields a padded batch whenever it is full."""
     buckets: list[list[Item]] = [[] for _ in op.sizes]
     for item in items:
-        length = length_of(item, op.length, op.name)
-        place = next((i for i, bound in enumerate(op.boundaries) if length < bound), len(op.boundaries))
+        try:
+            length = length_of(item, op.length, op.name)
+        except ElementError as error:
+            set_aside(item, error, on_error, loose, item.value if on_error == "quarantine" else None)
+            continue
+        place = bisect_right(op.boundaries, length)
         buckets[place].append(item)
         if len(buckets[place]) == op.sizes[place]:
             rows, buckets[place] = buckets[place], []
@@ -93,32 +110,53 @@ def without_remainder(items: Items, loose: Loose) -> Items:
             yield item
 
 
-def unbatched(items: Items) -> Items:
-    """Yield the rows of each batch; each row keeps the positions that it was made of."""
+def unbatched(items: Items, op: str) -> Items:
+    """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
+
+    Where a map has changed the number of rows, the last row carries the positions of all.
+    """
     for item in items:
-        rows = len(next(iter(item.value.values()))) if item.value else 0
-        exact = item.row_parts is not None and len(item.row_parts) == rows
+        rows = leading(item.value)
+        _check_rows(item, rows, op)
+        members = item.members if item.members is not None and len(item.members) == rows else None
         for row in range(rows):
             value = {name: column[row] for name, column in item.value.items()}
-            if exact and item.row_parts is not None:
-                parts = item.row_parts[row]
+            if members is not None:
+                yield replace(members[row], value=value)
             else:
                 parts = item.parts if row == rows - 1 else []
-            yield Item(value, parts, item.lease, item.element)
+                yield Item(value, parts, item.lease, item.element, item.output + row)
 
 
-def shuffled(items: Items, buffer: int, seed: int, epoch: int, name: str) -> Items:
-    """Draw at random from a buffer that is kept full."""
-    rng = generator(random_key(seed, epoch, 0, 0, 0, 0, 0, name))
+def _check_rows(item: Item, rows: int, op: str) -> None:
+    for name, column in item.value.items():
+        if not has_rows(column) or len(column) != rows:
+            found = f"{len(column)} rows" if has_rows(column) else f"no rows (it is a {type(column).__name__})"
+            raise BatchShapeError(
+                f"{op}: column {name!r} of the batch that begins with {item.where()} has {found}, but others have "
+                f"{rows}. A map behind batch must keep one row per element in every column.",
+                op=op,
+                file=item.lease.split.file_of(item.element),
+                element=item.element,
+                column=name,
+            )
+
+
+def shuffled(items: Items, buffer: int, seed: int, name: str) -> Items:
+    """Draw at random from a buffer that is kept full; each epoch draws differently."""
+    rng: np.random.Generator | None = None
     held: list[Item] = []
     for item in items:
+        if rng is None:
+            rng = generator(random_key(seed, item.lease.epoch, 0, 0, 0, 0, 0, name))
         held.append(item)
         if len(held) >= buffer:
             place = int(rng.integers(len(held)))
             held[place], held[-1] = held[-1], held[place]
             yield held.pop()
-    for place in rng.permutation(len(held)):
-        yield held[int(place)]
+    if rng is not None:
+        for number in rng.permutation(len(held)):
+            yield held[int(number)]
 
 
 def skipped(items: Items, count: int, loose: Loose) -> Items:
@@ -128,19 +166,38 @@ def skipped(items: Items, count: int, loose: Loose) -> Items:
     yield from items
 
 
-def repeated(make: Callable[[], Items], count: int | None) -> Items:
-    """Pass over the items several times; positions count as delivered with the last pass."""
-    for number in itertools.count() if count is None else range(count):
-        last = count is not None and number == count - 1
-        empty = True
-        for item in make():
-            empty = False
-            if not last:
-                item.parts = []
-                item.row_parts = None
-            yield item
-        if empty:
-            return
+def repeated(items: Items, count: int | None) -> Items:
+    """Pass over the items several times; positions count as delivered with the last pass.
+
+    The first pass keeps the items for the others, in which functions are given other random numbers.
+    """
+    if count == 1:
+        yield from items
+        return
+    kept: list[Item] = []
+    for item in items:
+        kept.append(item)
+        yield _again(item, item.lease.repetition, delivered=False)
+    passes = 1 + max((item.lease.repetition for item in kept), default=0)
+    numbers = itertools.count(1) if count is None else iter(range(1, count))
+    for number in numbers if kept else ():
+        for item in kept:
+            repetition = number * passes + item.lease.repetition
+            yield _again(item, repetition, delivered=count is not None and number == count - 1)
+
+
+def _again(item: Item, repetition: int, *, delivered: bool) -> Item:
+    """Return a copy of an item for one pass: functions may write into its arrays."""
+    members = item.members
+    if members is not None:
+        members = [_again(member, repetition, delivered=delivered) for member in members]
+    return replace(
+        item,
+        value=None if item.value is None else copied(item.value),
+        parts=item.parts if delivered else [],
+        lease=replace(item.lease, repetition=repetition),
+        members=members,
+    )
 
 
 def zipped(branches: Sequence[Items]) -> Items:
@@ -155,18 +212,24 @@ def zipped(branches: Sequence[Items]) -> Items:
                 )
             value.update(item.value)
         parts = [part for item in items for part in item.parts]
-        yield Item(value, parts, items[0].lease, items[0].element, items[0].rows)
+        yield Item(value, parts, items[0].lease, items[0].element, items[0].output, rows=items[0].rows)
 
 
-def mixed(branches: Sequence[Items], weights: Sequence[float], seed: int, epoch: int, stop_first: bool) -> Items:
-    """Draw from the branches at random, in proportion to their weights."""
+def mixed(branches: Sequence[Items], weights: Sequence[float], seed: int, stop_first: bool) -> Items:
+    """Draw from the branches at random, in proportion to their weights; each epoch draws differently."""
+    firsts = [next(branch, None) for branch in branches]
+    epoch = next((item.lease.epoch for item in firsts if item is not None), 0)
+    streams = [
+        branch if item is None else itertools.chain([item], branch)
+        for item, branch in zip(firsts, branches, strict=True)
+    ]
     rng = generator(random_key(seed, epoch, 0, 0, 0, 0, 0, "mix"))
-    alive = list(range(len(branches)))
+    alive = list(range(len(streams)))
     shares = np.asarray(weights, float)
     while alive:
         current = shares[alive] / shares[alive].sum()
         place = alive[int(rng.choice(len(alive), p=current))]
-        item = next(branches[place], None)
+        item = next(streams[place], None)
         if item is not None:
             yield item
         elif stop_first:

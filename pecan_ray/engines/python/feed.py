@@ -1,0 +1,107 @@
+"""Feeding the pool: elements go to threads in chunks, and batches come back, as many of each as are wanted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Executor
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.fill import Filler
+from pecan_ray.engines.python.items import Item
+
+CHUNK_S = 0.001
+"""Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
+MOST_PER_CHUNK = 256
+MOST_READY = 8
+"""Reading pauses while so many finished batches wait: those without arrays take no slot that would bound them."""
+
+
+class Feeder:
+    """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken."""
+
+    def __init__(self, pool: Executor, threads: int, chain: Chain) -> None:
+        self._pool, self._chain = pool, chain
+        self._most = 2 * threads + 2
+        self._changed = threading.Condition()
+        self._in_progress = 0
+        """Chunks that were handed out and are not placed."""
+        self._working = 0
+        """Threads at work, on their own chunk or on elements that others have left in line."""
+        self._ready: deque[Produced | BaseException | None] = deque()
+        self._stopped = False
+        self._per_element_s = CHUNK_S
+
+    def feed(self, items: Iterator[Item], filler: Filler) -> None:
+        """Read all items and hand them out; ends with None, or with the error that stopped it."""
+        try:
+            number = 0
+            chunk: list[Item] = []
+            for item in items:
+                chunk.append(item)
+                if len(chunk) >= min(MOST_PER_CHUNK, CHUNK_S / max(self._per_element_s, 1e-9)):
+                    self._submit(number, chunk, filler)
+                    number, chunk = number + 1, []
+                if self._stopped:
+                    return
+            if chunk:
+                self._submit(number, chunk, filler)
+            with self._changed:
+                self._changed.wait_for(lambda: not self._working or self._stopped)
+            self.put(None)
+        except BaseException as error:
+            self.put(error)
+
+    def _submit(self, number: int, chunk: list[Item], filler: Filler) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (self._in_progress < self._most and len(self._ready) < MOST_READY) or self._stopped
+            )
+            if self._stopped:
+                return
+            self._in_progress += 1
+            self._working += 1
+        self._pool.submit(self._work, number, chunk, filler)
+
+    def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
+        placed = 0
+        try:
+            if not self._stopped:
+                began = time.perf_counter()
+                done = [made for item in chunk for made in self._chain.run(item)]
+                spent = (time.perf_counter() - began) / len(chunk)
+                self._per_element_s += 0.2 * (spent - self._per_element_s)
+                placed = filler.place(number, done)
+        except BaseException as error:
+            self._stopped = True
+            self.put(error)
+        finally:
+            with self._changed:
+                self._in_progress -= placed
+                self._working -= 1
+                self._changed.notify_all()
+
+    def put(self, result: Produced | BaseException | None) -> None:
+        """Add a finished batch, an error, or None for the end."""
+        with self._changed:
+            self._ready.append(result)
+            self._changed.notify_all()
+
+    def get(self) -> Produced | None:
+        """Wait for the next finished batch; None at the end.  Raises the error that stopped the work."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ready)
+            result = self._ready.popleft()
+            self._changed.notify_all()
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+    def stop(self) -> None:
+        """Let nothing new begin, and wake the reader."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()

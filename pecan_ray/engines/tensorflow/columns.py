@@ -1,0 +1,18 @@
+"""Tensors as the NumPy columns of a batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+
+def as_column(value: Any) -> Any:
+    """Return a tensor as a NumPy array without a copy; strings as objects, ragged tensors as an object per row."""
+    if isinstance(value, tf.RaggedTensor):
+        column = np.empty(int(value.nrows()), object)
+        column[:] = [as_column(row) for row in value]
+        return column
+    array = np.asarray(value)
+    return array.item() if array.dtype.hasobject and array.ndim == 0 else array

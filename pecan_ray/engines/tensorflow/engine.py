@@ -1,0 +1,139 @@
+"""The tensorflow engine: leases in, batches out, by one tf.data graph per stretch."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.python.items import Loose, Part, merge
+from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.tensorflow import culprit, meta
+from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.engines.tensorflow.feed import Feed, Signature
+from pecan_ray.engines.tensorflow.graph import Graph
+from pecan_ray.engines.tensorflow.native import run_native
+from pecan_ray.engines.whole import ending_with_the_last_batch
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import Batch, ElementOp, PaddedBatch, Plan
+from pecan_ray.plan.shape import last_batching, plan_shape
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources.tf_data import TfDataSource
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What is under way: one feed per source, and the positions that yield nothing."""
+
+    feeds: list[Feed]
+    loose: Loose
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the leases that were taken."""
+        return max((feed.epoch for feed in self.feeds), default=0)
+
+    def came_out(self, parts: list[Part]) -> None:
+        """Note that positions have left the graph."""
+        for part in parts:
+            self.feeds[part[0][0]].outstanding.remove([part])
+
+    def raise_source_error(self) -> None:
+        """Raise what went wrong while reading: inside of the graph it only ended the stream."""
+        for feed in self.feeds:
+            if feed.error is not None:
+                raise feed.error
+
+
+class TensorFlowEngine:
+    """Runs a plan as a tf.data graph; one stretch at a time."""
+
+    def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
+        for op in plan.all_ops():
+            if isinstance(op, ElementOp) and op.processes:
+                raise PlanError(f'{op.name}: processes=True needs engine="python"; graphs do not hold the GIL.')
+        self._plan, self._sources, self._options, self._slots = plan, sources, options, slots
+        self._serial = plan_shape(plan).serial
+        last = last_batching(plan)
+        self._batched = last is not None
+        self._size = last.size if isinstance(last, (Batch, PaddedBatch)) else 0
+        self._graph = Graph(plan, options, self._note_dropped)
+        self._signatures: dict[int, Signature | None] = {}
+        self._stretch = Stretch([], Loose())
+
+    def batches(self, leases: Leases) -> Generator[Produced, None, None]:
+        """Yield the batches of one stretch."""
+        head = self._plan.head
+        if isinstance(head, TfDataSource) and not self._plan.ops:
+            yield from run_native(head, leases, self._options, self._slots)
+            return
+        loose = Loose()
+        feeds = [
+            Feed(branch, source, leases, loose, self._options, self._signatures.get(branch))
+            for branch, source in enumerate(self._sources)
+        ]
+        self._stretch = Stretch(feeds, loose)
+        produced = self._run(self._stretch)
+        yield from ending_with_the_last_batch(produced) if self._serial else produced
+
+    def _run(self, stretch: Stretch) -> Generator[Produced, None, None]:
+        # A worker never computes on an accelerator: it belongs to the trainer.
+        with tf.device("/CPU:0"):
+            for branch, feed in enumerate(stretch.feeds):
+                self._signatures[branch] = feed.open()
+            data = self._graph.dataset(stretch.feeds, stretch.epoch)
+            iterator = iter(() if data is None else data)
+        while True:
+            try:
+                columns, row = next(iterator)
+            except StopIteration:
+                break
+            except tf.errors.OpError as error:
+                stretch.raise_source_error()
+                raise culprit.explain(error, self._plan, stretch.feeds, self._options.seed) from error
+            yield self._produced(columns, meta.as_rows(row), stretch)
+        stretch.raise_source_error()
+        self._account_for_the_rest(stretch)
+        parts, bad = stretch.loose.take()
+        if parts or bad:
+            yield Produced({}, merge(parts), 0, stretch.epoch, partial=True, bad=bad)
+
+    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: Stretch) -> Produced:
+        parts: list[Part] = []
+        if not self._serial:
+            parts = meta.parts_of(row)
+            stretch.came_out(parts)
+        loose, bad = stretch.loose.take()
+        rows = len(row) if row.ndim == 2 else 1
+        size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
+        arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
+        return Produced(
+            arrays, merge(parts + loose), rows, stretch.epoch, self._batched and rows < size, slot=slot, bad=bad
+        )
+
+    def _note_dropped(self, rows: Any) -> None:
+        """Note what a filter has dropped; called from inside of the graph."""
+        parts = meta.parts_of(np.asarray(rows))
+        self._stretch.came_out(parts)
+        self._stretch.loose.add(parts)
+
+    def _account_for_the_rest(self, stretch: Stretch) -> None:
+        """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders."""
+        for branch, feed in enumerate(stretch.feeds):
+            if self._serial:
+                stretch.loose.add(feed.everything())
+                continue
+            for part in feed.outstanding.parts():
+                stretch.loose.add([part])
+                if self._options.on_error != "raise":
+                    keep = self._options.on_error == "quarantine"
+                    for one in culprit.find_bad(part, self._plan, feed, branch, self._options.seed, keep):
+                        stretch.loose.add([], one)
+
+    def close(self) -> None:
+        """Forget the last stretch; graphs end with their iterators."""
+        self._stretch = Stretch([], Loose())

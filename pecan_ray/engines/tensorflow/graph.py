@@ -1,0 +1,336 @@
+"""From a plan to a tf.data graph whose elements are (columns, row); see `meta` for the row."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.python.chain import wants_rng
+from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
+from pecan_ray.plan.operators import (
+    Batch,
+    BucketByLength,
+    ElementOp,
+    Filter,
+    FlatMap,
+    Join,
+    Map,
+    Op,
+    PaddedBatch,
+    Plan,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Skip,
+    Take,
+    Unbatch,
+)
+from pecan_ray.plan.shape import last_batching, plan_shape
+from pecan_ray.sampling.randomness import random_key
+
+logger = logging.getLogger(__name__)
+
+Tensor = Any
+Columns = dict[str, Any]
+Data = Any
+"""A tf.data.Dataset."""
+
+
+class Graph:
+    """Builds the graphs of one plan; functions are traced once, so that a later stretch begins at once."""
+
+    def __init__(self, plan: Plan, options: EngineOptions, dropped: Callable[[Any], None]) -> None:
+        self._plan, self._options, self._dropped = plan, options, dropped
+        self._serial = plan_shape(plan).serial
+        self._last = last_batching(plan)
+        self._deterministic = options.order == "strict"
+        self._traced: dict[tuple[str, ...], Any] = {}
+        self._epoch = 0
+
+    def dataset(self, feeds: Sequence[Feed], epoch: int) -> Data | None:
+        """Return the graph of one stretch, or None if it has no elements."""
+        self._epoch = epoch
+        data = self._of_plan(self._plan, iter(feeds))
+        if data is None:
+            return None
+        options = tf.data.Options()
+        options.threading.private_threadpool_size = self._options.threads + len(feeds) + 1
+        options.threading.max_intra_op_parallelism = 1
+        options.autotune.cpu_budget = self._options.threads
+        options.deterministic = self._deterministic
+        return data.prefetch(tf.data.AUTOTUNE).with_options(options)
+
+    def _of_plan(self, plan: Plan, feeds: Iterator[Feed]) -> Data | None:
+        if isinstance(plan.head, Join):
+            branches = [self._of_plan(branch, feeds) for branch in plan.head.inputs]
+            data = self._joined(plan.head, branches)
+        else:
+            feed = next(feeds)
+            data = None if feed.signature is None else feed.dataset()
+        todo = list(plan.ops)
+        while todo and data is not None:
+            maps = [op for op in itertools.takewhile(lambda op: isinstance(op, Map), todo) if isinstance(op, Map)]
+            if maps:
+                data = self._mapped(data, maps)
+                todo = todo[len(maps) :]
+                continue
+            data = self._stage(todo.pop(0), data)
+        return data
+
+    def _joined(self, join: Join, branches: list[Data | None]) -> Data | None:
+        there = [data for data in branches if data is not None]
+        if not there or (join.kind == "zip" and len(there) < len(branches)):
+            return None
+        try:
+            if join.kind == "zip":
+                return tf.data.Dataset.zip(*there).map(tf.autograph.experimental.do_not_convert(_merged))
+            if join.kind == "mix":
+                weights = [w for w, data in zip(join.weights, branches, strict=True) if data is not None]
+                shares = [weight / sum(weights) for weight in weights]
+                first = join.stop == "first"
+                return tf.data.Dataset.sample_from_datasets(
+                    there, shares, self._seed("mix"), stop_on_empty_dataset=first
+                )
+            return there[0] if len(there) == 1 else _concatenated(there)
+        except TypeError as error:
+            raise PlanError(f"{join.kind}: the pipelines yield different columns or dtypes: {error}") from error
+
+    def _stage(self, op: Op, data: Data) -> Data:
+        if isinstance(op, Filter):
+            return self._filtered(data, op)
+        if isinstance(op, FlatMap):
+            return self._spread(data, op)
+        if isinstance(op, Batch):
+            drop = op.drop_remainder and op is not self._last
+            return data.batch(
+                op.size, drop_remainder=drop, num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic
+            )
+        if isinstance(op, (PaddedBatch, BucketByLength)):
+            return self._padded(data, op)
+        if isinstance(op, Unbatch):
+            return data.unbatch()
+        if isinstance(op, Shuffle):
+            seed = self._seed(op.name) if op.seed is None else op.seed + self._epoch
+            return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
+        if isinstance(op, Take):
+            return data.take(op.count)
+        if isinstance(op, Skip):
+            return data.skip(op.count)
+        if isinstance(op, Repeat):
+            return data.cache().repeat(op.count) if self._serial else data
+        if isinstance(op, Prefetch):
+            return data.prefetch(op.count)
+        raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
+
+    def _seed(self, name: str) -> int:
+        return random_key(self._options.seed, self._epoch, 0, 0, 0, 0, 0, name)[0] >> 1
+
+    # --- element operators ---------------------------------------------------------------------------------
+
+    def _parallel(self, data: Data, names: tuple[str, ...], run: Callable[..., Any]) -> Data:
+        if names not in self._traced:
+            self._traced[names] = tf.function(run, autograph=False)
+        data = data.map(self._traced[names], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
+        return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
+
+    def _mapped(self, data: Data, ops: list[Map]) -> Data:
+        """Run consecutive maps as one function: one hand-over between threads for all of them."""
+
+        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+            for op in ops:
+                columns = apply_map(op, columns, row)
+            return columns, row
+
+        return self._parallel(data, tuple(op.name for op in ops), run)
+
+    def _filtered(self, data: Data, op: Filter) -> Data:
+        """Decide in parallel, then drop; what is dropped is noted."""
+
+        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor, Tensor]:
+            keep = tf.reshape(tf.cast(call(op, columns, row), tf.bool), [])
+            return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
+
+        data = self._parallel(data, (op.name,), run).filter(lambda columns, row, keep: keep)
+        return data.map(lambda columns, row, keep: (columns, row))
+
+    def _note_dropped(self, row: Tensor) -> Tensor:
+        def note(rows: Any) -> Any:
+            self._dropped(rows)
+            return np.False_
+
+        return tf.reshape(tf.numpy_function(note, [row], tf.bool), [])
+
+    def _spread(self, data: Data, op: FlatMap) -> Data:
+        """Give each output of an element a row of its own; those that were delivered before are dropped."""
+
+        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+            outputs = apply_flat_map(op, columns, row)
+            count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
+            rows = _rows_of_outputs(row, count)
+            return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
+
+        spread = self._parallel(data, (op.name,), run).flat_map(
+            lambda columns, rows: tf.data.Dataset.from_tensor_slices((columns, rows))
+        )
+        return spread.filter(
+            lambda columns, row: tf.logical_and(row[meta.BEGIN] < row[meta.HIGH], row[meta.END] > row[meta.LOW])
+        )
+
+    def _without(self, row: Tensor, rows: Tensor) -> Tensor:
+        with tf.control_dependencies([self._note_dropped(row)]):
+            return tf.identity(rows)
+
+    # --- batches of unequal elements -----------------------------------------------------------------------
+
+    def _padded(self, data: Data, op: PaddedBatch | BucketByLength) -> Data:
+        columns, row = data.element_spec
+        shapes = {name: _padded_shape(op, name, spec) for name, spec in columns.items()}
+        padding = {name: _padding(op, name, spec) for name, spec in columns.items()}
+        drop = op.drop_remainder and op is not self._last
+        if isinstance(op, PaddedBatch):
+            zero = tf.constant(0, tf.int64)
+            return data.padded_batch(op.size, (shapes, row.shape), (padding, zero), drop_remainder=drop)
+        length = op.length
+
+        def measured(columns: Columns, row: Tensor) -> Tensor:
+            if callable(length):
+                return tf.cast(length(columns), tf.int32)
+            return tf.shape(_column(op.name, columns, length))[0]
+
+        def sized(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+            place = tf.reduce_sum(tf.cast(measured(columns, row) >= tf.constant(op.boundaries), tf.int32))
+            size = tf.gather(tf.constant(op.sizes, tf.int64), place)
+            return columns, tf.concat([row[: meta.SIZE], size[tf.newaxis]], 0)
+
+        return data.map(sized).bucket_by_sequence_length(
+            measured,
+            bucket_boundaries=list(op.boundaries),
+            bucket_batch_sizes=list(op.sizes),
+            padded_shapes=(shapes, row.shape),
+            padding_values=(padding, tf.constant(0, tf.int64)),
+            drop_remainder=drop,
+        )
+
+
+def call(op: ElementOp, columns: Columns, row: Tensor) -> Any:
+    """Call an operator's function, in a graph or eagerly, on one element or batch."""
+    argument = columns if op.on is None else _column(op.name, columns, op.on)
+    fn = op.fn if tf.executing_eagerly() else _with_control_flow(op.fn)
+    try:
+        if wants_rng(op.fn):
+            first = row if row.shape.rank == 1 else row[0]
+            seed = tf.bitwise.bitwise_xor(
+                first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64)
+            )
+            return fn(argument, rng=seed)
+        return fn(argument)
+    except PecanError:
+        raise
+    except Exception as error:
+        if tf.executing_eagerly():
+            raise
+        raise OpError(
+            f"{op.name} cannot be compiled into a TensorFlow graph: {type(error).__name__}: {error}\nThe tensorflow "
+            'engine calls it once with symbolic tensors; use TensorFlow operations in it, or engine="python".',
+            op=op.name,
+        ) from error
+
+
+def _with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose ifs and loops over tensors become graph operations, where its source is at hand."""
+    if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
+        return fn
+    try:
+        converted: Callable[..., Any] = tf.autograph.to_graph(fn)
+    except Exception as error:  # the conversion runs the function's source anew, which can fail in any way
+        logger.info("AutoGraph cannot convert %s, which is traced as it is: %s", fn.__name__, error)
+        return fn
+    return converted
+
+
+def apply_map(op: Map, columns: Columns, row: Tensor) -> Columns:
+    """Return the columns after a map."""
+    result = call(op, columns, row)
+    if op.on is not None:
+        return {**columns, op.on: result}
+    if not isinstance(result, dict):
+        raise _wrong_type(op, result, "a dict from column name to tensor")
+    return result
+
+
+def apply_flat_map(op: FlatMap, columns: Columns, row: Tensor) -> Columns:
+    """Return the columns of all outputs, with a leading dimension."""
+    result = call(op, columns, row)
+    if op.on is not None:
+        result = tf.convert_to_tensor(result)
+        count = tf.shape(result)[0]
+        rest = {name: tf.repeat(value[tf.newaxis], count, axis=0) for name, value in columns.items() if name != op.on}
+        return {**rest, op.on: result}
+    if not isinstance(result, dict) or not result:
+        raise _wrong_type(op, result, "a dict of tensors whose first dimension counts the outputs")
+    return {name: tf.convert_to_tensor(value) for name, value in result.items()}
+
+
+def _rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
+    """Share an element's positions among its outputs; the last one takes what is left."""
+    number = tf.range(count)
+    step = (row[meta.END] - row[meta.BEGIN]) // tf.maximum(count, 1)
+    begin = row[meta.BEGIN] + number * step
+    end = tf.where(number == count - 1, row[meta.END], begin + step)
+    keys = tf.random.stateless_uniform([count, 2], row[meta.KEY : meta.KEY_HIGH + 1], None, None, tf.int64)
+    same = tf.repeat(row[tf.newaxis], count, axis=0)
+    columns = [same[:, : meta.BEGIN], begin[:, tf.newaxis], end[:, tf.newaxis]]
+    columns += [same[:, meta.LOW : meta.HIGH + 1], keys, same[:, meta.SIZE :]]
+    return tf.ensure_shape(tf.concat(columns, axis=1), [None, meta.WIDTH])
+
+
+def _column(op: str, columns: Columns, name: str) -> Tensor:
+    if name not in columns:
+        raise ColumnError(f"{op}: there is no column {name!r}; there are {sorted(columns)}.", op=op, column=name)
+    return columns[name]
+
+
+def _merged(*branches: tuple[Columns, Tensor]) -> tuple[Columns, Tensor]:
+    columns: Columns = {}
+    for branch, _ in branches:
+        clash = sorted(columns.keys() & branch.keys())
+        if clash:
+            raise PlanError(f"zip: both sides have the column {clash[0]!r}. Rename it on one side by a map before zip.")
+        columns.update(branch)
+    return columns, branches[0][1]
+
+
+def _concatenated(branches: list[Data]) -> Data:
+    data = branches[0]
+    for branch in branches[1:]:
+        data = data.concatenate(branch)
+    return data
+
+
+def _padded_shape(op: PaddedBatch | BucketByLength, name: str, spec: Any) -> Any:
+    fixed = (op.shapes or {}).get(name) if isinstance(op, PaddedBatch) else None
+    return tf.TensorShape(fixed) if fixed is not None else tf.TensorShape([None] * spec.shape.rank)
+
+
+def _padding(op: PaddedBatch | BucketByLength, name: str, spec: Any) -> Tensor:
+    value = op.padding.get(name, 0) if isinstance(op.padding, dict) else op.padding
+    if spec.dtype == tf.string:
+        value = value if isinstance(value, (str, bytes)) else ""
+    return tf.constant(value, spec.dtype)
+
+
+def _wrong_type(op: ElementOp, result: Any, wanted: str) -> OutputTypeError:
+    return OutputTypeError(
+        f"{op.name} returned {type(result).__name__}, but it must return {wanted}. To change one column by a function "
+        'of its value, pass on="column".',
+        op=op.name,
+    )

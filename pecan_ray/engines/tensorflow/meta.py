@@ -1,0 +1,56 @@
+"""The hidden row that travels beside each element through the graph: its positions and its random key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.engines.python.items import Part
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease
+from pecan_ray.sampling.randomness import random_key
+
+BRANCH, REPETITION, SPLIT, ELEMENT, BEGIN, END, LOW, HIGH, KEY, KEY_HIGH, SIZE = range(11)
+"""Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked
+for, [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0."""
+WIDTH = 11
+OUTPUTS = 1 << OUTPUT_BITS
+
+Rows = npt.NDArray[np.int64]
+
+
+def rows_of(lease: Lease, element: int, parts: list[Part], seed: int) -> list[list[int]]:
+    """Return one row for each interval of an element's outputs that is asked for."""
+    branch, repetition, split = lease.key
+    key = [_signed(word) for word in random_key(seed, lease.epoch, repetition, branch, split, element, 0, "")]
+    base = element << OUTPUT_BITS
+    return [
+        [branch, repetition, split, element, 0, OUTPUTS, start - base, stop - base, *key, 0] for _, start, stop in parts
+    ]
+
+
+def parts_of(rows: Rows) -> list[Part]:
+    """Return the positions that rows stand for."""
+    found = []
+    for row in rows.reshape(-1, WIDTH).tolist():
+        base = row[ELEMENT] << OUTPUT_BITS
+        key = (row[BRANCH], row[REPETITION], row[SPLIT])
+        found.append((key, base + max(row[BEGIN], row[LOW]), base + min(row[END], row[HIGH])))
+    return found
+
+
+def op_key(name: str) -> tuple[int, int]:
+    """Return what an operator's name adds to an element's key."""
+    first, second = random_key(0, 0, 0, 0, 0, 0, 0, name)
+    return _signed(first), _signed(second)
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
+
+def as_rows(value: Any) -> Rows:
+    """Return what came out of a graph as an array of rows."""
+    rows: Rows = np.asarray(value, np.int64)
+    return rows

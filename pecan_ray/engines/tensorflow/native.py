@@ -1,0 +1,70 @@
+"""A user's own tf.data pipeline with nothing behind it: iterated as it is, no Python between its elements."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import tensorflow as tf
+
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.errors import OpError
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sources.tf_data import TfDataSource
+
+
+def run_native(
+    source: TfDataSource, leases: Leases, options: EngineOptions, slots: Slots
+) -> Generator[Produced, None, None]:
+    """Yield each element of each shard as it comes out of the user's graph."""
+    while (lease := leases.take()) is not None:
+        yield from _shard(source, lease, leases, options, slots)
+
+
+def _shard(
+    source: TfDataSource, lease: Lease, leases: Leases, options: EngineOptions, slots: Slots
+) -> Generator[Produced, None, None]:
+    number = lease.spans[0][0] >> OUTPUT_BITS
+    stop = lease.spans[-1][1]
+    with tf.device("/CPU:0"):
+        iterator = iter(source.dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE))
+    while number << OUTPUT_BITS < stop:
+        begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
+        parts = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
+        try:
+            columns = next(iterator)
+        except StopIteration:
+            if stop == END:
+                leases.ended(lease, number)
+            return
+        except tf.errors.OpError as error:
+            yield _failed(source, lease, number, parts, error, options)
+        else:
+            if parts:
+                yield _produced(columns, lease, parts, slots)
+        number += 1
+
+
+def _produced(columns: dict[str, Any], lease: Lease, parts: list[tuple[int, int]], slots: Slots) -> Produced:
+    arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, slots)
+    return Produced(arrays, {lease.key: parts}, 1, lease.epoch, slot=slot)
+
+
+def _failed(
+    source: TfDataSource,
+    lease: Lease,
+    number: int,
+    parts: list[tuple[int, int]],
+    error: Exception,
+    options: EngineOptions,
+) -> Produced:
+    """Raise what an element's graph raised, or return the positions that it stands for as bad."""
+    name = getattr(source.make_dataset, "__name__", "dataset")
+    where = lease.split.where(number)
+    text = f"{name} failed on {where}: {type(error).__name__}: {error}"
+    if options.on_error == "raise":
+        raise OpError(text, op=name, file=lease.split.path, element=number) from error
+    bad = [BadElement(name, where, f"{type(error).__name__}: {error}")]
+    return Produced({}, {lease.key: parts}, 0, lease.epoch, partial=True, bad=bad)

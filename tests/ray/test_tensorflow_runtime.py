@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+import tensorflow as tf
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from tests.ray.conftest import living_actors
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 3000
+
+
+def slow(i: Any, rng: Any) -> Any:
+    """Compute for about a millisecond."""
+    noise = tf.random.stateless_normal([200, 200], rng)
+    return i + tf.cast(0 * tf.reduce_sum(tf.matmul(noise, noise)), i.dtype)
+
+
+def test_a_graph_on_two_workers_survives_the_loss_of_one() -> None:
+    source = pecan.sources.Arrays(i=np.arange(ROWS))
+    pipe = pecan.PecanPipeline(source, name="graph", engine="tensorflow").map(slow, on="i").shuffle(64).batch(16)
+    seen: Counter[int] = Counter()
+    killed = False
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+        for step, batch in enumerate(it):
+            seen.update(int(i) for i in batch["i"])
+            if step == 20:
+                name = next(name for name in living_actors() if ":local-" in name)
+                os.kill(ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1], signal.SIGKILL)
+                killed = True
+        report = it.report()
+    assert killed and report.workers_lost == 1
+    assert seen == Counter(dict.fromkeys(range(ROWS), 2))
+
+
+def shards(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
+
+
+def test_an_existing_tf_data_pipeline_runs_on_workers() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4, name="existing")
+    with pipe.iter_batches(workers=pecan.Workers(local=1), format="tf") as it:
+        batches = list(it)
+    assert all(isinstance(batch["0"], tf.Tensor) for batch in batches)
+    assert sorted(int(i) for batch in batches for i in batch["0"]) == list(range(100))
+
+
+def checked(i: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_less(i, tf.constant(50, i.dtype), message="too large")]):
+        return tf.identity(i)
+
+
+def test_an_error_in_a_graph_reaches_the_trainer() -> None:
+    source = pecan.sources.Arrays(i=np.arange(100))
+    pipe = pecan.PecanPipeline(source, name="wrong", engine="tensorflow").map(checked, on="i").batch(4)
+    with pytest.raises(errors.OpError, match=r"checked failed on element \d of split \d+.*too large"):
+        list(pipe.iter_batches())

@@ -1,0 +1,319 @@
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sampling.spans import Spans
+
+ROWS = 100
+
+
+def numbers(rows: int = ROWS, **columns: Any) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=7, **columns)
+    return pecan.PecanPipeline(source, name="numbers", engine="tensorflow")
+
+
+def run(pipe: pecan.PecanPipeline, leases: Any = None, **options: Any) -> list[Produced]:
+    sources = list(pipe.plan.sources())
+    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
+    try:
+        return list(engine.batches(leases or AllLeases(sources, 0, 1)))
+    finally:
+        engine.close()
+
+
+def values(batches: list[Produced], column: str = "i") -> list[Any]:
+    return [value for batch in batches if batch.rows for value in batch.columns[column]]
+
+
+def covered(batches: list[Produced]) -> dict[tuple[int, int, int], Spans]:
+    """Return the positions that all batches stand for; fails if one is in two of them."""
+    found: dict[tuple[int, int, int], Spans] = {}
+    for batch in batches:
+        for key, intervals in batch.spans.items():
+            seen = found.setdefault(key, Spans())
+            for start, stop in intervals:
+                before = seen.size()
+                seen.add(start, stop)
+                assert seen.size() == before + stop - start, f"{key}: [{start}, {stop}) came twice"
+    return found
+
+
+def all_of(pipe: pecan.PecanPipeline) -> dict[tuple[int, int, int], Spans]:
+    return {
+        (branch, 0, split.index): Spans([(0, (split.elements or 0) << OUTPUT_BITS)])
+        for branch, source in enumerate(pipe.plan.sources())
+        for split in source.splits()
+    }
+
+
+def by_thirds(i: Any) -> Any:
+    return tf.repeat(i, i % 3)
+
+
+PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
+    "map": lambda p: p.map(lambda i: i * 2, on="i", name="twice").batch(16),
+    "filter": lambda p: p.filter(lambda i: i % 3 == 0, on="i").batch(16),
+    "nothing left": lambda p: p.filter(lambda i: i < 0, on="i").batch(16),
+    "flat_map": lambda p: p.flat_map(by_thirds, on="i").batch(16),
+    "flat_map twice": lambda p: p.flat_map(by_thirds, on="i").flat_map(by_thirds, on="i").batch(4),
+    "shuffle": lambda p: p.shuffle(20).batch(16),
+    "padded": lambda p: p.map(lambda e: {"i": e["i"], "v": tf.range(e["i"] % 5)}, name="ragged").padded_batch(16),
+    "buckets": lambda p: p.map(lambda e: {"i": e["i"], "v": tf.range(e["i"] % 9)}, name="ragged").bucket_by_length(
+        [3, 6], sizes=[4, 5, 6], length="v"
+    ),
+    "unbatch": lambda p: p.batch(8).unbatch().batch(5),
+    "concat": lambda p: p.concat(numbers()).batch(16),
+    "mix": lambda p: p.mix(numbers(), weights=[1, 3]).batch(16),
+    "unbatched": lambda p: p.map(lambda i: i + 1, on="i", name="next"),
+}
+
+
+@pytest.mark.parametrize("order", ["strict", "relaxed"])
+@pytest.mark.parametrize("plan", PLANS)
+def test_every_position_is_in_exactly_one_batch(plan: str, order: str) -> None:
+    pipe = PLANS[plan](numbers())
+    batches = run(pipe, order=order, threads=2)
+    assert covered(batches) == all_of(pipe)
+
+
+def by_python(rows: int = ROWS) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows), split_rows=7))
+
+
+@pytest.mark.parametrize("plan", ["map", "filter", "nothing left", "unbatch", "shuffle", "unbatched"])
+def test_both_engines_yield_the_same_elements(plan: str) -> None:
+    ours = Counter(int(i) for batch in run(PLANS[plan](numbers())) if batch.rows for i in np.ravel(batch.columns["i"]))
+    theirs = Counter(
+        int(i) for batch in PLANS[plan](by_python()).iter_batches(debug=True) for i in np.ravel(batch["i"])
+    )
+    assert ours == theirs
+
+
+def test_the_last_smaller_batch_is_marked_partial() -> None:
+    batches = run(numbers().batch(16), order="strict")
+    assert [(batch.rows, batch.partial) for batch in batches] == [(16, False)] * 6 + [(4, True)]
+    buckets = run(PLANS["buckets"](numbers()))
+    assert all(batch.partial == (batch.rows < batch_size(batch)) for batch in buckets)
+
+
+def batch_size(batch: Produced) -> int:
+    longest = int(batch.columns["i"].max() % 9) if batch.rows else 0
+    return next(size for bound, size in ((3, 4), (6, 5), (99, 6)) if longest < bound)
+
+
+def noisy(x: Any, rng: Any) -> Any:
+    return x + tf.random.stateless_uniform([4], rng)
+
+
+def test_random_numbers_depend_on_seed_epoch_and_element_alone() -> None:
+    pipe = numbers(x=np.zeros((ROWS, 4), np.float32)).map(noisy, on="x").batch(16)
+
+    def drawn(**options: Any) -> dict[int, tuple[float, ...]]:
+        batches = run(pipe, **options)
+        return {int(i): tuple(x) for i, x in zip(values(batches), values(batches, "x"), strict=True)}
+
+    one = drawn(order="strict", threads=1)
+    assert one == drawn(order="relaxed", threads=2)
+    assert len(set(one.values())) == ROWS
+    assert not set(one.values()) & set(drawn(seed=1).values())
+    sources = list(pipe.plan.sources())
+    later = run(pipe, AllLeases(sources, 1, 1))
+    assert not set(one.values()) & {tuple(x) for x in values(later, "x")}
+
+
+class Given:
+    """Leases that were cut before."""
+
+    def __init__(self, leases: list[Lease]) -> None:
+        self._left = list(leases)
+        self.lengths: dict[tuple[int, int, int], int] = {}
+
+    def take(self, branch: int = 0) -> Lease | None:
+        return self._left.pop(0) if self._left else None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        self.lengths[lease.key] = elements
+
+
+def test_only_what_a_lease_asks_for_is_delivered() -> None:
+    pipe = numbers().flat_map(by_thirds, on="i").batch(3)
+    split = next(iter(next(pipe.plan.sources()).splits()))
+    whole = run(pipe, Given([Lease(0, split)]), order="strict")
+    first = whole[0].spans[0, 0, 0]
+    rest = Spans([(0, END)])
+    for span in first:
+        rest.remove(*span)
+    leases = Given([Lease(0, split, spans=tuple(rest))])
+    again = run(pipe, leases, order="strict")
+    assert values(again) == values(whole)[3:]
+    assert leases.lengths == {(0, 0, 0): 7}
+
+
+def refuses_37(i: Any) -> Any:
+    with tf.control_dependencies([tf.debugging.assert_none_equal(i, tf.constant(37, i.dtype), message="not 37")]):
+        return tf.identity(i)
+
+
+def test_an_error_in_the_graph_names_op_and_element() -> None:
+    with pytest.raises(errors.OpError, match=r"refuses_37 failed on element 2 of split 5.*not 37") as caught:
+        run(numbers().map(refuses_37, on="i").batch(16))
+    assert (caught.value.op, caught.value.element) == ("refuses_37", 2)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "quarantine"])
+def test_bad_elements_are_left_out_and_told(on_error: Any) -> None:
+    pipe = numbers().map(refuses_37, on="i").batch(16)
+    batches = run(pipe, on_error=on_error)
+    assert sorted(values(batches)) == [i for i in range(ROWS) if i != 37]
+    [bad] = [one for batch in batches for one in batch.bad]
+    assert (bad.op, bad.where) == ("refuses_37", "element 2 of split 5") and "not 37" in bad.error
+    assert (bad.element == {"i": 37}) if on_error == "quarantine" else bad.element is None
+    assert covered(batches) == all_of(pipe)
+
+
+def test_a_truncated_jpeg_is_named(tmp_path: Path) -> None:
+    whole = tf.io.encode_jpeg(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)).numpy()
+    (tmp_path / "class").mkdir()
+    for number in range(5):
+        (tmp_path / "class" / f"{number}.jpg").write_bytes(whole[:200] if number == 3 else whole)
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(tmp_path), engine="tensorflow")
+    pipe = pipe.map(lambda image: tf.image.decode_jpeg(image, channels=3), on="image", name="decode").batch(2)
+    with pytest.raises(errors.OpError, match=r"decode failed on .*3\.jpg: Invalid"):
+        run(pipe)
+
+
+def test_elements_of_unequal_shapes_are_named() -> None:
+    pipe = numbers().map(lambda e: {"v": tf.zeros([tf.where(e["i"] == 50, 3, 2)])}, name="vary").batch(16)
+    with pytest.raises(errors.BatchShapeError, match=r"'v' of element 1 of split 7"):
+        run(pipe)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "text"),
+    [
+        (lambda p: p.map(lambda v: v, on="nope"), errors.ColumnError, "no column 'nope'; there are \\['i'\\]"),
+        (lambda p: p.map(lambda e: e["i"], name="bare"), errors.OutputTypeError, "bare returned .*must return a dict"),
+        (lambda p: p.map(np.sum, on="i", name="by_numpy"), errors.OpError, "by_numpy cannot be compiled"),
+        (lambda p: p.map(lambda v: v, on="i", processes=True, name="other"), errors.PlanError, "other: processes=True"),
+        (lambda p: p.zip(numbers()), errors.PlanError, "both sides have the column 'i'"),
+    ],
+)
+def test_plans_that_cannot_be_a_graph_are_refused(build: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        run(build(numbers()).batch(4))
+
+
+def test_elements_of_other_columns_or_dtypes_are_refused() -> None:
+    for other, text in (({"j": 1}, "columns"), ({"i": 1.5}, "float64"), ({"i": [1]}, r"int64\[1\]")):
+        source = pecan.sources.Items([{"i": 1}, other])
+        with pytest.raises(errors.OutputTypeError, match=text):
+            run(pecan.PecanPipeline(source, engine="tensorflow").batch(2))
+
+
+def test_a_corrupt_file_raises_the_source_error(tmp_path: Path) -> None:
+    path = tmp_path / "data.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number in range(10):
+            writer.write(b"%d" % number * 100)
+    path.write_bytes(path.read_bytes()[:-30])
+    pipe = pecan.PecanPipeline(pecan.sources.TFRecords(path), engine="tensorflow").batch(4)
+    with pytest.raises(errors.CorruptSourceError, match=r"data\.tfrecord"):
+        run(pipe)
+    batches = run(pipe, on_error="skip")
+    assert len(values(batches, "record")) == 9
+    assert [one.op for batch in batches for one in batch.bad] == ["read TFRecords"]
+
+
+def test_strings_bytes_and_other_dtypes_come_through() -> None:
+    items = [{"s": "ä", "b": b"\x00x", "f": 1.5, "n": np.float32(2), "a": np.arange(3), "t": True}]
+    [batch] = run(pecan.PecanPipeline(pecan.sources.Items(items * 2), engine="tensorflow").batch(2))
+    dtypes = {name: column.dtype for name, column in batch.columns.items()}
+    assert dtypes == {"s": object, "b": object, "f": np.float64, "n": np.float32, "a": np.int64, "t": np.bool_}
+    assert batch.columns["s"][0] == "ä".encode() and batch.columns["b"][1] == b"\x00x"
+
+
+def test_plans_that_need_the_whole_sequence_end_with_their_last_batch() -> None:
+    other = pecan.PecanPipeline(pecan.sources.Arrays(j=np.arange(30)), engine="tensorflow")
+    for pipe, expected in (
+        (numbers().take(10).batch(4), list(range(10))),
+        (numbers().skip(95).batch(2), list(range(95, 100))),
+        (numbers().take(3).repeat(2).batch(4), [0, 1, 2, 0, 1, 2]),
+        (numbers().zip(other).batch(8), list(range(30))),
+    ):
+        batches = run(pipe, order="strict")
+        assert values(batches) == expected
+        assert [bool(batch.spans) for batch in batches] == [False] * (len(batches) - 1) + [True]
+        assert all(batch.rows for batch in batches)
+        assert set(covered(batches)) == set(all_of(pipe))
+
+
+def test_control_flow_over_tensors_becomes_part_of_the_graph() -> None:
+    def halve_if_even(i: Any) -> Any:
+        if i % 2 == 0:
+            return i // 2
+        return i
+
+    batches = run(numbers(10).map(halve_if_even, on="i").batch(10), order="strict")
+    assert values(batches) == [i // 2 if i % 2 == 0 else i for i in range(10)]
+
+
+def shards(num_shards: int, index: int) -> Any:
+    return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
+
+
+def test_an_existing_tf_data_pipeline_is_read_shard_by_shard() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4)
+    batches = run(pipe)
+    assert sorted(i for batch in batches for i in batch.columns["0"]) == list(range(100))
+    assert set(covered(batches)) == {(0, 0, shard) for shard in range(4)}
+
+
+def test_operators_follow_an_existing_tf_data_pipeline() -> None:
+    pipe = pecan.PecanPipeline.from_tf_data(lambda: tf.data.Dataset.range(10).map(lambda x: (x, {"double": x * 2})))
+    batches = run(pipe.map(lambda v: v + 1, on="1/double", name="more").batch(4), order="strict")
+    assert values(batches, "0") == list(range(10))
+    assert values(batches, "1/double") == [2 * i + 1 for i in range(10)]
+
+
+def test_what_is_no_tf_data_pipeline_is_refused() -> None:
+    with pytest.raises(errors.PlanError, match="needs a function"):
+        pecan.PecanPipeline.from_tf_data(tf.data.Dataset.range(3))
+    with pytest.raises(errors.PlanError, match="takes 1 arguments"):
+        run(pecan.PecanPipeline.from_tf_data(lambda shard: None))
+    with pytest.raises(errors.PlanError, match="returned int"):
+        run(pecan.PecanPipeline.from_tf_data(lambda: 3))
+
+
+def test_an_error_in_an_existing_pipeline_names_the_shard() -> None:
+    def make() -> Any:
+        return tf.data.Dataset.range(10).map(lambda i: refuses_37(i + 30))
+
+    with pytest.raises(errors.OpError, match=r"make failed on element 7 of shard 0"):
+        run(pecan.PecanPipeline.from_tf_data(make))
+    batches = run(pecan.PecanPipeline.from_tf_data(make), on_error="skip")
+    assert sum(batch.rows for batch in batches) == 9
+    assert sum(len(batch.bad) for batch in batches) == 1
+
+
+def test_leaving_a_stretch_early_leaves_the_engine_usable() -> None:
+    pipe = numbers().batch(4)
+    sources = list(pipe.plan.sources())
+    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(), HeapSlots())
+    stretch = engine.batches(AllLeases(sources, 0, 1))
+    next(stretch)
+    stretch.close()
+    assert sum(batch.rows for batch in engine.batches(AllLeases(sources, 1, 1))) == ROWS
