@@ -1,1 +1,28 @@
 """In which order transforms run: the AutoOrder rewriting of a plan."""
+
+from __future__ import annotations
+
+from pecan_ray.reorder.candidates import candidates
+from pecan_ray.reorder.cost import Load, predict
+from pecan_ray.reorder.factor import inflation_factor
+from pecan_ray.reorder.order_plan import Fixed, Mode, Move, OrderPlan, Rejected
+from pecan_ray.reorder.policy import auto_order
+from pecan_ray.reorder.profile import NEUTRAL_BAND, CostCurve, ProfiledOp
+from pecan_ray.reorder.revalidation import revalidate
+
+__all__ = [
+    "NEUTRAL_BAND",
+    "CostCurve",
+    "Fixed",
+    "Load",
+    "Mode",
+    "Move",
+    "OrderPlan",
+    "ProfiledOp",
+    "Rejected",
+    "auto_order",
+    "candidates",
+    "inflation_factor",
+    "predict",
+    "revalidate",
+]

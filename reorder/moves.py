@@ -1,0 +1,123 @@
+"""What changed between two orders, in words: who moved, and why; who did not, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from pecan_ray.reorder.cost import CostModel
+from pecan_ray.reorder.dependencies import Constraint
+from pecan_ray.reorder.order_plan import Move, Rejected
+from pecan_ray.reorder.profile import ProfiledOp
+
+
+def movers(ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0) -> list[int]:
+    """Return the ops whose moving turns the section into `order`, in the user's order.
+
+    The others, which only make room, form a rising subsequence: the one with the most neutral ops, since those are
+    never the cause, and of several the longest.  O(n log n).
+    """
+    neutral = len(section) + 1
+    weights = [neutral if ops[index].verdict(neutral_band) == "neutral" else 1 for index in order]
+    best = [(0, -1)] * (len(section) + 1)
+    previous = [-1] * len(order)
+    for place, index in enumerate(order):
+        rank = index - section.start + 1
+        weight, previous[place] = _prefix_max(best, rank)
+        _raise_to(best, rank, (weight + weights[place], place))
+    _, place = _prefix_max(best, len(section))
+    stay = set()
+    while place >= 0:
+        stay.add(order[place])
+        place = previous[place]
+    return [index for index in section if index not in stay]
+
+
+def _prefix_max(tree: list[tuple[int, int]], rank: int) -> tuple[int, int]:
+    found = (0, -1)
+    while rank > 0:
+        found = max(found, tree[rank])
+        rank -= rank & -rank
+    return found
+
+
+def _raise_to(tree: list[tuple[int, int]], rank: int, value: tuple[int, int]) -> None:
+    while rank < len(tree):
+        tree[rank] = max(tree[rank], value)
+        rank += rank & -rank
+
+
+def explained_moves(
+    ops: Sequence[ProfiledOp], section: range, order: Sequence[int], neutral_band: float = 0.0
+) -> list[Move]:
+    """Return the section's moves with their reasons, in the user's order."""
+    moved = movers(ops, section, order, neutral_band)
+    below = _nearest(list(reversed(order)), set(moved))
+    above = _nearest(order, set(moved))
+    place = {index: number for number, index in enumerate(order)}
+    out = []
+    for index in moved:
+        # It overtook the op that made room below it, or else fell behind the one above.
+        up = 0 <= below[index] < index
+        neighbour = below[index] if up else above[index]
+        reason = _reason(ops[index], ops[neighbour], up=up, neutral_band=neutral_band)
+        out.append(Move(ops[index].name, index, section.start + place[index], reason))
+    return out
+
+
+def _nearest(order: Iterable[int], moved: Collection[int]) -> dict[int, int]:
+    """Return for each moved op the last one before it that made room; -1: none."""
+    found: dict[int, int] = {}
+    last = -1
+    for index in order:
+        if index in moved:
+            found[index] = last
+        else:
+            last = index
+    return found
+
+
+def _reason(op: ProfiledOp, neighbour: ProfiledOp, *, up: bool, neutral_band: float) -> str:
+    where = f"{'before' if up else 'after'} {neighbour.name!r}"
+    verdict = op.verdict(neutral_band)
+    factor = f"factor {op.inflation:.3g}"
+    if up and verdict == "deflates":
+        return f"makes the data smaller ({factor}): runs earlier, {where}"
+    if not up and verdict == "inflates":
+        return f"makes the data larger ({factor}): runs later, {where}"
+    if not up and op.custom_dtype_cast:
+        return f"casts to a type with which CPUs compute slowly ({factor}): runs later, {where}"
+    return f"the pipeline is estimated to be faster with it {where} ({factor})"
+
+
+def rejections(
+    ops: Sequence[ProfiledOp],
+    desired: Sequence[int],
+    constraints: Iterable[Constraint],
+    neutral_band: float = 0.0,
+) -> list[Rejected]:
+    """Return the moves of Algorithm 2 (`desired`) that a constraint forbids, each op with the nearest in its way."""
+    wanted = {index: number for number, index in enumerate(desired)}
+    nearest: dict[int, tuple[int, str]] = {}
+    for first, second, reason in constraints:
+        if wanted[second] > wanted[first]:
+            continue
+        if ops[second].verdict(neutral_band) == "deflates":
+            blocked, where = second, f"not moved before {ops[first].name!r}"
+        else:
+            blocked, where = first, f"not moved after {ops[second].name!r}"
+        if blocked not in nearest or second - first < nearest[blocked][0]:
+            nearest[blocked] = (second - first, f"{where}: {reason}")
+    return [Rejected(ops[index].name, nearest[index][1]) for index in sorted(nearest)]
+
+
+def unprofitable(
+    model: CostModel, section: range, desired: Sequence[int], order: Sequence[int], neutral_band: float = 0.0
+) -> list[Rejected]:
+    """Return the moves of Algorithm 2 (`desired`) that the estimated cost speaks against."""
+    basis = "measured times" if any(op.seconds is not None for op in model.ops) else "volumes of data"
+    made = set(movers(model.ops, section, order, neutral_band))
+    return [
+        Rejected(model.ops[index].name, f"by the {basis} the move of Algorithm 2 does not make the pipeline faster")
+        for index in movers(model.ops, section, desired, neutral_band)
+        if index not in made
+    ]

@@ -1,0 +1,75 @@
+"""The answer of AutoOrder: an order, and a reason for everything that moved, stayed or was refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from pecan_ray.reorder.profile import ProfiledOp
+
+Mode: TypeAlias = Literal["paper", "cost", "strict", "off"]
+
+
+class Move(NamedTuple):
+    """An op that changed place among its neighbours; those that only made room are not listed."""
+
+    name: str
+    from_: int
+    """Its index in the user's pipeline (`from` is a word of Python)."""
+    to: int
+    """Its index in the new order."""
+    reason: str
+
+
+class Fixed(NamedTuple):
+    """An op that AutoOrder may not move, nor anything across it."""
+
+    name: str
+    reason: str
+
+
+class Rejected(NamedTuple):
+    """A free op that Algorithm 2 would have moved, and why it was not."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OrderPlan:
+    """An order of the ops, with its reasons."""
+
+    ops: tuple[ProfiledOp, ...]
+    """The ops in the user's order, as they were measured."""
+    order: tuple[str, ...]
+    """Names in the order to run."""
+    mode: Mode
+    moves: tuple[Move, ...] = ()
+    fixed: tuple[Fixed, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+    seconds_before: float | None = None
+    """Estimated seconds per source element in the user's order, of the measured ops; None where ops that may
+    move were not measured."""
+    seconds_after: float | None = None
+    """The same in the new order."""
+    forbidden: frozenset[tuple[str, str]] = frozenset()
+    """Pairs of ops that were not to be exchanged."""
+    movable: frozenset[str] | None = None
+    """The only ops that were to move; None: every free one."""
+    neutral_band: float = 0.0
+    measured_in: tuple[str, ...] = ()
+    """The order that ran while the ops were measured."""
+    reason: str = ""
+    """Of a plan that replaces another one: what changed."""
+
+    @property
+    def expected_speedup(self) -> float | None:
+        """Seconds in the user's order over seconds in this one; None where they are not known."""
+        if self.seconds_before is None or not self.seconds_after:
+            return None
+        return self.seconds_before / self.seconds_after
+
+    @property
+    def changed(self) -> bool:
+        """Whether the order differs from the user's."""
+        return self.order != tuple(op.name for op in self.ops)

@@ -1,0 +1,133 @@
+"""The order of a section that costs least, among those that the constraints allow.
+
+Up to `EXACT_OPS` ops: exact, by dynamic programming over subsets.  What an op costs depends only on the *set* of ops
+before it, so the best order of a set S that ends with i is the best order of S without i, followed by i.
+Beyond: three starting points (the user's order, the one proposed, and the greedy one that sorts by (I - 1) / seconds
+per byte, which is optimal for costs in proportion to bytes without constraints); the best of them is improved window
+by window, each solved exactly, until nothing changes.
+
+Exchanges that gain nothing are not made: each costs a billionth of the user's total.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from pecan_ray.reorder.cost import CostModel, Volume
+
+EXACT_OPS = 10
+WINDOW = 6
+SWEEPS = 4
+EXCHANGE_SHARE = 1e-9
+
+Needs = Mapping[int, Collection[int]]
+"""Op -> the ops of its section that must run before it."""
+
+
+@dataclass(frozen=True)
+class Search:
+    """One section to be ordered; ops are named by their index in the user's order."""
+
+    model: CostModel
+    section: Sequence[int]
+    start: Volume
+    needs: Needs
+
+    def best(self, proposal: Sequence[int]) -> list[int]:
+        """Return the order of least estimated cost: never above that of the user's order."""
+        user = list(self.section)
+        price = max(EXCHANGE_SHARE * self.model.total(user, self.start), 1e-300)
+        found = self._exact(user, self.start, price) if len(user) <= EXACT_OPS else self._improved(proposal, price)
+        return found if self.model.total(found, self.start) < self.model.total(user, self.start) else user
+
+    def _improved(self, proposal: Sequence[int], price: float) -> list[int]:
+        greedy = sorted(self.section, key=self._rank)
+        starts = [list(self.section), repaired(proposal, self.needs), repaired(greedy, self.needs)]
+        found = min(starts, key=lambda order: self.model.total(order, self.start))
+        for _ in range(SWEEPS):
+            improved = self._swept(found, price)
+            if improved == found:
+                break
+            found = improved
+        return found
+
+    def _rank(self, index: int) -> float:
+        change = self.model.ops[index].inflation - 1.0
+        seconds = self.model.seconds(index, self.start)
+        if seconds > 0 or change == 0:
+            return change / (seconds or 1.0)
+        return math.copysign(math.inf, change)
+
+    def _swept(self, order: list[int], price: float) -> list[int]:
+        """Solve windows that overlap by half, from the front to the back."""
+        out = list(order)
+        at = self.start
+        step = WINDOW // 2
+        for begin in range(0, len(out), step):
+            out[begin : begin + WINDOW] = self._exact(sorted(out[begin : begin + WINDOW]), at, price)
+            for index in out[begin : begin + step]:
+                at = self.model.behind(index, at)
+        return out
+
+    def _exact(self, members: Sequence[int], start: Volume, price: float) -> list[int]:
+        """Order the members (in the user's order) by dynamic programming; bit b of a set stands for members[b]."""
+        count = len(members)
+        bit = {index: number for number, index in enumerate(members)}
+        needed = [sum(1 << bit[other] for other in self.needs.get(index, ()) if other in bit) for index in members]
+        costs = [math.inf] * (1 << count)
+        last = [-1] * (1 << count)
+        volumes = [start] * (1 << count)
+        costs[0] = 0.0
+        for done in range((1 << count) - 1):
+            if done:
+                lowest = done & -done
+                volumes[done] = self.model.behind(members[lowest.bit_length() - 1], volumes[done ^ lowest])
+                if last[done] < 0:
+                    continue
+            for number, index in enumerate(members):
+                place = 1 << number
+                if done & place or needed[number] & ~done:
+                    continue
+                overtaken = (~done & (place - 1)).bit_count()
+                cost = costs[done] + self.model.seconds(index, volumes[done]) + price * overtaken
+                if last[done | place] < 0 or cost < costs[done | place]:
+                    costs[done | place], last[done | place] = cost, number
+        return _walk_back(members, last)
+
+
+def _walk_back(members: Sequence[int], last: Sequence[int]) -> list[int]:
+    done = (1 << len(members)) - 1
+    order = []
+    while done:
+        order.append(members[last[done]])
+        done ^= 1 << last[done]
+    return order[::-1]
+
+
+def repaired(desired: Sequence[int], needs: Needs) -> list[int]:
+    """Return the order nearest to `desired` in which every op follows those that it needs.
+
+    Again and again the op that is wanted first, of those whose needs have run.  O((n + constraints) log n).
+    """
+    if not needs:
+        return list(desired)
+    place = {index: number for number, index in enumerate(desired)}
+    waiting = {index: len(set(needs.get(index, ()))) for index in desired}
+    unlocks: dict[int, list[int]] = {}
+    for index in desired:
+        for other in set(needs.get(index, ())):
+            unlocks.setdefault(other, []).append(index)
+    ready = [place[index] for index in desired if not waiting[index]]
+    heapq.heapify(ready)
+    out: list[int] = []
+    while ready:
+        index = desired[heapq.heappop(ready)]
+        out.append(index)
+        for follower in unlocks.get(index, ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                heapq.heappush(ready, place[follower])
+    return out

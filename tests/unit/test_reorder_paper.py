@@ -1,0 +1,258 @@
+"""Algorithm 2 of the Pecan paper: its four pipelines, its barriers, its exception."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, cast
+
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, ProfiledOp, auto_order
+
+
+def image_op(name: str, inflation: float = 1.0, **facts: Any) -> ProfiledOp:
+    image = frozenset({"image"})
+    return ProfiledOp(name, inflation, reads=image, writes=image, **facts)
+
+
+def order(ops: list[ProfiledOp], mode: Mode = "paper") -> list[str]:
+    return list(auto_order(ops, mode).order)
+
+
+# Factors: those shipped with the paper's code where there are any (ResNet50 and RetinaNet), else from the shapes.
+RESNET50 = [
+    image_op("decode_crop", 8.668, changes_kind=True),
+    image_op("flip"),
+    image_op("rotate"),
+    image_op("shear"),
+    image_op("resize", 0.6087),
+    image_op("mean_subtract"),
+    image_op("cast_one_hot", 0.4993, changes_rank=True),
+    ProfiledOp("batch", 1.0, fixed="batch"),
+]
+SIMCLR = [
+    image_op("duplicate_cast", 8.0, changes_rank=True),
+    image_op("crop_resize", 0.64),
+    image_op("flip"),
+    image_op("jitter"),
+    image_op("blur"),
+    image_op("clip"),
+    image_op("to_grayscale", 1 / 3),
+    image_op("tile", 3.0),
+    image_op("reshape", 1.0, changes_rank=True),
+    ProfiledOp("batch", 1.0, fixed="batch"),
+]
+RETINANET = [
+    image_op("decode", 4.908, changes_kind=True),
+    image_op("cast_normalize", 3.997),
+    ProfiledOp("flip", 1.0, reads=frozenset({"image", "boxes"}), writes=frozenset({"image", "boxes"})),
+    image_op("label_extract", 2.328, changes_rank=True),
+    image_op("cast_bf16", 0.679, custom_dtype_cast=True),
+    ProfiledOp("batch", 1.0, fixed="batch"),
+]
+SOUND, FRAMES = frozenset({"source"}), frozenset({"source", "frames"})
+ASR = [
+    ProfiledOp("decode", 2.0, changes_kind=True),
+    ProfiledOp("add_text", 1.001, keep_position=True),
+    ProfiledOp("vectorize", 1.01, changes_kind=True),
+    ProfiledOp("fourier", 1.6, changes_rank=True),
+    ProfiledOp("pad", 4.4, reads=FRAMES, writes=FRAMES),
+    ProfiledOp("spec_augment", 1.0, reads=FRAMES, writes=SOUND),
+    ProfiledOp("speed_perturb", 1.0, reads=FRAMES, writes=FRAMES),
+    ProfiledOp("pitch_perturb", 1.0, reads=SOUND, writes=SOUND),
+    ProfiledOp("reverb", 1.0, reads=SOUND, writes=SOUND),
+    ProfiledOp("batch", 1.0, fixed="batch"),
+]
+
+
+@pytest.mark.parametrize("mode", ["paper", "cost"])
+def test_resnet50_resizes_before_it_flips_rotates_and_shears(mode: Mode) -> None:
+    expected = ["decode_crop", "resize", "flip", "rotate", "shear", "mean_subtract", "cast_one_hot", "batch"]
+    assert order(RESNET50, mode) == expected
+
+
+def test_simclr_turns_gray_before_all_other_augmentations() -> None:
+    assert order(SIMCLR) == [
+        "duplicate_cast",
+        "to_grayscale",
+        "crop_resize",
+        *("flip", "jitter", "blur", "clip"),
+        *("tile", "reshape", "batch"),
+    ]
+
+
+def test_simclr_turns_gray_before_flip_and_jitter_by_cost_too() -> None:
+    found = order(SIMCLR, "cost")
+    assert all(found.index("to_grayscale") < found.index(name) for name in ("flip", "jitter", "blur", "clip"))
+    assert found.index("tile") > found.index("clip")
+
+
+@pytest.mark.parametrize("mode", ["paper", "cost"])
+def test_retinanet_casts_and_normalizes_right_after_the_flip(mode: Mode) -> None:
+    expected = ["decode", "flip", "cast_normalize", "label_extract", "cast_bf16", "batch"]
+    assert order(RETINANET, mode) == expected
+
+
+@pytest.mark.parametrize("mode", ["paper", "cost"])
+def test_asr_pads_after_all_augmentations(mode: Mode) -> None:
+    assert order(ASR, mode) == [
+        *("decode", "add_text", "vectorize", "fourier"),
+        *("spec_augment", "speed_perturb", "pitch_perturb", "reverb", "pad"),
+        "batch",
+    ]
+
+
+def test_a_move_says_from_where_to_where_and_why() -> None:
+    (move,) = auto_order(RESNET50).moves
+    name, start, to, reason = move
+    assert (name, start, to) == ("resize", 4, 1) == (move.name, move.from_, move.to)
+    assert "0.609" in reason and "'flip'" in reason and "smaller" in reason
+
+
+def test_an_inflating_op_is_reported_as_the_one_that_moved() -> None:
+    (move,) = auto_order(RETINANET).moves
+    assert (move.name, move.from_, move.to) == ("cast_normalize", 1, 2)
+    assert "larger" in move.reason and "'flip'" in move.reason
+
+
+def test_two_deflating_ops_change_places() -> None:
+    ops = [ProfiledOp("crop", 0.5), ProfiledOp("flip", 1.0), ProfiledOp("resize", 0.9)]
+    assert order(ops) == ["resize", "crop", "flip"]
+
+
+def test_two_inflating_ops_keep_their_order() -> None:
+    ops = [ProfiledOp("pad", 2.0), ProfiledOp("one_hot", 10.0), ProfiledOp("flip", 1.0)]
+    assert order(ops) == ["flip", "pad", "one_hot"]
+
+
+@pytest.mark.parametrize(
+    ("barrier", "reason"),
+    [
+        (ProfiledOp("barrier", 1.0, keep_position=True), "keep_position=True"),
+        (ProfiledOp("barrier", 1.0, changes_kind=True), "between numbers and text"),
+        (ProfiledOp("barrier", 1.0, changes_rank=True), "number of dimensions"),
+        (ProfiledOp("barrier", 1.0, fixed="shuffle"), "shuffle"),
+        (ProfiledOp("barrier", 0.5, fixed="batch", keep_position=True), "keep_position=True; batch"),
+    ],
+)
+@pytest.mark.parametrize("mode", ["paper", "cost", "strict"])
+def test_nothing_crosses_a_barrier(barrier: ProfiledOp, reason: str, mode: Mode) -> None:
+    ops = [
+        ProfiledOp("a", 4.0),
+        ProfiledOp("b", 1.0),
+        barrier,
+        ProfiledOp("c", 1.0),
+        ProfiledOp("d", 0.1),
+    ]
+    plan = auto_order(ops, mode, commutes=lambda pair: True)
+    assert plan.order == ("b", "a", "barrier", "d", "c")
+    ((name, why),) = plan.fixed
+    assert name == "barrier" and reason in why
+
+
+def test_a_deflating_cast_to_bfloat16_goes_to_the_end() -> None:
+    ops = [
+        ProfiledOp("cast", 0.5, custom_dtype_cast=True),
+        ProfiledOp("pad", 2.0),
+        ProfiledOp("flip", 1.0),
+        ProfiledOp("resize", 0.5),
+    ]
+    plan = auto_order(ops)
+    assert plan.order == ("resize", "flip", "pad", "cast")
+    assert "CPUs" in next(move.reason for move in plan.moves if move.name == "cast")
+
+
+def test_an_ordinary_deflating_cast_goes_to_the_front() -> None:
+    ops = [ProfiledOp("flip", 1.0), ProfiledOp("cast", 0.5)]
+    assert order(ops) == ["cast", "flip"]
+
+
+def test_an_inflating_cast_to_bfloat16_is_no_exception() -> None:
+    ops = [ProfiledOp("cast", 2.0, custom_dtype_cast=True), ProfiledOp("flip", 1.0), ProfiledOp("pad", 3.0)]
+    assert order(ops) == ["flip", "cast", "pad"]
+
+
+def test_the_noise_of_a_sample_does_not_move_an_op_when_a_band_is_given() -> None:
+    ops = [ProfiledOp("pad", 4.0), ProfiledOp("speed", 1.007), ProfiledOp("reverb", 0.998), ProfiledOp("pitch", 1.0)]
+    assert auto_order(ops, neutral_band=NEUTRAL_BAND).order == ("speed", "reverb", "pitch", "pad")
+    assert auto_order(ops).order == ("reverb", "pitch", "pad", "speed")
+
+
+def test_off_keeps_the_order_and_names_the_barriers() -> None:
+    plan = auto_order(RESNET50, "off")
+    assert not plan.changed and plan.moves == () and plan.rejected == ()
+    assert [fixed.name for fixed in plan.fixed] == ["decode_crop", "cast_one_hot", "batch"]
+
+
+def test_an_empty_pipeline_and_a_single_op_are_fine() -> None:
+    assert auto_order([]).order == ()
+    assert auto_order([ProfiledOp("only", 0.5)], "cost").order == ("only",)
+
+
+@pytest.mark.parametrize("mode", ["paper", "cost", "strict", "off"])
+def test_a_thousand_ops_are_ordered(mode: Mode) -> None:
+    numbers = random.Random(1)
+    ops = [
+        ProfiledOp(
+            f"op{number}",
+            numbers.choice([0.5, 1.0, 1.0, 2.0]),
+            seconds=numbers.random(),
+            reads=frozenset({"image"}),
+            writes=frozenset({"image"}),
+        )
+        for number in range(1000)
+    ]
+    plan = auto_order(ops, mode)
+    assert sorted(plan.order) == sorted(op.name for op in ops)
+    if mode == "cost":
+        assert plan.expected_speedup is not None and plan.expected_speedup > 1
+
+
+@pytest.mark.parametrize("inflation", [float("nan"), float("inf"), -1.0, 0.0, True, "2"])
+def test_a_factor_that_is_no_measurement_is_refused(inflation: float) -> None:
+    with pytest.raises(PlanError, match="'resize': inflation must be a finite number > 0"):
+        ProfiledOp("resize", inflation)
+
+
+def test_a_filter_that_let_nothing_through_is_told_to_measure_more() -> None:
+    with pytest.raises(PlanError, match="more elements"):
+        ProfiledOp("filter", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"name": ""}, "non-empty string"),
+        ({"seconds": -1.0}, "seconds must be a finite number >= 0"),
+        ({"seconds": float("nan")}, "seconds must be"),
+        ({"elements": 0.0}, "elements must be"),
+        ({"bytes_in": 0.0}, "bytes_in must be"),
+        ({"reads": "image"}, "a set of column names"),
+    ],
+)
+def test_other_impossible_facts_are_refused(arguments: dict[str, Any], message: str) -> None:
+    facts: dict[str, Any] = {"name": "op", "inflation": 1.0, **arguments}
+    with pytest.raises(PlanError, match=message):
+        ProfiledOp(**facts)
+
+
+def test_two_ops_of_one_name_are_refused() -> None:
+    with pytest.raises(PlanError, match="two ops are named 'flip'"):
+        auto_order([ProfiledOp("flip", 1.0), ProfiledOp("flip", 1.0)])
+
+
+def test_unknown_modes_and_names_are_refused() -> None:
+    ops, mode, name = [ProfiledOp("flip", 1.0)], cast(Mode, "best"), cast(ProfiledOp, "flip")
+    with pytest.raises(PlanError, match="mode must be one of 'paper', 'cost'"):
+        auto_order(ops, mode)
+    with pytest.raises(PlanError, match="forbidden names the op 'flop'"):
+        auto_order(ops, forbidden=[("flip", "flop")])
+    with pytest.raises(PlanError, match="movable names the op 'flop'"):
+        auto_order(ops, movable=["flop"])
+    with pytest.raises(PlanError, match="measured_in must name each op once"):
+        auto_order(ops, measured_in=[])
+    with pytest.raises(PlanError, match="neutral_band"):
+        auto_order(ops, neutral_band=1.0)
+    with pytest.raises(PlanError, match="needs ProfiledOp"):
+        auto_order([name])
