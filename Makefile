@@ -18,7 +18,7 @@ lint: $(VENV)/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PYTHONPATH=. $(BIN)/lint-imports
+	PYTHONPATH=. $(BIN)/lint-imports --no-cache
 
 bench: $(VENV)/ready
 	$(BIN)/python benchmarks/ingest.py

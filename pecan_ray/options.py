@@ -44,7 +44,7 @@ class Config:
     cpus_per_worker: float = 1.0
     """CPUs that Ray reserves for a worker (`num_cpus` of its actor)."""
     threads_per_worker: int | None = None
-    """Threads of a worker; None: the CPUs of its node, divided by the job's workers there."""
+    """Threads of a worker; None: the CPUs of its node, which the job's local workers share."""
     ring_bytes: int = 512 * MIB
     """Bound on batches that a worker has finished and the trainer has not taken."""
     remote_labels: Mapping[str, str] = field(default_factory=dict)

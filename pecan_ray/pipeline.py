@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,7 @@ from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Batch,
     BucketByLength,
+    ElementOp,
     Filter,
     FlatMap,
     Join,
@@ -75,7 +77,7 @@ class PecanPipeline:
         self._plan = Plan(head=source)
         self._name = name or "pipeline"
         self._engine: EngineName = engine
-        self._seed = seed
+        self._seed = _natural("seed", seed)
         self._config = config or Config()
 
     @classmethod
@@ -242,7 +244,9 @@ class PecanPipeline:
 
         Ends when all have run out, or with ``stop="first"`` when the first has.
         """
-        if len(weights) != len(others) + 1 or any(weight <= 0 for weight in weights):
+        if stop not in ("first", "all"):
+            raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
+        if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
             raise PlanError(
                 f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
             )
@@ -254,6 +258,8 @@ class PecanPipeline:
         inputs = [self._plan]
         taken = {op.name for op in self._plan.all_ops()}
         for other in others:
+            if not isinstance(other, PecanPipeline):
+                raise PlanError(f"{kind} needs pipelines, but got {type(other).__name__}.")
             if other._engine != self._engine:
                 raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
             inputs.append(_renamed(other._plan, taken))
@@ -417,4 +423,6 @@ def _natural(what: str, value: int) -> int:
 
 def _spell(op: Op) -> str:
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
-    return f"{kind}({op.name})" if op.name != kind else f"{kind}()"
+    numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
+    named = [] if op.name == kind else [op.name]
+    return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"

@@ -7,6 +7,7 @@ is what a function imports in its body, reads from files or the environment, or 
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import dis
 import functools
@@ -183,7 +184,8 @@ class Speller:
     def _state(self, value: Any) -> str:
         """Spell out what pickle would keep of an object, and of one that it refuses its attributes."""
         try:
-            reduced = value.__reduce_ex__(4)
+            registered = copyreg.dispatch_table.get(type(value))
+            reduced = registered(value) if registered else value.__reduce_ex__(4)
         except Exception:
             return self.spell(getattr(value, "__dict__", {}))
         if isinstance(reduced, str):

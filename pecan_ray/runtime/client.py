@@ -7,6 +7,7 @@ received it alone knows: it acknowledges, and it says when it will take no more 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import deque
@@ -157,7 +158,7 @@ class BatchClient:
         try:
             stream = worker.handle.stream.options(
                 num_returns="streaming", _generator_backpressure_num_objects=4
-            ).remote(self._rank, self._node_id)
+            ).remote(self._rank, self._node_id, os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK))
             for reference in stream:
                 with self._state:
                     while self._queued_bytes >= self._prefetch_bytes and not self._closed:

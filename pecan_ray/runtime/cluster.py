@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from pecan_ray.errors import ClusterError
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "pecan"
+KNOCK_S = 5.0
 
 
 def attach() -> bool:
@@ -26,21 +28,31 @@ def attach() -> bool:
         return False
     address = os.environ.get("RAY_ADDRESS")
     try:
+        if address:
+            _knock(address)
         ray.init(
             namespace=NAMESPACE,
             log_to_driver=True,
             logging_level=logging.WARNING,
             include_dashboard=None if address else False,
         )
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         raise ClusterError(
             f"Ray cannot be reached{f' at RAY_ADDRESS={address}' if address else ''}: {error}. Start a cluster "
-            "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), or run "
-            "without Ray by iter_batches(debug=True)."
+            "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), set "
+            "RAY_AUTH_MODE=token if the cluster asks for its token, or run without Ray by iter_batches(debug=True)."
         ) from error
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens at an address: Ray itself would try for minutes."""
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdigit():
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
+            pass
 
 
 def this_node() -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import pickle
 import threading
 import time
@@ -19,7 +20,6 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError, ErrorBudgetError, PecanError, SourceError, WorkerStartError
-from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Lease, Source, Split
 from pecan_ray.runtime.cluster import local_selector, remote_selector, why_unplaced
 from pecan_ray.runtime.messages import ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
@@ -54,8 +54,7 @@ class AutoPlacementController:
 
     def __init__(self, job: Job) -> None:
         self._job = job
-        plan: Plan = pickle.loads(job.plan)
-        self._sources = list(plan.sources())
+        self._sources: list[Source] = pickle.loads(job.sources)
         options = job.options
         self._ledger = Ledger(
             JobShape(
@@ -158,7 +157,7 @@ class AutoPlacementController:
         self._bad += len(bad)
         budget = max(LEAST_BUDGET, self._job.config.error_budget * (self._rows + self._bad))
         for one in bad:
-            logger.warning("left out %s: %s: %s", one.where, one.op, one.error)
+            logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
         if self._bad > budget and self._error is None:
             self._fail(
                 ErrorBudgetError(
@@ -270,6 +269,7 @@ class AutoPlacementController:
     async def _look_after(self, member: Member, selector: Mapping[str, str]) -> None:
         """Follow a worker from its placement to its end."""
         placed = asyncio.ensure_future(member.handle.placed.remote())
+        placed.add_done_callback(lambda future: future.cancelled() or future.exception())
         try:
             while True:
                 done, _ = await asyncio.wait([placed], timeout=self._job.config.placement_warning_s)
@@ -404,6 +404,10 @@ class AutoPlacementController:
         for task in self._tasks:
             task.cancel()
         return await self.report()
+
+    async def process_id(self) -> int:
+        """Return the process id, for those who want to look at it from outside."""
+        return os.getpid()
 
     async def report(self) -> dict[str, Any]:
         """Return the facts of the job so far."""

@@ -17,6 +17,8 @@ class Job:
     name: str
     plan: bytes
     """The plan, pickled by cloudpickle."""
+    sources: bytes
+    """Its sources alone: the controller lists them, and needs no framework that the functions import."""
     shape: PlanShape
     engine: EngineName
     seed: int

@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 import ray
 
-from pecan_ray.errors import PlanError, UnpicklablePlanError
+from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.shape import plan_shape
@@ -36,7 +36,8 @@ class Session:
         self.name = _job_name(name, options)
         self._options = options
         self.started_ray = cluster.attach()
-        job = Job(self.name, payload, plan_shape(plan), engine, seed, options, config)
+        sources = bytes(cloudpickle.dumps(list(plan.sources())))
+        job = Job(self.name, payload, sources, plan_shape(plan), engine, seed, options, config)
         node = cluster.this_node()
         actor: Any = ray.remote(AutoPlacementController)
         self.controller: Any = actor.options(
@@ -48,6 +49,12 @@ class Session:
         ).remote(job)
         try:
             ray.get(self.controller.register.remote(options.rank, node))
+        except ray.exceptions.RayActorError as error:
+            raise ClusterError(
+                f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules of the "
+                "pipeline's source, must be importable on every node: install them there, or send them by `ray job "
+                "submit --working-dir .`."
+            ) from error
         except BaseException:
             ray.kill(self.controller)
             raise

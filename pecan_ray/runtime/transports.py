@@ -35,13 +35,18 @@ class Message:
     bad: list[BadElement] = field(default_factory=list)
 
 
-def choose_transport(writer_node: str, reader_node: str) -> tuple[Transport, str]:
-    """Return the fastest way between two nodes, and why it was chosen."""
+def choose_transport(writer_node: str, reader_node: str, sees_process: bool) -> tuple[Transport, str]:
+    """Return the fastest way between two nodes, and why it was chosen.
+
+    `sees_process`: whether the reader may open the writer's files; it may not from another container.
+    """
     if writer_node != reader_node:
         return "object_store", "worker and trainer are on different nodes"
     supported, reason = ring_supported()
     if not supported:
         return "object_store", f"shared memory is not available: {reason}"
+    if not sees_process:
+        return "object_store", "the trainer may not open the worker's memory files (another container or user?)"
     return "ring", "worker and trainer share a node"
 
 

@@ -192,10 +192,10 @@ class PreprocessingWorker:
         )
 
     @ray.method(concurrency_group="stream")
-    def stream(self, rank: int, node_id: str) -> Iterator[list[Message]]:
+    def stream(self, rank: int, node_id: str, sees_process: bool) -> Iterator[list[Message]]:
         """Yield messages with batches for a client, until there are no more."""
         mine = str(ray.get_runtime_context().get_node_id())
-        transport, reason = choose_transport(mine, node_id)
+        transport, reason = choose_transport(mine, node_id, sees_process)
         logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
         while produced := self._outbox.take(rank, COALESCE if transport == "ring" else 1):
             if transport == "ring":

@@ -17,16 +17,12 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="module")
 def three_nodes() -> Iterator[Any]:
     """A head (the trainer's node) and two remote nodes, connected to."""
-    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    # Raylets and their workers find the checkout, whoever connects to them.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20})
     for _ in range(2):
         cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
-    ray.init(
-        address=cluster.address,
-        namespace="pecan",
-        runtime_env={"env_vars": {"PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}},
-        log_to_driver=False,
-    )
+    ray.init(address=cluster.address, namespace="pecan", log_to_driver=False)
     cluster.wait_for_nodes()
     yield cluster
     leave: Any = ray.shutdown

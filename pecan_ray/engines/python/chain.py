@@ -101,7 +101,7 @@ class Chain:
             return []
         for one in items:
             if item.members is not None:
-                one.rows = leading(one.value)
+                one.rows = max(1, leading(one.value))  # 0 rows would mean that it carries positions only
         return items
 
     def _straight(self, item: Item) -> list[Item]:

@@ -142,7 +142,8 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
                 item,
                 op,
             )
-        out[row][tuple(slice(0, have) for have in array.shape)] = array
+        place: Any = (row, *(slice(0, have) for have in array.shape))
+        out[place] = array
     return out
 
 
@@ -195,8 +196,8 @@ def length_of(item: Item, length: Any, op: str) -> int:
         return len(item.value[length])
     except TypeError as error:
         raise OpError(
-            f"{op}: column {length!r} of {item.where()} is a {type(item.value[length]).__name__} and has no length. If "
-            f"it is the length, pass length=lambda element: element[{length!r}].",
+            f"{op}: column {length!r} of {item.where()} is {type(item.value[length]).__name__}, which has no length. "
+            f"If it is the length, pass length=lambda element: element[{length!r}].",
             op=op,
             file=item.lease.split.file_of(item.element),
             element=item.element,

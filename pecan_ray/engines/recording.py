@@ -1,0 +1,59 @@
+"""An element that writes down which of its columns a function looks at."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Mapping, ValuesView
+from typing import Any
+
+
+class Recording(dict[str, Any]):
+    """A dict that notes the columns which are asked for, whether or not they exist.
+
+    Copies by `copy` go on noting.  Copies by ``{**element}`` and ``dict(element)`` are plain dicts: what a function
+    reads from those must be found in another way.
+    """
+
+    def __init__(self, columns: Mapping[str, Any] | Iterable[tuple[str, Any]], seen: set[str] | None = None) -> None:
+        super().__init__(columns)
+        self.seen: set[str] = set() if seen is None else seen
+
+    def __getitem__(self, name: str) -> Any:
+        self.seen.add(name)
+        return super().__getitem__(name)
+
+    def __contains__(self, name: object) -> bool:
+        if isinstance(name, str):
+            self.seen.add(name)
+        return super().__contains__(name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a column, or the default."""
+        self.seen.add(name)
+        return super().get(name, default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """Remove a column and return it."""
+        self.seen.add(name)
+        return super().pop(name, *default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        """Return a column, which is set if it is missing."""
+        self.seen.add(name)
+        return super().setdefault(name, default)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        """Return names and values of all columns."""
+        self.seen.update(self)
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        """Return the values of all columns."""
+        self.seen.update(self)
+        return super().values()
+
+    def copy(self) -> Recording:
+        """Return a copy that notes in the same place."""
+        return Recording(self, self.seen)
+
+    def __copy__(self) -> Recording:
+        return self.copy()

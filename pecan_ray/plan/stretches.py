@@ -1,0 +1,98 @@
+"""Linear stretches: runs of operators on elements, between sources, joins, batching and operators on the sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import (
+    Batch,
+    BucketByLength,
+    ElementOp,
+    Join,
+    Op,
+    PaddedBatch,
+    Plan,
+    Repeat,
+    Shuffle,
+    Unbatch,
+)
+from pecan_ray.plan.shape import last_batching
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive operators on single elements; within one the order can be changed."""
+
+    ops: tuple[ElementOp, ...]
+    prefix: Plan
+    """What yields the elements that enter it."""
+
+    @property
+    def names(self) -> Names:
+        """Names of its operators, in the order of the plan."""
+        return tuple(op.name for op in self.ops)
+
+    @property
+    def movable(self) -> int:
+        """How many operators the user lets move."""
+        return sum(not op.keep_position for op in self.ops)
+
+
+def stretches(plan: Plan) -> list[Stretch]:
+    """Return the stretches of a plan, those of a join's inputs first; operators on batches are in none."""
+    found: list[Stretch] = []
+    batched = False
+    if isinstance(plan.head, Join):
+        for branch in plan.head.inputs:
+            found += stretches(branch)
+            batched = batched or last_batching(branch) is not None
+    done: list[Op] = []
+    for run in _runs(plan.ops):
+        elements = tuple(op for op in run if isinstance(op, ElementOp))
+        if elements and not batched:
+            found.append(Stretch(elements, Plan(head=plan.head, ops=tuple(done))))
+        for op in run:
+            if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+                batched = True
+            elif isinstance(op, Unbatch):
+                batched = False
+        done += run
+    return found
+
+
+def reordered(plan: Plan, orders: Mapping[Names, Names]) -> Plan:
+    """Return the plan with the operators of some stretches in another order; `orders` maps old names to new ones.
+
+    Raises `PlanError` for an order that is not one of the same operators.
+    """
+    head = plan.head
+    if isinstance(head, Join):
+        head = replace(head, inputs=tuple(reordered(branch, orders) for branch in head.inputs))
+    ops: list[Op] = []
+    for run in _runs(plan.ops):
+        names = tuple(op.name for op in run)
+        order = orders.get(names, names)
+        if sorted(order) != sorted(names):
+            raise PlanError(f"a new order must name each operator of {list(names)} once, but got {list(order)}.")
+        by_name = {op.name: op for op in run}
+        ops += [by_name[name] for name in order]
+    return Plan(head=head, ops=tuple(ops))
+
+
+def without_buffers(plan: Plan) -> Plan:
+    """Return the plan for a look at its first elements: shuffling and repeating would read far more than those."""
+    head = plan.head
+    if isinstance(head, Join):
+        head = replace(head, inputs=tuple(without_buffers(branch) for branch in head.inputs))
+    return Plan(head=head, ops=tuple(op for op in plan.ops if not isinstance(op, (Shuffle, Repeat))))
+
+
+def _runs(ops: tuple[Op, ...]) -> Iterator[list[Op]]:
+    """Yield maximal runs of element operators, and the others."""
+    for _, run in groupby(ops, lambda op: isinstance(op, ElementOp)):
+        yield list(run)

@@ -1,0 +1,111 @@
+"""What bad input gets, as seen by a trainer on a real cluster: one clear exception each."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import errors
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+
+def numbers(**options: Any) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)), name="numbers", **options)
+
+
+def late(value: Any) -> Callable[[Any], Any]:
+    """Return a function that gives back its element 150 times, then something else."""
+
+    def change(element: Any) -> Any:
+        return value if element["i"] >= 150 else element
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "text"),
+    [
+        (lambda: pecan.sources.TFRecords("/nowhere/a.tfrecord"), errors.SourceNotFoundError, r"/nowhere/a\.tfrecord"),
+        (lambda: pecan.sources.Parquet("/tmp/nothing-*.parquet"), errors.SourceNotFoundError, r"nothing-\*\.parquet"),
+        (lambda: pecan.sources.ImageFolder("/nowhere"), errors.SourceNotFoundError, "/nowhere"),
+    ],
+)
+def test_missing_data(make: Callable[[], Any], error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        list(pecan.PecanPipeline(make()).batch(2).iter_batches())
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "text"),
+    [
+        (lambda p: p.map(lambda v: v, on="nope", name="look"), errors.ColumnError, r"look.*'nope'.*\['i'\]"),
+        (lambda p: p.map(late(7), name="turn"), errors.OutputTypeError, r"turn returned int for element \d+ of split"),
+        (lambda p: p.map(late({"j": 1}), name="turn"), errors.BatchShapeError, r"batch: element \d+ of split.*\['j'\]"),
+        (lambda p: p.map(late({"i": np.zeros(2)}), name="turn"), errors.BatchShapeError, r"column 'i'.*float64\[2\]"),
+    ],
+)
+def test_functions_that_do_not_keep_their_promise(build: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        list(build(numbers()).batch(8).iter_batches(order="strict"))
+
+
+def decode(image: bytes) -> Any:
+    return cv2.imdecode(np.frombuffer(image, np.uint8), cv2.IMREAD_COLOR)
+
+
+def photographs(folder: Path, bad: int) -> Path:
+    done, encoded = cv2.imencode(".png", np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8))
+    assert done
+    (folder / "class").mkdir()
+    for number in range(30):
+        content = encoded.tobytes()
+        (folder / "class" / f"{number:02d}.png").write_bytes(content[:20] if number == bad else content)
+    return folder
+
+
+def strictly(image: bytes) -> Any:
+    decoded = decode(image)
+    if decoded is None:
+        raise ValueError("not an image")
+    return decoded
+
+
+def test_a_truncated_image_is_named_with_its_file(tmp_path: Path) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs(tmp_path, bad=17))).map(strictly, on="image")
+    with pytest.raises(errors.OpError, match=r"strictly failed on .*17\.png: ValueError: not an image") as caught:
+        list(pipe.batch(4).iter_batches())
+    assert str(caught.value.file).endswith("17.png")
+
+
+def test_a_truncated_record_is_named_with_its_place(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    path = tmp_path / "data.tfrecord"
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for number in range(50):
+            writer.write(b"%d" % number * 100)
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.raises(errors.CorruptSourceError, match=r"element 49 of .*data\.tfrecord is broken at byte"):
+        list(pecan.PecanPipeline(pecan.sources.TFRecords(path)).batch(4).iter_batches())
+
+
+def test_quarantined_elements_are_kept_in_a_file(tmp_path: Path) -> None:
+    config = pecan.Config(quarantine_path=str(tmp_path / "bad.pickle"))
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs(tmp_path, bad=3)), config=config)
+    workers = pecan.Workers(local=1, remote=1)
+    with pipe.map(strictly, on="image").batch(4).iter_batches(on_error="quarantine", workers=workers) as it:
+        rows = sum(len(batch["label"]) for batch in it)
+        report = it.report()
+    assert rows == 29 and report.bad_elements == 1
+    with it.quarantine_path.open("rb") as file:
+        bad = pickle.load(file)
+    assert bad.op == "strictly" and bad.where.endswith("03.png") and len(bad.element["image"]) == 20
+    assert "1 bad elements" in str(report)

@@ -1,0 +1,89 @@
+"""What people see of a job: metrics at Ray's Prometheus endpoint, readable actors, flat memory."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+
+import pecan_ray as pecan
+from tests.ray.conftest import living_actors
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+
+def scraped() -> str:
+    """Text of every node's Prometheus endpoint."""
+    nodes: Any = ray.nodes
+    pages = []
+    for node in nodes():
+        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            pages.append(answer.read().decode())
+    return "\n".join(pages)
+
+
+def test_metrics_appear_at_the_prometheus_endpoint() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen").batch(10)
+    wanted = {"pecan_batches", "pecan_elements", "pecan_bytes", "pecan_wait_share", "pecan_worker_elements"}
+
+    def all_there() -> bool:
+        page = scraped()
+        return all(f"ray_{name}" in page for name in wanted) and 'job="seen-metrics"' in page.replace("Job", "job")
+
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), job="seen-metrics") as it:
+        next(it)
+
+        def go_on() -> bool:
+            next(it)
+            return all_there()
+
+        until(go_on, f"no metrics {sorted(wanted)}", timeout_s=90)
+
+
+def test_actors_have_readable_names() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="named").batch(10)
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1), job="named") as it:
+        next(it)
+        wanted = {"pecan:named:controller", "pecan:named:local-0", "pecan:named:remote-0"}
+        until(lambda: wanted <= set(living_actors()), f"not all of {wanted}")
+
+
+def mib(pid: int) -> float:
+    """Memory of a process that is its own, in MiB."""
+    return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
+
+
+@pytest.mark.parametrize("workers", [pecan.Workers(local=1), pecan.Workers(local=0, remote=1)])
+def test_memory_stays_flat_over_twenty_epochs(workers: pecan.Workers) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(500)), name="flat")
+    pipe = pipe.map(lambda i: np.full((64, 64, 3), i, np.float32), on="i", name="grow").batch(16)
+    per_epoch = 500 * 64 * 64 * 12 / (1 << 20)
+    measured: list[dict[str, float]] = []
+    with pipe.iter_batches(epochs=20, workers=workers, job="flat") as it:
+        controller = ray.get_actor("pecan:flat:controller", namespace="pecan")
+        pids: dict[str, int] = {}
+        for batch in it:
+            assert it.provenance is not None
+            if it.provenance.epoch == len(measured) and len(batch["i"]) < 16:
+                if not pids:
+                    pids = {"trainer": os.getpid(), **pids_of(controller)}
+                measured.append({who: mib(pid) for who, pid in pids.items()})
+    assert len(measured) == 20
+    for who in measured[0]:
+        grown = measured[-1][who] - measured[4][who]
+        assert grown < 0.5 * per_epoch, f"{who} grew by {grown:.1f} MiB in 15 epochs of {per_epoch:.0f} MiB each"
+
+
+def pids_of(controller: Any) -> dict[str, int]:
+    found = {"controller": int(ray.get(controller.process_id.remote()))}
+    for name in living_actors():
+        if "controller" not in name:
+            found["worker"] = int(ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1])
+    return found

@@ -1,0 +1,18 @@
+"""Unit tests start no Ray: whatever needs a cluster belongs into tests/ray."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import pytest
+import ray
+
+
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets `ray.init` fail, also where Ray would call it by itself."""
+
+    def refuse(*arguments: Any, **options: Any) -> NoReturn:
+        raise AssertionError("a test in tests/unit tried to start or join Ray: move it to tests/ray")
+
+    monkeypatch.setattr(ray, "init", refuse)

@@ -1,0 +1,97 @@
+"""Leases in memory for driving an engine directly, and the check that it delivers each position once."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
+from pecan_ray.sampling.spans import Spans
+
+Key = tuple[int, int, int]
+
+
+class ListedLeases:
+    """Hands out given leases, each branch's in order, and records the lengths that the engine reports."""
+
+    def __init__(self, leases: Iterable[Lease]) -> None:
+        self.given = list(leases)
+        self.lengths: dict[Key, int] = {}
+        self._queues: dict[int, deque[Lease]] = {}
+        self._lock = threading.Lock()
+        for lease in self.given:
+            self._queues.setdefault(lease.branch, deque()).append(lease)
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease of a branch."""
+        with self._lock:
+            queue = self._queues.get(branch)
+            return queue.popleft() if queue else None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Record the length of a split."""
+        with self._lock:
+            assert lease.key not in self.lengths, f"the end of {lease.key} was reported twice"
+            self.lengths[lease.key] = elements
+
+    def wanted(self) -> dict[Key, Spans]:
+        """Return the positions that were given out, splits that were read to their end cut to their lengths."""
+        wanted: dict[Key, Spans] = {}
+        for lease in self.given:
+            spans = wanted.setdefault(lease.key, Spans())
+            for start, stop in lease.spans:
+                spans.add(start, stop)
+            if lease.key in self.lengths:
+                spans.remove(self.lengths[lease.key] << OUTPUT_BITS, END)
+        return {key: spans for key, spans in wanted.items() if spans}
+
+
+def whole_leases(sources: Sequence[Source], *, epoch: int = 0, repetitions: int = 1) -> list[Lease]:
+    """Return a lease of every split of every source, as often as the data is repeated."""
+    return [
+        Lease(epoch, split, branch=branch, repetition=repetition)
+        for branch, source in enumerate(sources)
+        for repetition in range(repetitions)
+        for split in source.splits()
+    ]
+
+
+def run_engine(
+    pipe: PecanPipeline | Plan, leases: ListedLeases | Iterable[Lease] | None = None, **options: Any
+) -> list[Produced]:
+    """Run one stretch of a python engine to its end and return what it has produced."""
+    plan = pipe if isinstance(pipe, Plan) else pipe.plan
+    sources = tuple(plan.sources())
+    if leases is None:
+        leases = whole_leases(sources)
+    if not isinstance(leases, ListedLeases):
+        leases = ListedLeases(leases)
+    engine = PythonEngine(plan, sources, EngineOptions(**options), HeapSlots())
+    with contextlib.closing(engine):
+        return list(engine.batches(leases))
+
+
+def delivered(produced: Iterable[Produced]) -> dict[Key, Spans]:
+    """Return the positions that batches carry; raises AssertionError if one is carried twice."""
+    found: dict[Key, Spans] = {}
+    for batch in produced:
+        for key, intervals in batch.spans.items():
+            spans = found.setdefault(key, Spans())
+            for start, stop in intervals:
+                before = spans.size()
+                spans.add(start, stop)
+                assert spans.size() == before + stop - start, f"[{start}, {stop}) of {key} was delivered twice"
+    return found
+
+
+def column(produced: Iterable[Produced], name: str) -> list[Any]:
+    """Return a column of all batches in one list."""
+    return [value for batch in produced if batch.rows for value in batch.columns[name]]

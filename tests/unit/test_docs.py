@@ -1,0 +1,181 @@
+"""The documentation holds: links lead somewhere, code compiles and fits the API, examples run, names exist."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.runtime import metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")])
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+BLOCK = re.compile(r"^```python( run)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+OUTSIDE = ("http://", "https://")
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks() -> Iterator[tuple[str, bool, str]]:
+    """(where, whether it can be run, code) of every python block."""
+    for page in PAGES:
+        text = page.read_text()
+        for block in BLOCK.finditer(text):
+            line = text.count("\n", 0, block.start()) + 1
+            yield f"{name_of(page)}:{line}", block.group(1) is not None, block.group(2)
+
+
+def anchors(page: Path) -> set[str]:
+    """Names of a page's headings, as links to them spell them."""
+    headings = HEADING.findall(page.read_text())
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def run_in_debug_mode(code: str) -> subprocess.CompletedProcess[str]:
+    """Run a program in a fresh process, its pipelines in debug mode; fails if Ray was started."""
+    code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
+    code += "\nimport ray\nassert not ray.is_initialized()\n"
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_every_link_leads_to_something(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(page.read_text()):
+        path, _, anchor = target.partition("#")
+        if target.startswith(OUTSIDE):
+            continue
+        found = (page.parent / path).resolve() if path else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_the_index_names_every_page() -> None:
+    named = {
+        (ROOT / index).parent / target
+        for index in ("docs/README.md", "docs/decisions/README.md")
+        for target in LINK.findall((ROOT / index).read_text())
+    }
+    assert {page for page in PAGES if "docs" in page.parts} <= {path.resolve() for path in named} | {
+        ROOT / "docs" / "README.md"
+    }
+
+
+@pytest.mark.parametrize("code", [pytest.param(code, id=where) for where, _, code in blocks()])
+def test_python_code_compiles_and_fits_the_api(code: str) -> None:
+    assert list(misfits(ast.parse(code))) == []
+
+
+def misfits(tree: ast.Module) -> Iterator[str]:
+    """Say which calls name an argument, and which expressions an attribute, that the library does not have."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "pecan":
+            if not hasattr(pecan, node.attr):
+                yield f"pecan.{node.attr}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            known = parameters(node.func.attr)
+            yield from (f"{node.func.attr}({k.arg}=)" for k in node.keywords if known and k.arg not in known)
+
+
+def parameters(name: str) -> set[str]:
+    """Parameters of a public class, source or method of that name; none if it takes any keyword or is not ours."""
+    homes: list[Any] = [pecan, pecan.sources, pecan.PecanPipeline, pecan.Batches]
+    found: list[Callable[..., Any]] = [getattr(home, name) for home in homes if callable(getattr(home, name, None))]
+    taken = [inspect.signature(one).parameters.values() for one in found]
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for each in taken for p in each):
+        return set()
+    return {p.name for each in taken for p in each}
+
+
+def test_an_argument_that_does_not_exist_is_a_misfit() -> None:
+    code = "pipe.iter_batches(epoch=2)\npecan.Workers(local=1)\npecan.sources.Csv('a', column=[])\npecan.Pipeline()"
+    assert sorted(misfits(ast.parse(code))) == ["Csv(column=)", "iter_batches(epoch=)", "pecan.Pipeline"]
+
+
+@pytest.mark.parametrize(
+    "code", [pytest.param(code, id=where) for where, runs, code in blocks() if runs and not where.startswith("README")]
+)
+def test_an_example_runs(code: str) -> None:
+    done = run_in_debug_mode(code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_of_the_readme_runs() -> None:
+    where, runs, code = next(block for block in blocks() if block[0].startswith("README"))
+    assert runs, f"{where} is not marked as one that runs"
+    done = run_in_debug_mode(code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("float32 (64, 64, 64, 3)") == 16, "two epochs of 512 images in batches of 64"
+
+
+def test_the_cluster_page_names_every_metric() -> None:
+    in_code = set(re.findall(r'"(pecan_\w+)"', inspect.getsource(metrics)))
+    page = (ROOT / "docs" / "howto" / "cluster.md").read_text()
+    in_page = set(re.findall(r"\bpecan_\w+", page)) - {"pecan_ray"}
+    assert in_code
+    assert in_page == in_code
+
+
+def test_the_reference_names_every_public_thing() -> None:
+    things = {*(f"pecan.{name}" for name in pecan.__all__), *public(pecan.Batches), *public(pecan.PecanPipeline)}
+    things |= {*pecan.sources.__all__, *pecan.Config.__dataclass_fields__, *pecan.Report.__dataclass_fields__}
+    things |= {name for name in public(pecan.errors) if name.endswith("Error")}
+    assert [thing for thing in sorted(things) if not re.search(rf"\b{re.escape(thing)}\b", REFERENCE)] == []
+
+
+def test_the_reference_spells_every_signature_as_it_is() -> None:
+    homes: list[Any] = [pecan, pecan.sources, pecan.PecanPipeline, pecan.Batches]
+    spelled = {name: text for text, name in re.findall(r"`((\w+)\([^`]*\))`", REFERENCE)}
+    real = {name: getattr(home, name) for name in spelled for home in homes if hasattr(home, name)}
+    assert {"Parquet", "bucket_by_length", "scale", "Workers"} <= set(real)
+    for name, thing in real.items():
+        bound = isinstance(thing, type) or inspect.ismethod(thing)
+        parameters = list(inspect.signature(thing).parameters.values())[0 if bound else 1 :]
+        assert spelled_as(parameters) == spelled_as(parameters_in(spelled[name])), name
+
+
+def test_the_reference_spells_every_default_of_iter_batches_as_it_is() -> None:
+    table = REFERENCE[REFERENCE.index("## `PecanPipeline.iter_batches`") : REFERENCE.index("## `pecan.Batches`")]
+    arguments = ", ".join(re.findall(r"`(\w+=[^`]+)`", table))
+    real = inspect.signature(pecan.PecanPipeline.iter_batches).parameters
+    defaults = {parameter.name: parameter.default for parameter in parameters_in(f"iter_batches({arguments})")}
+    assert defaults == {name: parameter.default for name, parameter in real.items() if name != "self"}
+
+
+def parameters_in(signature: str) -> list[inspect.Parameter]:
+    """The parameters of a signature that is spelled as in a definition."""
+    names: dict[str, Any] = {}
+    exec(f"def {signature}: ...", names)
+    return list(inspect.signature(names[signature.partition("(")[0]]).parameters.values())
+
+
+def spelled_as(parameters: list[inspect.Parameter]) -> list[tuple[str, str, str]]:
+    """Name, kind and default; an empty container stands for a factory of one."""
+    defaults = ["{}" if "factory" in repr(p.default) else repr(p.default) for p in parameters]
+    return [(p.name, p.kind.name, default) for p, default in zip(parameters, defaults, strict=True)]
+
+
+def public(thing: Any) -> set[str]:
+    return {name for name in vars(thing) if not name.startswith("_")}

@@ -1,0 +1,138 @@
+"""Imports point downwards, frameworks stay out of `import pecan_ray`, and the public names are there."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pecan_ray as pecan
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
+FRAMEWORKS = ("tensorflow", "torch", "jax", "keras", "boto3", "gcsfs", "cv2")
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run code in a fresh process that finds `pecan_ray` in a folder."""
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def lint_imports(folder: Path) -> tuple[bool, str]:
+    """Check the contracts of a tree's pyproject.toml; tell whether all are kept, and what the linter said."""
+    code = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
+    done = run_python(code, folder)
+    return done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of what the linter reads, links as links."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def test_imports_point_downwards() -> None:
+    kept, said = lint_imports(ROOT)
+    assert kept, said
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("cache/planted.py", "import ray"),
+        ("reorder/planted.py", "from pecan_ray.runtime import cluster"),
+        ("placement/planted.py", "from pecan_ray import cache"),
+        ("pecan_ray/sources/planted.py", "import pecan_ray.engines.contract"),
+        ("pecan_ray/engines/planted.py", "import ray"),
+    ],
+)
+def test_an_import_that_points_upwards_is_caught(tree: Path, file: str, line: str) -> None:
+    (tree / file).write_text(line + "\n")
+    kept, said = lint_imports(tree)
+    assert not kept
+    assert ".".join(Path(file).with_suffix("").parts).removeprefix("pecan_ray.") in said
+
+
+def test_importing_pecan_ray_imports_no_framework() -> None:
+    done = run_python(f"import sys, pecan_ray; print([f for f in {FRAMEWORKS!r} if f in sys.modules])", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("folder", ["placement", "reorder", "autoscaler", "cache"])
+def test_a_decision_folder_is_a_subpackage(folder: str) -> None:
+    done = run_python(f"import pecan_ray.{folder} as found; print(found.__name__)", ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"pecan_ray.{folder}"
+
+
+def test_every_public_name_exists() -> None:
+    assert [name for name in pecan.__all__ if not hasattr(pecan, name)] == []
+    assert {"PecanPipeline", "Workers", "Config", "errors", "sources"} <= set(pecan.__all__)
+
+
+def test_every_source_exists() -> None:
+    named = {"TFRecords", "Parquet", "ImageFolder", "WebDataset", "JsonLines", "Csv", "TextLines"}
+    assert named | {"Items", "Arrays", "RayDataset"} <= set(pecan.sources.__all__)
+    assert [name for name in pecan.sources.__all__ if not isinstance(getattr(pecan.sources, name), type)] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters"),
+    [
+        ("__init__", "source name engine seed config"),
+        ("map", "fn on name keep_position random"),
+        ("filter", "fn on name"),
+        ("flat_map", "fn on name"),
+        ("batch", "size drop_remainder"),
+        ("padded_batch", "size padding shapes drop_remainder"),
+        ("bucket_by_length", "boundaries sizes length padding drop_remainder"),
+        ("unbatch", ""),
+        ("shuffle", "buffer seed"),
+        ("repeat", "count"),
+        ("take", "count"),
+        ("skip", "count"),
+        ("zip", "others"),
+        ("concat", "others"),
+        ("mix", "others weights"),
+        ("peek", "count"),
+        ("fingerprint", "upto"),
+        ("from_tf_data", "make_dataset"),
+        (
+            "iter_batches",
+            "epochs workers format rank world_size order visitation sharding on_error prefetch_bytes debug",
+        ),
+    ],
+)
+def test_a_pipeline_has_the_methods_that_scripts_use(method: str, parameters: str) -> None:
+    known = inspect.signature(getattr(pecan.PecanPipeline, method)).parameters
+    assert [name for name in parameters.split() if name not in known] == []
+
+
+def test_the_iterator_has_the_methods_that_scripts_use() -> None:
+    assert {"report", "scale", "close", "__enter__", "__exit__", "__next__"} <= set(dir(pecan.Batches))
+    assert {"local", "remote"} <= set(inspect.signature(pecan.Batches.scale).parameters)
+    assert [field.name for field in dataclasses.fields(pecan.Workers)] == ["local", "remote"]
+
+
+def test_every_error_of_ours_is_a_pecan_error() -> None:
+    ours = [kind for kind in vars(pecan.errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert ours
+    assert [kind.__name__ for kind in ours if not issubclass(kind, pecan.errors.PecanError)] == []

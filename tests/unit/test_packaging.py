@@ -1,0 +1,154 @@
+"""The four root folders as sub-packages: links for the checkout, a mapping for builds, and the two agree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("autoscaler", "cache", "placement", "reorder")
+CURE = "run `git config core.symlinks true` and check the folder out again"
+
+
+def setuptools_table() -> dict[str, Any]:
+    table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    return table
+
+
+def package_folders() -> Iterator[tuple[str, Path]]:
+    """Every package with the folder that it really lies in, found on the disk."""
+    for path, folders, files in os.walk(ROOT / "pecan_ray", followlinks=True):
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        if any(name.endswith(".py") for name in files):
+            yield ".".join(Path(path).relative_to(ROOT).parts), Path(path).resolve()
+
+
+def modules() -> list[str]:
+    """Paths below pecan_ray/ that a wheel must hold, each once."""
+    return sorted(
+        "/".join([*package.split("."), file.name])
+        for package, folder in package_folders()
+        for file in folder.glob("*.py")
+    )
+
+
+def copy_of_the_tree(target: Path) -> Path:
+    """Copy what a build reads, links as links: building must leave nothing behind in the checkout."""
+    target.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, target)
+    for name in ("pecan_ray", *FOLDERS):
+        shutil.copytree(ROOT / name, target / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    return target
+
+
+def build_wheel(tree: Path) -> list[str]:
+    """Build a wheel of a tree and return the names of the files in it."""
+    out = tree.parent / f"{tree.name}-wheel"
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(tree)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    (wheel,) = out.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_decision_folder_is_reached_by_a_link(name: str) -> None:
+    link = ROOT / "pecan_ray" / name
+    assert link.is_symlink(), f"pecan_ray/{name} is no symbolic link: {CURE}"
+    assert os.readlink(link) == f"../{name}"
+    assert link.resolve() == ROOT / name
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+@pytest.mark.parametrize("name", FOLDERS)
+def test_git_keeps_the_link_as_a_link(name: str) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-s", "--", f"pecan_ray/{name}"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert listed.startswith("120000 "), f"git holds pecan_ray/{name} as {listed!r}, not as a link: {CURE}"
+
+
+def test_the_mapping_is_that_of_the_links() -> None:
+    assert setuptools_table()["package-dir"] == {f"pecan_ray.{name}": name for name in FOLDERS}
+
+
+def test_every_package_is_listed() -> None:
+    assert sorted(setuptools_table()["packages"]) == sorted(package for package, _ in package_folders())
+
+
+def test_every_package_has_an_init() -> None:
+    assert [package for package, folder in package_folders() if not (folder / "__init__.py").is_file()] == []
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_a_decision_folder_is_flat(name: str) -> None:
+    assert [entry.name for entry in (ROOT / name).iterdir() if entry.is_dir() and entry.name != "__pycache__"] == []
+
+
+@pytest.mark.parametrize("links", ["links", "text files"])
+def test_a_wheel_holds_every_module_once(tmp_path: Path, links: str) -> None:
+    """Archives of a hosting site and checkouts without links have text files in their place."""
+    tree = copy_of_the_tree(tmp_path / "tree")
+    if links == "text files":
+        for name in FOLDERS:
+            (tree / "pecan_ray" / name).unlink()
+            (tree / "pecan_ray" / name).write_text(f"../{name}")
+    names = build_wheel(tree)
+    assert sorted(name for name in names if name.endswith(".py")) == modules()
+    assert "pecan_ray/py.typed" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"pecan_ray"}
+
+
+def test_a_checkout_leaves_the_names_of_a_user_alone(tmp_path: Path) -> None:
+    """A user's own `cache.py` and `placement` beside the program neither shadow ours nor are shadowed."""
+    (tmp_path / "cache.py").write_text("mine = True\n")
+    (tmp_path / "placement").mkdir()
+    (tmp_path / "placement" / "__init__.py").write_text("mine = True\n")
+    (tmp_path / "train.py").write_text(
+        "import cache, placement\n"
+        "import pecan_ray.cache, pecan_ray.placement\n"
+        "assert cache.mine and placement.mine\n"
+        "assert not hasattr(pecan_ray.cache, 'mine') and not hasattr(pecan_ray.placement, 'mine')\n"
+    )
+    tree = copy_of_the_tree(tmp_path / "tree")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "pecan_ray").symlink_to(tree / "pecan_ray")
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "train.py")],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_importing_everything_leaves_no_bare_name() -> None:
+    names = [package for package, _ in package_folders() if "tensorflow" not in package]
+    code = (
+        "import importlib, sys\n"
+        f"for name in {names!r}: importlib.import_module(name)\n"
+        f"print([name for name in {FOLDERS!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"

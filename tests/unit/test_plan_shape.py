@@ -1,0 +1,182 @@
+"""What is told from a plan without running it, held against what running it yields."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Batch, Plan
+from pecan_ray.plan.shape import PlanShape, last_batching, num_batches, plan_shape
+from pecan_ray.sources import Arrays, TextLines
+
+
+def numbers(rows: int = 10, name: str = "x") -> PecanPipeline:
+    return PecanPipeline(Arrays({name: np.arange(rows)}, split_rows=4))
+
+
+def shape(pipe: PecanPipeline) -> PlanShape:
+    return plan_shape(pipe.plan)
+
+
+# --- shape ---------------------------------------------------------------------------------------------------
+
+
+def test_the_shape_of_a_plain_pipeline() -> None:
+    assert shape(numbers().shuffle(3).batch(4, drop_remainder=True)) == PlanShape(
+        serial=False, serial_because="", repetitions=1, batch_size=4, shuffled=True, drop_remainder=True
+    )
+    assert shape(numbers()) == PlanShape(
+        serial=False, serial_because="", repetitions=1, batch_size=1, shuffled=False, drop_remainder=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("pipe", "because"),
+    [
+        (numbers().take(3), "take"),
+        (numbers().skip(3).batch(2), "skip"),
+        (numbers().zip(numbers(4, "y")), "zip"),
+        (numbers().concat(numbers().take(2)), "take"),
+        (numbers().concat(numbers().repeat(2)), "repeat"),
+        (numbers().concat(numbers().concat(numbers().repeat(2))), "repeat"),
+        (numbers().mix(numbers(), weights=[1, 1], stop="first"), "mix(stop='first')"),
+        (numbers().batch(4, drop_remainder=True).unbatch().batch(2), "batch"),
+        (numbers().batch(4, drop_remainder=True).concat(numbers().batch(4)), "batch"),
+    ],
+)
+def test_operators_that_need_the_whole_sequence_make_a_plan_serial(pipe: PecanPipeline, because: str) -> None:
+    assert (shape(pipe).serial, shape(pipe).serial_because, shape(pipe).repetitions) == (True, because, 1)
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        numbers().filter(bool).flat_map(list).shuffle(2).batch(4, drop_remainder=True).prefetch(2),
+        numbers().batch(4).unbatch(),
+        numbers().concat(numbers()),
+        numbers().mix(numbers().batch(2), weights=[1, 1]),
+        numbers().repeat(3),
+    ],
+)
+def test_other_operators_let_many_workers_share_a_plan(pipe: PecanPipeline) -> None:
+    assert (shape(pipe).serial, shape(pipe).serial_because) == (False, "")
+
+
+def test_repeats_multiply() -> None:
+    assert shape(numbers().repeat(2).batch(2).repeat(3)).repetitions == 6
+    assert shape(numbers().repeat(2).repeat()).repetitions is None
+    assert shape(numbers().repeat(2).take(3)).repetitions == 1, "the serial plan repeats by itself"
+
+
+def test_the_last_batching_forms_the_batches() -> None:
+    pipe = numbers().batch(2).unbatch().batch(3).map(dict)
+    op = last_batching(pipe.plan)
+    assert isinstance(op, Batch) and op.size == 3
+    assert last_batching(pipe.unbatch().plan) is None
+    assert shape(numbers().bucket_by_length([2, 4], sizes=[8, 4, 2], length="x")).batch_size == 8
+
+
+def test_sources_and_operators_are_listed_from_left_to_right() -> None:
+    pipe = numbers(1).map(dict, name="a").zip(numbers(2).map(dict, name="b").concat(numbers(3).map(dict, name="c")))
+    pipe = pipe.map(dict, name="d")
+    assert [source.num_elements() for source in pipe.plan.sources()] == [1, 2, 3]
+    assert [op.name for op in pipe.plan.all_ops()] == ["a", "b", "c", "d"]
+
+
+# --- length --------------------------------------------------------------------------------------------------
+
+counter = itertools.count()
+
+
+def renamed(element: dict[str, Any], new: str) -> dict[str, Any]:
+    return {f"{new}{name}": value for name, value in element.items()}
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A pipeline under construction; elements of unequal sizes cannot be batched."""
+
+    pipe: PecanPipeline
+    even: bool = True
+
+
+def zipped(one: Draft, other: Draft) -> Draft:
+    fresh = f"side{next(counter)}_"
+    right = other.pipe.map(lambda element: renamed(element, fresh))
+    return Draft(one.pipe.zip(right).map(lambda element: {"x": element["x"]}), one.even and other.even)
+
+
+def batched(draft: Draft, size: int, drop: bool) -> Draft:
+    return Draft(draft.pipe.batch(size, drop_remainder=drop), even=False) if draft.even else draft
+
+
+def padded(draft: Draft, size: int, drop: bool) -> Draft:
+    return Draft(draft.pipe.padded_batch(size, drop_remainder=drop), even=False) if draft.even else draft
+
+
+def step(drafts: st.SearchStrategy[Draft]) -> st.SearchStrategy[Draft]:
+    small = st.integers(1, 5)
+
+    def extended(method: str, *arguments: st.SearchStrategy[Any]) -> st.SearchStrategy[Draft]:
+        return st.builds(lambda d, *a: Draft(getattr(d.pipe, method)(*a), d.even), drafts, *arguments)
+
+    return st.one_of(
+        extended("map", st.just(dict)),
+        extended("shuffle", small),
+        extended("prefetch", small),
+        extended("repeat", st.integers(1, 3)),
+        extended("take", st.integers(0, 12)),
+        extended("skip", st.integers(0, 12)),
+        st.builds(lambda d, n: Draft(d.pipe.repeat().take(n), d.even), drafts, st.integers(0, 20)),
+        st.builds(batched, drafts, small, st.booleans()),
+        st.builds(padded, drafts, small, st.booleans()),
+        st.builds(zipped, drafts, drafts),
+        st.builds(lambda a, b: Draft(a.pipe.concat(b.pipe), a.even and b.even), drafts, drafts),
+        st.builds(lambda a, b: Draft(a.pipe.mix(b.pipe, weights=[1, 2]), a.even and b.even), drafts, drafts),
+    )
+
+
+drafts = st.recursive(st.builds(Draft, st.builds(numbers, st.integers(0, 9))), step, max_leaves=3)
+longer = drafts.flatmap(lambda draft: step(st.just(draft)))
+
+
+@settings(deadline=None, max_examples=400)
+@given(longer)
+def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
+    told = num_batches(draft.pipe.plan)
+    with draft.pipe.iter_batches(debug=True) as batches:
+        assert told == sum(1 for _ in batches)
+    assert len(draft.pipe) == told
+
+
+@pytest.mark.parametrize(
+    "pipe",
+    [
+        numbers().filter(bool),
+        numbers().flat_map(list),
+        numbers().batch(2).unbatch(),
+        numbers().bucket_by_length([3], sizes=2, length="x"),
+        numbers().repeat(),
+        numbers().concat(numbers().filter(bool)),
+        numbers().filter(bool).take(3),
+        numbers().mix(numbers(), weights=[1, 1], stop="first"),
+        PecanPipeline(TextLines(__file__)),
+    ],
+)
+def test_a_length_that_does_not_follow_from_the_plan_is_not_told(pipe: PecanPipeline) -> None:
+    assert num_batches(pipe.plan) is None
+    with pytest.raises(TypeError, match="the length of pipeline pipeline is not known without reading its data"):
+        len(pipe)
+
+
+def test_an_endless_side_of_a_zip_does_not_hide_its_length() -> None:
+    assert len(numbers(7).zip(numbers(2, "y").repeat()).batch(2)) == 4
+    assert len(numbers(0).repeat().take(5)) == 0
+    assert num_batches(Plan(head=numbers(3).plan.head)) == 3
