@@ -40,11 +40,10 @@ class PythonEngine:
         assembly = Assembly(
             self._plan, self._sources, self._options, leases, loose, pool=self._pool, call=self._callable
         )
-        fused = _fused(self._plan)
-        if fused is not None:
-            yield from self._filled(assembly, *fused)
-        elif plan_shape(self._plan).serial:
+        if plan_shape(self._plan).serial:
             yield from ending_with_the_last_batch(self._one_by_one(assembly))
+        elif (fused := _fused(self._plan)) is not None:
+            yield from self._filled(assembly, *fused)
         else:
             yield from self._one_by_one(assembly)
 

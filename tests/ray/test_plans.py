@@ -1,0 +1,126 @@
+"""Plans of every shape on local and remote workers: what one process yields, several workers yield too."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from tests.ray.test_runtime import slow
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+WORKERS = pecan.Workers(local=1, remote=2)
+Pipe = pecan.PecanPipeline
+
+
+def numbers(rows: int = 200, start: int = 0) -> Pipe:
+    return Pipe(pecan.sources.Arrays(i=np.arange(start, start + rows)), name="plan")
+
+
+def doubled(element: Any) -> list[Any]:
+    return [element, element]
+
+
+PLANS: dict[str, Callable[[], Pipe]] = {
+    "filter and flat_map": lambda: numbers().filter(lambda i: i % 3 > 0, on="i").flat_map(doubled).batch(7),
+    "repeat": lambda: numbers().repeat(3).batch(7),
+    "concat": lambda: numbers().concat(numbers(50, 1000)).batch(7),
+    "mix": lambda: numbers().mix(numbers(50, 1000), weights=[1, 2]).batch(7),
+    "shuffle": lambda: numbers().shuffle(30).batch(7),
+    "padded": lambda: numbers().map(lambda i: np.arange(i % 5), on="i").padded_batch(7, padding=-1),
+    "unbatch": lambda: numbers().batch(8).map(lambda b: {"i": b["i"] + 1}, name="next").unbatch().batch(7),
+    "no batch": lambda: numbers().map(lambda i: i + 1, on="i", name="next"),
+    "drop remainder": lambda: numbers(203).batch(8, drop_remainder=True),
+}
+
+
+def content(batches: Any) -> Counter[int]:
+    return Counter(int(i) for batch in batches for i in np.ravel(batch["i"]))
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_several_workers_yield_what_one_process_yields(plan: str) -> None:
+    pipe = PLANS[plan]()
+    expected = list(pipe.iter_batches(debug=True))
+    with pipe.iter_batches(epochs=2, workers=WORKERS) as it:
+        batches = list(it)
+    if plan == "padded":
+        trimmed = [{"i": batch["i"][batch["i"] >= 0]} for batch in batches]
+        assert content(trimmed) == content([{"i": b["i"][b["i"] >= 0]} for b in expected] * 2)
+    elif plan == "drop remainder":
+        assert len(batches) == 2 * len(expected) and all(len(batch["i"]) == 8 for batch in batches)
+        assert max(content(batches).values()) <= 2
+    else:
+        assert content(batches) == content(expected * 2)
+    assert len(batches) == 2 * len(expected)
+
+
+WHOLE: dict[str, Callable[[], Pipe]] = {
+    "take": lambda: numbers(2000).map(slow, on="i").take(130).batch(4),
+    "skip": lambda: numbers().map(slow, on="i").skip(70).batch(4),
+    "zip": lambda: numbers().map(slow, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
+    "take of batches": lambda: numbers().map(slow, on="i").batch(4).take(33),
+}
+
+
+@pytest.mark.parametrize("plan", WHOLE)
+def test_plans_that_need_the_whole_sequence_survive_their_worker(plan: str) -> None:
+    pipe = WHOLE[plan]()
+    expected = [batch["i"].tolist() for batch in pipe.iter_batches(debug=True)]
+    found = []
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+        for number, batch in enumerate(it):
+            found.append(batch["i"].tolist())
+            if number in (5, len(expected) + 5):
+                assert it.provenance is not None
+                busy = ray.get_actor(it.provenance.worker, namespace="pecan")
+                os.kill(ray.get(busy.placed.remote())[1], signal.SIGKILL)
+        assert it.report().workers_lost == 2
+    assert found == expected * 2
+
+
+def noise(i: Any, rng: np.random.Generator) -> Any:
+    return np.array([i, rng.integers(1 << 40)])
+
+
+def test_the_number_of_workers_does_not_change_the_augmentation() -> None:
+    pipe = numbers().map(noise, on="i").batch(8)
+
+    def drawn(workers: pecan.Workers) -> list[tuple[int, int]]:
+        with pipe.iter_batches(epochs=2, workers=workers) as it:
+            return sorted((int(i), int(value)) for batch in it for i, value in batch["i"])
+
+    one = drawn(pecan.Workers(local=1))
+    assert one == drawn(pecan.Workers(local=2, remote=2))
+    assert len(set(one)) == 400
+
+
+@ray.remote(num_cpus=0)
+def train(rank: int) -> list[list[int]]:
+    pipe = numbers(101).take(97).batch(4)
+    with pipe.iter_batches(rank=rank, world_size=2, job="whole-shared", workers=pecan.Workers(local=1)) as it:
+        return [batch["i"].tolist() for batch in it]
+
+
+def test_trainers_share_a_plan_that_one_worker_runs() -> None:
+    results = ray.get([train.remote(rank) for rank in range(2)])
+    assert len(results[0]) == len(results[1]) >= 11
+    seen = Counter(i for result in results for batch in result for i in batch)
+    assert set(seen.values()) == {1} and max(seen) < 97
+
+
+def test_batches_come_as_torch_tensors() -> None:
+    import torch
+
+    with numbers().batch(8).iter_batches(format="torch", workers=pecan.Workers(local=1, remote=1)) as it:
+        batches = list(it)
+    assert all(isinstance(batch["i"], torch.Tensor) for batch in batches)
+    assert sorted(int(i) for batch in batches for i in batch["i"]) == list(range(200))
