@@ -1,71 +1,62 @@
-"""The examples by `ray job submit` on a cluster of three nodes."""
+"""The examples by `ray job submit` on a cluster of three nodes that asks for a token, as Ray's own clusters do."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ray.cluster_utils import Cluster
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def dashboard() -> Iterator[str]:
-    """Address of the job server of a cluster of three nodes."""
-    cluster: Any = Cluster(
-        initialize_head=True,
-        head_node_args={
-            "num_cpus": 2,
-            "include_dashboard": True,
-            "dashboard_port": 0,
-            "object_store_memory": 200 << 20,
-        },
-    )
-    for _ in range(2):
-        cluster.add_node(num_cpus=2, object_store_memory=200 << 20)
-    cluster.wait_for_nodes()
-    head: Any = cluster.head_node
-    yield f"http://{head.webui_url}"
-    cluster.shutdown()
+def with_token() -> dict[str, str]:
+    """Environment of a user who has the cluster's token."""
+    return {**os.environ, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
-@pytest.mark.parametrize("example", ["resnet50", "simclr", "retinanet", "asr_transformer"])
-def test_example_runs_as_a_job_on_three_nodes(dashboard: str, example: str) -> None:
-    command = [
-        str(Path(sys.executable).parent / "ray"),
-        "job",
-        "submit",
-        "--address",
-        dashboard,
-        "--working-dir",
-        ".",
-        "--",
-        sys.executable,
-        f"examples/{example}.py",
-        "--images",
-        "32",
-        "--batch",
-        "8",
-        "--local",
-        "1",
-        "--remote",
-        "2",
-    ]
-    done = subprocess.run(
-        command,
+@pytest.fixture(scope="module")
+def dashboard(with_token: dict[str, str]) -> Iterator[str]:
+    """Address of the job server.  Ray reads the mode when it is imported: the cluster is a process of its own."""
+    program = [sys.executable, str(Path(__file__).with_name("three_nodes.py"))]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(program, env=with_token, text=True, stdin=pipe, stdout=pipe) as cluster:
+        assert cluster.stdin is not None
+        assert cluster.stdout is not None
+        line = next(line for line in cluster.stdout if line.startswith("address "))
+        yield line.split()[1]
+        cluster.stdin.close()
+
+
+def submit(dashboard: str, environment: dict[str, str], *program: str) -> subprocess.CompletedProcess[str]:
+    """Run a program of the checkout as a job, as the README says, and wait for its end."""
+    ray = str(Path(sys.executable).parent / "ray")
+    return subprocess.run(
+        [ray, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", sys.executable, *program],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "RAY_AUTH_MODE": "disabled"},
+        env=environment,
     )
+
+
+@pytest.mark.parametrize("example", ["resnet50", "simclr", "retinanet", "asr_transformer"])
+def test_example_runs_as_a_job_on_three_nodes(dashboard: str, with_token: dict[str, str], example: str) -> None:
+    size = ["--images", "32", "--batch", "8"]
+    done = submit(dashboard, with_token, f"examples/{example}.py", *size, "--local", "1", "--remote", "2")
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
     assert "succeeded" in done.stdout
     assert f"pecan job {example}" in done.stdout
+
+
+def test_a_wrong_token_is_refused(dashboard: str, with_token: dict[str, str]) -> None:
+    done = submit(dashboard, {**with_token, "RAY_AUTH_TOKEN": secrets.token_hex(32)}, "-c", "print(1)")
+    assert done.returncode != 0
+    assert "token" in (done.stdout + done.stderr).lower()
