@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.order import split_order
+from pecan_ray.sampling.randomness import random_key
 from pecan_ray.sampling.spans import Span, Spans
 
 Key: TypeAlias = tuple[int, int, int]
@@ -55,7 +56,8 @@ class JobShape:
     world_size: int = 1
     batch_size: int = 1
     shuffle_seed: int | None = None
-    """Shuffle the order of the splits, anew in each epoch; None: as listed."""
+    """Shuffle the order of the splits, anew in each epoch; None: as listed.  Splits that are asked for before the
+    listing has ended are drawn from those known so far."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
 
@@ -114,20 +116,28 @@ class Ledger:
     def end_listing(self, branch: int) -> None:
         """Note that a source has no more splits."""
         self.listed[branch] = True
-        self._refill(branch)
+        if self.shape.shuffle_seed is not None:
+            place = {split.index: number for number, split in enumerate(self._order(branch))}
+            for queue in (self._queues[branch], *(state.own[branch] for state in self.workers.values())):
+                waiting = sorted(queue, key=lambda lease: place[lease.split.index])
+                queue.clear()
+                queue.extend(waiting)
         self._advance()
 
+    def _order(self, branch: int) -> Sequence[Split]:
+        """Return all known splits in the order of the current pass."""
+        if self.shape.shuffle_seed is None:
+            return self.splits[branch]
+        return split_order(self.splits[branch], self.shape.shuffle_seed, self.epoch, self._repetition[branch], branch)
+
     def _refill(self, branch: int) -> None:
-        """Queue the splits of the current pass that are not queued yet (all of them once listing has ended)."""
+        """Queue the splits of the current pass that are not queued yet."""
         shape = self.shape
-        if shape.shuffle_seed is not None and not self.listed[branch]:
-            return
         repetition = self._repetition[branch]
-        fresh = self.splits[branch][self._queued[branch] :]
+        known = self._order(branch) if self.listed[branch] else self.splits[branch]
+        fresh = known[self._queued[branch] :]
         if not fresh:
             return
-        if shape.shuffle_seed is not None:
-            fresh = split_order(fresh, shape.shuffle_seed, self.epoch, repetition, branch)
         self._queued[branch] = len(self.splits[branch])
         leases = [Lease(self.epoch, split, branch=branch, repetition=repetition) for split in fresh]
         if shape.sharding == "off":
@@ -206,12 +216,23 @@ class Ledger:
             return "none"
         for queue in (state.own[branch], self._queues[branch]):
             if queue:
+                self._draw(branch, queue)
                 return self._give(state, queue.popleft())
         if not self.listed[branch]:
             return "wait"
         if self._tail_owner is None and self._next_repetition(branch):
             return self.take(worker, branch)
         return "none"
+
+    def _draw(self, branch: int, queue: deque[Lease]) -> None:
+        """While a shuffled source is being listed, bring one of the splits known so far to the front."""
+        if self.shape.shuffle_seed is None or self.listed[branch]:
+            return
+        key = random_key(
+            self.shape.shuffle_seed, self.epoch, 0, branch, len(self.splits[branch]), len(queue), 0, "draw"
+        )
+        drawn = key[0] % len(queue)
+        queue[0], queue[drawn] = queue[drawn], queue[0]
 
     def _give(self, state: WorkerState, lease: Lease) -> Lease:
         missing = Spans(lease.spans)

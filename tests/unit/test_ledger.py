@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
+from pecan_ray.sampling.order import split_order
 from pecan_ray.sampling.spans import Span, Spans
 
 Item = tuple[Lease, int]
@@ -286,3 +287,45 @@ def test_nothing_to_give_back_while_data_is_under_way(rank: int) -> None:
     ledger.add_splits(0, [Split(0)])
     ledger.end_listing(0)
     assert ledger.surplus(rank) is None
+
+
+def splits(start: int, stop: int) -> list[Split]:
+    return [Split(index=index, elements=1) for index in range(start, stop)]
+
+
+def taken(ledger: Ledger, count: int) -> list[int]:
+    found = []
+    for _ in range(count):
+        lease = ledger.take("w")
+        assert isinstance(lease, Lease)
+        found.append(lease.split.index)
+    return found
+
+
+def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
+    ledger = Ledger(JobShape(epochs=2, shuffle_seed=3))
+    ledger.join("w")
+    ledger.add_splits(0, splits(0, 100))
+    assert ledger.next_stretch("w") == Stretch(0)
+    first = taken(ledger, 10)
+    assert first != sorted(first)
+    ledger.add_splits(0, splits(100, 1000))
+    ledger.end_listing(0)
+    rest = taken(ledger, 990)
+    assert sorted(first + rest) == list(range(1000))
+    assert max(rest[:50]) > 900 and rest != sorted(rest)
+
+
+def test_a_listing_that_is_complete_in_time_gives_the_order_of_seed_and_epoch() -> None:
+    orders = []
+    for pages in ([1000], [1, 256, 743]):
+        ledger = Ledger(JobShape(shuffle_seed=3))
+        ledger.join("w")
+        start = 0
+        for page in pages:
+            ledger.add_splits(0, splits(start, start + page))
+            start += page
+        ledger.end_listing(0)
+        ledger.next_stretch("w")
+        orders.append(taken(ledger, 1000))
+    assert orders[0] == orders[1] == [split.index for split in split_order(splits(0, 1000), 3, 0, 0, 0)]
