@@ -73,6 +73,11 @@ def read_transcripts(folder: Path) -> dict[str, str]:
         return {row["path"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 
 
+def example_pipeline() -> pecan.PecanPipeline:
+    """Return the pipeline over the clips of the repository: what ``pecan explain`` shows."""
+    return pipeline()
+
+
 def model_step() -> Step:
     """Return the training step of a small transformer (torch)."""
     from examples.models_torch import transcriber_step

@@ -58,6 +58,11 @@ def pipeline(
     )
 
 
+def example_pipeline() -> pecan.PecanPipeline:
+    """Return the pipeline over derived images: what ``pecan explain`` shows."""
+    return pipeline()
+
+
 def model_step() -> Step:
     """Return the training step of a small detector (torch)."""
     from examples.models_torch import detector_step

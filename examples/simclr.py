@@ -61,6 +61,11 @@ def pipeline(
     )
 
 
+def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
+    """Return the pipeline over derived photographs: what ``pecan explain`` shows."""
+    return pipeline(derived_photographs(256), engine=engine)
+
+
 def model_step(engine: str) -> Step:
     """Return the training step of a small encoder: Keras for the tensorflow engine, else torch."""
     if engine == "tensorflow":

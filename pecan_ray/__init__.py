@@ -7,11 +7,24 @@ for batch in pipe.iter_batches(epochs=10):
     train_step(batch)
 """
 
-from pecan_ray import errors, sources
+from pecan_ray import errors, images, sources
 from pecan_ray.batches import Batches
 from pecan_ray.observe.report import Report
-from pecan_ray.options import Config, Workers
+from pecan_ray.options import AutoWorkers, Config, Workers
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.profiling import SampleProfile, sample_profile
 
-__all__ = ["Batches", "Config", "PecanPipeline", "Report", "Workers", "errors", "sources"]
+__all__ = [
+    "AutoWorkers",
+    "Batches",
+    "Config",
+    "PecanPipeline",
+    "Report",
+    "SampleProfile",
+    "Workers",
+    "errors",
+    "images",
+    "sample_profile",
+    "sources",
+]
 __version__ = "0.1.0"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,6 +19,7 @@ from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.client import Provenance
+from pecan_ray.runtime.messages import Event
 from pecan_ray.runtime.session import Session
 
 
@@ -39,11 +41,13 @@ class Batches:
         config: Config,
         options: IterOptions,
         debug: bool,
+        prepared: tuple[Event, ...] = (),
     ) -> None:
         self._convert = converter(options.format)
         self._options = options
         self._config = config
         self._name = name
+        self._prepared = prepared
         self._began = time.monotonic()
         self._yielded = 0
         self._elements = 0
@@ -118,8 +122,10 @@ class Batches:
     def report(self) -> Report:
         """Return what happened so far: speed, waiting, workers, bad elements, events."""
         if self._session is None:
-            return Report.of_debug(self._name, self._yielded, self._elements, time.monotonic() - self._began)
-        return Report.of_job(self._session.facts(), self._session.client)
+            report = Report.of_debug(self._name, self._yielded, self._elements, time.monotonic() - self._began)
+        else:
+            report = Report.of_job(self._session.facts(), self._session.client)
+        return replace(report, events=(*self._prepared, *report.events))
 
     def close(self) -> None:
         """End the job."""

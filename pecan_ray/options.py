@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
 Format: TypeAlias = Literal["numpy", "torch", "tf", "jax"]
@@ -14,8 +15,14 @@ Order: TypeAlias = Literal["relaxed", "strict"]
 OnError: TypeAlias = Literal["raise", "skip", "quarantine"]
 Sharding: TypeAlias = Literal["dynamic", "off", "static"]
 Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
+TransportChoice: TypeAlias = Literal["auto", "ring", "flight", "object_store"]
+Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
+ReorderMode: TypeAlias = Literal["cost", "paper", "strict", "off"]
+
+PlacementMode: TypeAlias = Literal["auto", "pecan", "pecan-code", "cachew", "cachew-code", "collocated", "fastflow"]
 
 MIB = 1 << 20
+MOST_STREAMS = 16
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,45 @@ class Workers:
                 raise PlanError(f"Workers({name}=...) must be a whole number >= 0, but got {value!r}.")
         if self.local + self.remote == 0:
             raise PlanError("Workers(local=0, remote=0) would never produce a batch: ask for at least one worker.")
+
+
+@dataclass(frozen=True)
+class AutoWorkers:
+    """Lets AutoPlacement find the numbers of workers while the job runs."""
+
+    mode: PlacementMode = "auto"
+    """Which search: ours, or one of the papers' (Pecan §5.1, Cachew §4.3) to compare with."""
+    prices: Prices = GCP_TPU_V2
+    threshold: float = 0.03
+    """A change of the batch time by less than this share is no change."""
+    max_local: int | None = None
+    """Most workers on the trainers' nodes; None: as many as their CPUs hold."""
+    max_remote: int | None = None
+    """Most workers on other nodes; None: as many as the CPUs of the present ones hold.  Where Ray's autoscaler
+    brings nodes up, say how many workers may run on them."""
+    min_local: int = 0
+    min_remote: int = 0
+    max_per_hour: float | None = None
+    """Budget in $ per hour, trainers' nodes included."""
+    max_local_cpu_fraction: float | None = None
+    """Share of a trainer's node that local workers may use."""
+    fast_removal: bool = False
+    """Remove workers at once, with what they hold; needs ``visitation="at_most_once"``."""
+    window_batches: int | None = None
+    """Batches of a trainer between two decisions; None: what the mode asks for."""
+    window_s: float = 5.0
+    """A window ends after this time too, if it holds some batches."""
+    patience_s: float = 180.0
+    """How long a remote worker may wait for a node before AutoPlacement settles for less."""
+
+    def __post_init__(self) -> None:
+        _check_choices(self, {"mode": PlacementMode})
+        if self.window_s <= 0:
+            raise PlanError(f"window_s must be positive, but got {self.window_s}.")
+        if not self.patience_s > 0:
+            raise PlanError(f"patience_s must be positive, but got {self.patience_s}.")
+        if self.window_batches is not None and self.window_batches < 2:
+            raise PlanError(f"window_batches must be at least 2, but got {self.window_batches}.")
 
 
 @dataclass(frozen=True)
@@ -58,6 +104,22 @@ class Config:
     """File for quarantined elements; None: ``pecan-quarantine-<job>.pickle`` in the working directory."""
     progress: bool | None = None
     """Show the progress line; None: only on a terminal."""
+    transport: TransportChoice = "auto"
+    """How batches travel; a way that does not work between two nodes is replaced by one that does."""
+    flight_streams: int = 1
+    """Parallel streams from a worker on another node to a trainer; one where the order of batches counts."""
+    compression: Compression = "auto"
+    """Of batches from other nodes; "auto": where it makes a slow link faster, as measured on the first batches."""
+    reorder: ReorderMode = "cost"
+    """How AutoOrder changes the order of operators: by measured times, by Pecan's Algorithm 2, only where results stay
+    equal, or not at all."""
+    sample_elements: int = 300
+    """Elements that AutoOrder runs before the job starts, in the trainer's process."""
+    sample_seconds: float = 20.0
+    """Bound on the time that it takes for that."""
+    reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
+    """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
+    order."""
 
     def __post_init__(self) -> None:
         if self.cpus_per_worker <= 0:
@@ -66,6 +128,16 @@ class Config:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
         if self.ring_bytes < MIB:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
+        if not 1 <= self.flight_streams <= MOST_STREAMS:
+            raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
+        choices = {"transport": TransportChoice, "compression": Compression, "reorder": ReorderMode}
+        _check_choices(self, choices)
+        if not isinstance(self.sample_elements, int) or self.sample_elements < 1:
+            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements!r}.")
+        if self.sample_seconds <= 0:
+            raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
+        if self.reorder_check is not None and not callable(self.reorder_check):
+            raise PlanError(f"reorder_check must be a function, but got {type(self.reorder_check).__name__}.")
 
 
 @dataclass(frozen=True)
@@ -73,7 +145,7 @@ class IterOptions:
     """The arguments of one `iter_batches` call."""
 
     epochs: int | None = 1
-    workers: Workers | None = None
+    workers: Workers | AutoWorkers = Workers()
     format: Format = "numpy"
     rank: int = 0
     world_size: int = 1
@@ -92,13 +164,18 @@ class IterOptions:
             "sharding": Sharding,
             "on_error": OnError,
         }
-        for name, allowed in choices.items():
-            value = getattr(self, name)
-            if value not in get_args(allowed):
-                raise PlanError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, but got {value!r}.")
+        _check_choices(self, choices)
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
         if self.prefetch_bytes < 1:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
+
+
+def _check_choices(options: object, choices: Mapping[str, object]) -> None:
+    """Raise `PlanError` for a field whose value is none of its literals."""
+    for name, allowed in choices.items():
+        value = getattr(options, name)
+        if value not in get_args(allowed):
+            raise PlanError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, but got {value!r}.")

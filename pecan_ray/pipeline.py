@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import Any, Literal
 from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
+from pecan_ray.explain import ExplainFormat, explain
 from pecan_ray.options import (
+    AutoWorkers,
     Config,
     EngineName,
     Format,
@@ -22,6 +25,7 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
+from pecan_ray.ordering import Ordering, order_for_job, order_plan
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Batch,
@@ -44,7 +48,11 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.plan.stretches import stretches
+from pecan_ray.runtime.messages import Event
 from pecan_ray.sources.tf_data import TfDataSource
+
+logger = logging.getLogger("pecan_ray")
 
 Function = Callable[..., Any]
 
@@ -79,6 +87,7 @@ class PecanPipeline:
         self._engine: EngineName = engine
         self._seed = _natural("seed", seed)
         self._config = config or Config()
+        self._orderings: dict[bool, Ordering] = {}
 
     @classmethod
     def from_tf_data(
@@ -277,6 +286,16 @@ class PecanPipeline:
         """Name in the dashboard, metrics and logs."""
         return self._name
 
+    @property
+    def engine(self) -> EngineName:
+        """The engine that runs it."""
+        return self._engine
+
+    @property
+    def seed(self) -> int:
+        """What its random numbers are derived from."""
+        return self._seed
+
     def peek(self, count: int = 1) -> Element | list[Element]:
         """Run the first elements (or batches) in this process, without Ray, and return them.
 
@@ -293,6 +312,30 @@ class PecanPipeline:
         if not found:
             raise PlanError(f"peek: the pipeline {self._name} yields nothing.")
         return found[0] if count == 1 else found
+
+    def explain(self, format: ExplainFormat = "text") -> str:
+        """Run a sample and return in words what each operator does, and which order AutoOrder chooses and why.
+
+        `format` is "text" (a table, which a notebook shows as HTML), "html", "json" or "mermaid".  Runs in this
+        process, for at most ``Config(sample_seconds=...)``; a job that is started behind it uses the same order.
+        Raises `OpError` where an operator does.
+        """
+        config = self._config
+        found = self._orderings.get(False)
+        if found is None or len(found.stretches) < len(stretches(self._plan)):
+            found = order_plan(
+                self._plan,
+                self._engine,
+                config.reorder,
+                config.sample_elements,
+                config.sample_seconds,
+                config.reorder_check,
+                seed=self._seed,
+                sample_all=True,
+                known=() if found is None else found.stretches,
+            )
+            self._orderings[False] = found
+        return explain(self._name, found, format)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
@@ -318,7 +361,7 @@ class PecanPipeline:
         self,
         *,
         epochs: int | None = 1,
-        workers: Workers | None = None,
+        workers: Workers | AutoWorkers | None = None,
         format: Format = "numpy",
         rank: int = 0,
         world_size: int = 1,
@@ -333,12 +376,13 @@ class PecanPipeline:
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches.  `debug` runs everything in this very process, with plain tracebacks.
-        A pipeline without `batch` yields single elements.
+        own, equally many batches.  `workers` fixes the numbers of workers; without it AutoPlacement finds them
+        while the job runs (`AutoWorkers` sets its mode, prices and bounds).  `debug` runs everything in this very
+        process, with plain tracebacks.  A pipeline without `batch` yields single elements.
         """
         options = IterOptions(
             epochs=epochs,
-            workers=workers or Workers(),
+            workers=workers or AutoWorkers(),
             format=format,
             rank=rank,
             world_size=world_size,
@@ -349,14 +393,21 @@ class PecanPipeline:
             prefetch_bytes=prefetch_bytes,
             job=job,
         )
+        # Trainers that share a job must run one plan: it is that of the first one whose controller is made, whatever
+        # order the others have found.
+        ordering = self._ordered(skip_bad=on_error != "raise")
+        said = ordering.summary()
+        if said:
+            logger.info("%s: %s", self._name, said)
         return Batches(
-            self._plan,
+            ordering.plan,
             name=self._name,
             engine=self._engine,
             seed=self._seed,
-            config=self._config,
+            config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
+            prepared=(Event(0.0, "reorder", said),) if said else (),
         )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -365,7 +416,17 @@ class PecanPipeline:
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
         new._seed, new._config = self._seed, self._config
+        new._orderings = {}
         return new
+
+    def _ordered(self, *, skip_bad: bool) -> Ordering:
+        """Return the order to run, found once for this pipeline."""
+        if skip_bad not in self._orderings:
+            found = order_for_job(self._plan, self._engine, self._seed, self._config, skip_bad=skip_bad)
+            if found.failed:
+                return found
+            self._orderings[skip_bad] = found
+        return self._orderings[skip_bad]
 
     def _then(self, op: Op) -> PecanPipeline:
         return self._with(self._plan.then(op))

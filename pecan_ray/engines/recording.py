@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Mapping, ValuesView
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -41,12 +41,12 @@ class Recording(dict[str, Any]):
         self.seen.add(name)
         return super().setdefault(name, default)
 
-    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+    def items(self) -> Any:
         """Return names and values of all columns."""
         self.seen.update(self)
         return super().items()
 
-    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+    def values(self) -> Any:
         """Return the values of all columns."""
         self.seen.update(self)
         return super().values()

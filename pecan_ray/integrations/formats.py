@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.engines.contract import REGISTERED, is_plain
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
 
@@ -17,7 +18,7 @@ def converter(format: Format) -> Converter:
     """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
 
     Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.
-    Memory is shared with torch unless an array is read-only, and with TensorFlow and JAX as far as they do.
+    torch shares the memory of a batch, unless it is read-only; TensorFlow and JAX copy it as they see fit.
     Raises `MissingExtraError` if the framework is not installed.
     """
     makers: dict[str, Callable[[], Converter]] = {"torch": _torch, "tf": _tensorflow, "jax": _jax}
@@ -35,25 +36,23 @@ def converter(format: Format) -> Converter:
 
 
 def _numeric(value: Any) -> bool:
-    """Tell whether a value is an array (or one item) of numbers; bfloat16 and its like are registered dtypes."""
-    return isinstance(value, (np.ndarray, np.generic)) and (value.dtype.kind in "biufc" or value.dtype.isbuiltin == 2)
+    """Tell whether a value is an array of numbers, or one of its items."""
+    return isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype) and value.dtype.kind not in "mM"
 
 
 def _torch() -> Converter:
     import torch
 
     def convert(value: Any) -> Any:
-        if not _numeric(value):
-            return value
+        own = getattr(torch, value.dtype.name, None) if _numeric(value) else None
+        if own is None:
+            return value  # also a number type that torch does not have
         array = np.asarray(value)
         if not array.flags.writeable or not array.dtype.isnative or any(stride < 0 for stride in array.strides):
             array = array.astype(array.dtype.newbyteorder("="), order="C")
-        if array.dtype.kind != "V":
+        if array.dtype.isbuiltin != REGISTERED:
             return torch.from_numpy(array)
-        own = getattr(torch, array.dtype.name, None)
-        if own is None:
-            return value  # a number type that torch does not have
-        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(own)
+        return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(own) if own.is_floating_point else value
 
     return lambda batch: {name: convert(value) for name, value in batch.items()}
 

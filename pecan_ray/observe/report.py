@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pecan_ray.placement import Cost, Prices, cost_of
+from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.messages import Event
+from pecan_ray.runtime.placing import Step
 
 
 @dataclass(frozen=True)
@@ -29,6 +34,12 @@ class Report:
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per worker: placement, elements and batches produced."""
     events: tuple[Event, ...] = ()
+    deployments: tuple[tuple[float, Deployment], ...] = ()
+    """What ran from when on, in seconds since the job began."""
+    timeline: tuple[Step, ...] = ()
+    """Every window that AutoPlacement saw, and what it decided."""
+    cost: Cost | None = None
+    """At the prices of `AutoWorkers`; None where the numbers of workers were fixed."""
 
     @classmethod
     def of_job(cls, facts: dict[str, Any], client: BatchClient) -> Report:
@@ -51,6 +62,9 @@ class Report:
             workers_lost=int(facts.get("workers_lost", 0)),
             workers=workers,
             events=tuple(facts.get("events", ())),
+            deployments=tuple(facts.get("deployments", ())),
+            timeline=tuple(facts.get("timeline", ())),
+            cost=cost_so_far(facts, client),
         )
 
     @classmethod
@@ -74,5 +88,50 @@ class Report:
             lines.append(f"  {self.bad_elements} bad elements were left out (on_error)")
         if self.left_out_elements:
             lines.append(f"  {self.left_out_elements} elements of remainders were left out")
+        if self.cost is not None:
+            lines.append(
+                f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
+                f"remote workers; {100 * self.cost.wasted_share:.0f}% of it was paid while the trainer waited"
+            )
+        if self.timeline:
+            lines.append(f"  {placement_so_far(self.timeline)}")
         lines += [f"  {event.seconds:7.1f} s  {event.text}" for event in self.events]
         return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return the report as JSON: every field, nested ones as objects."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def placement_so_far(timeline: Sequence[Step]) -> str:
+    """Say in one line where AutoPlacement has arrived."""
+    last = timeline[-1].decision
+    thrown_away = sum(step.decision.phase == "discarded" for step in timeline)
+    settled = "" if last.phase == "converged" else ", and it is still looking"
+    return (
+        f"AutoPlacement: {last.target} after {len(timeline)} windows, {thrown_away} of them thrown away{settled}; "
+        f"the trainer waited {100 * recent_wait_share(timeline):.0f}% of the last ones"
+    )
+
+
+def recent_wait_share(timeline: Sequence[Step], windows: int = 5) -> float:
+    """Return the share of the time in which the trainer waited during the newest windows that were not thrown away."""
+    used = [step.window for step in timeline if step.decision.phase != "discarded"][-windows:]
+    seconds = sum(window.batches * window.batch_time for window in used)
+    return sum(window.batches * (window.wait_time or 0.0) for window in used) / seconds if seconds else 0.0
+
+
+def cost_so_far(facts: dict[str, Any], client: BatchClient) -> Cost | None:
+    """Add up what each deployment of a job has cost."""
+    prices: Prices | None = facts.get("prices")
+    if prices is None:
+        return None
+    seconds, hosts = float(facts["seconds"]), int(facts["hosts"])
+    waiting = client.waited_s / max(client.elapsed_s, 1e-9)
+    begun = [(0.0, Deployment(0, 0)), *facts["deployments"]]
+    ends = [start for start, _ in begun[1:]] + [seconds]
+    parts = [
+        cost_of(max(0.0, end - start), deployment, prices, hosts, waiting * max(0.0, end - start))
+        for (start, deployment), end in zip(begun, ends, strict=True)
+    ]
+    return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))

@@ -114,9 +114,7 @@ def num_batches(plan: Plan) -> int | None:
 
 def _count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
     """Count what comes out of a plan: infinity for no end, None if it is not known."""
-    count = _head_count(plan, serial)
-    if count and not serial:
-        count *= math.inf if repetitions is None else repetitions
+    count = _head_count(plan, repetitions, serial)
     for op in plan.ops:
         if count is None:
             return None
@@ -125,18 +123,23 @@ def _count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
     return count
 
 
-def _head_count(plan: Plan, serial: bool) -> float | None:
+def _head_count(plan: Plan, repetitions: int | None, serial: bool) -> float | None:
     head = plan.head
     if not isinstance(head, Join):
-        return head.num_elements()
-    # A branch of a plan that is not serial repeats nothing.
-    counts = [_count(branch, 1, serial) for branch in head.inputs]
+        return _times(head.num_elements(), repetitions)
+    counts = [_count(branch, repetitions, serial) for branch in head.inputs]
     known = [count for count in counts if count is not None]
     if len(known) < len(counts):
         return None
     if head.kind == "zip":
         return min(known)
     return None if head.kind == "mix" and head.stop == "first" else sum(known)
+
+
+def _times(count: float | None, repetitions: int | None) -> float | None:
+    if not count:
+        return count  # nothing repeated without end is still nothing
+    return count * (math.inf if repetitions is None else repetitions)
 
 
 def _after(op: Op, count: float) -> float | None:
@@ -149,7 +152,7 @@ def _after(op: Op, count: float) -> float | None:
     if isinstance(op, Skip):
         return max(0, count - op.count)
     if isinstance(op, Repeat):
-        return count * (math.inf if op.count is None else op.count) if count else 0
+        return _times(count, op.count)
     if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch)):
         return None
     raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")

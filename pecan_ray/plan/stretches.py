@@ -84,6 +84,14 @@ def reordered(plan: Plan, orders: Mapping[Names, Names]) -> Plan:
     return Plan(head=head, ops=tuple(ops))
 
 
+def with_ops(plan: Plan, ops: Mapping[str, Op]) -> Plan:
+    """Return the plan with other operators in the place of those of the same name."""
+    head = plan.head
+    if isinstance(head, Join):
+        head = replace(head, inputs=tuple(with_ops(branch, ops) for branch in head.inputs))
+    return Plan(head=head, ops=tuple(ops.get(op.name, op) for op in plan.ops))
+
+
 def without_buffers(plan: Plan) -> Plan:
     """Return the plan for a look at its first elements: shuffling and repeating would read far more than those."""
     head = plan.head

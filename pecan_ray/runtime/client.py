@@ -13,15 +13,18 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, WorkerInfo
-from pecan_ray.runtime.transports import BatchReader, Message
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
+from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer, Transport
+
+if TYPE_CHECKING:
+    from pecan_ray.runtime.flight_client import FlightReader
 
 logger = logging.getLogger("pecan_ray.client")
 
@@ -29,6 +32,8 @@ REPORT_S = 0.05
 """Shortest time between two reports while batches flow."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report."""
+WARM_UP = 3
+"""Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +73,8 @@ class BatchClient:
         self._bad: list[BadElement] = []
         self._quarantined: list[BadElement] = []
         self._broken: set[str] = set()
+        self._notes: list[str] = []
+        self._flights: dict[str, FlightReader] = {}
         self._fetchers: dict[str, threading.Thread] = {}
         self._told: set[str] = set()
         self._given_back: tuple[Spans, int] | None = None
@@ -78,6 +85,8 @@ class BatchClient:
         self._error: BaseException | None = None
         self._closed = False
         self._began = time.monotonic()
+        self._steps = StepTotals()
+        self._last_taken: float | None = None
         self.yielded = 0
         self.rows = 0
         self.waited_s = 0.0
@@ -95,6 +104,7 @@ class BatchClient:
         """Return the next batch, waiting for it; None when the job is over.  Raises the job's error."""
         began = time.monotonic()
         with self._state:
+            ready = len(self._queue)
             while not self._ready():
                 if self._error is not None:
                     raise self._error
@@ -108,7 +118,12 @@ class BatchClient:
             self._in_epoch += 1
             self.yielded += 1
             self.rows += batch.provenance.rows
-            self.waited_s += time.monotonic() - began
+            now = time.monotonic()
+            self.waited_s += now - began
+            if self.yielded > WARM_UP:
+                assert self._last_taken is not None
+                self._steps = self._steps.step(now - self._last_taken, now - began, ready)
+            self._last_taken = now
             if self.first_batch_s is None:
                 self.first_batch_s = time.monotonic() - self._began
             self._state.notify_all()
@@ -147,38 +162,97 @@ class BatchClient:
         with self._state:
             self._closed = True
             self._queue.clear()
+            flights = list(self._flights.values())
             self._state.notify_all()
+        for flight in flights:
+            flight.stop()
         self._reporter.join(timeout=10)
 
     # --- the threads that fetch ----------------------------------------------------------------------------
 
     def _fetch(self, worker: WorkerInfo) -> None:
         """Fetch from one worker until its stream ends or breaks."""
-        tokens: set[str] = set()
         try:
-            stream = worker.handle.stream.options(
-                num_returns="streaming", _generator_backpressure_num_objects=4
-            ).remote(self._rank, self._node_id, os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK))
+            sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
+            offer: Offer = ray.get(worker.handle.offer.remote(self._rank, self._node_id, sees_process))
+            self._note(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
+            if offer.flight is None:
+                self._fetch_by_ray(worker, offer.transport)
+            elif received := self._fetch_by_flight(worker, offer.flight):
+                self._fetch_by_ray(worker, "object_store", received)
+        except ray.exceptions.RayError as error:
+            logger.info("stream of %s broke: %s", worker.name, type(error).__name__)
+            self._broke(worker.name)
+        finally:
+            with self._state:
+                self._state.notify_all()
+
+    def _fetch_by_ray(self, worker: WorkerInfo, transport: Transport, received: dict[int, int] | None = None) -> None:
+        """Fetch messages that Ray carries; `received`: by Flight, before it failed."""
+        tokens: set[str] = set()
+        stream = worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4).remote(
+            self._rank, transport, received
+        )
+        try:
             for reference in stream:
-                with self._state:
-                    while self._queued_bytes >= self._prefetch_bytes and not self._closed:
-                        self._state.wait()
-                    if self._closed:
-                        return
+                if not self._room():
+                    return
                 for message in ray.get(reference):
                     if message.address is not None:
                         tokens.add(message.address.token)
                     if not self._receive(worker, message):
                         return
                 del reference
-        except ray.exceptions.RayError as error:
-            logger.info("stream of %s broke: %s", worker.name, type(error).__name__)
-            self._broke(worker.name)
         finally:
             for token in tokens:
                 self._reader.forget(token)
-            with self._state:
-                self._state.notify_all()
+
+    def _fetch_by_flight(self, worker: WorkerInfo, address: FlightAddress) -> dict[int, int] | None:
+        """Fetch by Flight; return None at the end, else what was received before Flight failed.
+
+        Raises what Ray raises if the worker is gone.
+        """
+        from pecan_ray.runtime.flight_client import FlightReader
+
+        def deliver(message: Message) -> bool:
+            return self._receive(worker, message)
+
+        def tell(text: str) -> None:
+            self._note(f"{worker.name} -> rank {self._rank}: {text}")
+
+        reader = FlightReader(address, self._rank, room=self._room, deliver=deliver, tell=tell)
+        with self._state:
+            if self._closed:
+                return None
+            self._flights[worker.name] = reader
+        alive = worker.handle.attend.remote(self._rank)
+        alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
+        trouble = reader.run()
+        with self._state:
+            del self._flights[worker.name]
+            if reader.ended or self._closed:
+                return None
+        if trouble is None:
+            ray.get(alive)  # raises: that is why the reader was stopped
+        tell(f"by object_store from now on, since {address.host}:{address.port} cannot be read: {trouble}")
+        logger.warning(
+            "batches of %s come by Ray's object store, since %s:%d cannot be read: %s. Open the ports of the nodes to "
+            "each other for more speed, or set Config(transport='object_store').",
+            *(worker.name, address.host, address.port, trouble),
+        )
+        return reader.received
+
+    def _room(self) -> bool:
+        """Wait until another batch may be fetched; False if none is wanted any more."""
+        with self._state:
+            while self._queued_bytes >= self._prefetch_bytes and not self._closed:
+                self._state.wait()
+            return not self._closed
+
+    def _note(self, text: str) -> None:
+        with self._state:
+            self._notes.append(text)
+            self._state.notify_all()
 
     def _receive(self, worker: WorkerInfo, message: Message) -> bool:
         """Put a batch into the queue and note its acknowledgement; False if it can no longer be read."""
@@ -238,7 +312,7 @@ class BatchClient:
                 self._state.wait_for(lambda: self._over() or (self._pressing() and self._news()), timeout=REPORT_S)
 
     def _news(self) -> bool:
-        return bool(self._acks or self._broken or self._given_back or self._settled())
+        return bool(self._acks or self._broken or self._notes or self._given_back or self._settled())
 
     def _pressing(self) -> bool:
         """Tell whether others wait for what this client has to say."""
@@ -255,8 +329,8 @@ class BatchClient:
         self._told.update(settled)
         spans, count = self._given_back or (None, 0)
         bad = tuple(replace(one, element=None) for one in self._bad)
-        broken = tuple(self._broken)
-        self._acks, self._given_back, self._bad, self._broken = {}, None, [], set()
+        broken, notes = tuple(self._broken), tuple(self._notes)
+        self._acks, self._given_back, self._bad, self._broken, self._notes = {}, None, [], set(), []
         return ClientReport(
             rank=self._rank,
             acks=acks,
@@ -265,10 +339,12 @@ class BatchClient:
             given_back_batches=count,
             bad=bad,
             broken=broken,
+            notes=notes,
             yielded=self.yielded,
             waited_s=self.waited_s,
             elapsed_s=self.elapsed_s,
             queued=len(self._queue),
+            steps=self._steps,
         )
 
     def _acknowledge(self, worker: str, batches: list[tuple[Provenance, int]]) -> Acknowledgement:

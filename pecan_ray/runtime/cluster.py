@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import ClusterError
+from pecan_ray.runtime.placing import Room
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +73,14 @@ def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> 
     if any(node["Alive"] and node.get("Labels", {}).get("pecan-role") == "remote" for node in _nodes()):
         return {"pecan-role": "remote"}
     return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
+
+
+def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
+    """Return the CPUs of each of the trainers' nodes and of each present node that remote workers may run on."""
+    alive = [node for node in _nodes() if node["Alive"]]
+    cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in alive}
+    remote = tuple(cpus[node["NodeID"]] for node in alive if _matches(node.get("Labels", {}), selector))
+    return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
 
 
 def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:

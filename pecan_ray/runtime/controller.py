@@ -20,10 +20,14 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError, ErrorBudgetError, PecanError, SourceError, WorkerStartError
+from pecan_ray.options import Workers
+from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.splits import Lease, Source, Split
-from pecan_ray.runtime.cluster import local_selector, remote_selector, why_unplaced
+from pecan_ray.plan.windows import Deployment
+from pecan_ray.runtime.cluster import local_selector, remote_selector, room_for, why_unplaced
 from pecan_ray.runtime.messages import ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.metrics import JobMetrics
+from pecan_ray.runtime.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.runtime.worker import worker_actor
 from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
 
@@ -35,6 +39,8 @@ PUBLISH_S = 0.002
 MOST_LOST_IN_A_ROW = 5
 LEAST_BUDGET = 10
 """So many bad elements are always tolerated under skip and quarantine."""
+LEAST_POWER = 1e-3
+"""CPUs of a trainer's node that has none for Ray: it gets local workers last."""
 
 
 @dataclass
@@ -44,8 +50,15 @@ class Member:
     name: str
     placement: str
     handle: Any
+    host: str
+    """The trainer's node that it was started for; empty for remote workers."""
+    asked: float = field(default_factory=time.monotonic)
+    placed: bool = False
+    """It has found a place; what is left is to set it up."""
     info: WorkerInfo | None = None
     stats: WorkerStats = field(default_factory=WorkerStats)
+    delivers: bool = False
+    """A trainer has received a batch from it."""
     draining: bool = False
 
 
@@ -73,6 +86,10 @@ class AutoPlacementController:
         self._made = {"local": 0, "remote": 0}
         self._wanted = {"local": 0, "remote": 0}
         self._clients: dict[int, str] = {}
+        self._hosts: dict[str, float] = {}
+        """The trainers' nodes and their CPUs."""
+        self._shares: dict[str, int] = {}
+        """Local workers that are wanted on each of them."""
         self._reports: dict[int, ClientReport] = {}
         self._error: BaseException | None = None
         self._changed = asyncio.Event()
@@ -80,6 +97,10 @@ class AutoPlacementController:
         self._publishing = False
         self._given: dict[int, Orders] = {}
         self._running: tuple[WorkerInfo, ...] = ()
+        self._fixed: Workers | None = None
+        self._placing: Placing | None = None
+        self._fast_removal = False
+        self._deployments: list[tuple[float, Deployment]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._began = time.monotonic()
         self._events: list[Event] = []
@@ -107,15 +128,27 @@ class AutoPlacementController:
             loop = asyncio.get_running_loop()
             for branch, source in enumerate(self._sources):
                 threading.Thread(target=self._list, args=(loop, branch, source), daemon=True).start()
-            workers = self._job.options.workers
-            assert workers is not None
-            await self.scale(workers.local, workers.remote)
+            await self._begin_workers()
+
+    async def _begin_workers(self) -> None:
+        options, config = self._job.options, self._job.config
+        workers = self._fixed or options.workers
+        nodes = list(dict.fromkeys(self._clients.values()))
+        room = await asyncio.to_thread(room_for, nodes, remote_selector(nodes, config.remote_labels))
+        self._hosts = dict(zip(nodes, room.host_cpus, strict=True))
+        if isinstance(workers, Workers):
+            self._scale(workers.local, workers.remote)
+            return
+        self._placing = begin(workers, room, config.cpus_per_worker, options.visitation, options.world_size)
+        start = self._placing.policy.start
+        self._scale(start.local, start.remote)
 
     async def sync(self, report: ClientReport) -> None:
         """Take a client's news."""
         ledger, rank = self._ledger, report.rank
         for ack in report.acks:
             ledger.acked(rank, ack.worker, ack.spans, ack.batches)
+            self._delivers(ack.worker)
             self._rows += ack.rows
             self._lost_in_a_row = 0
             self._bytes += ack.bytes
@@ -126,9 +159,63 @@ class AutoPlacementController:
         for worker in report.settled:
             ledger.settled(rank, worker)
         self._note_bad(report.bad)
+        for note in report.notes:
+            self._tell("transport", note)
         self._reports[rank] = report
         self._metrics.synced(report)
+        if self._placing is not None and not ledger.finished and self._error is None:
+            self._placing.report(rank, report.steps)
+            self._place(self._placing)
         self._notify()
+
+    def _place(self, placing: Placing) -> None:
+        """Ask the policy whenever a window has ended, and do what it says."""
+        if any(member.draining for member in self._members.values()):
+            placing.meter.drain()
+        if self._ledger.closing():
+            placing.meter.disturb()
+        running = self._running_now()
+        step = placing.decide(running, time.monotonic() - self._began, self._awaited(placing))
+        if step is None:
+            return
+        decision = step.decision
+        self._metrics.decided(step)
+        target = decision.target
+        if (target.local, target.remote) == (self._wanted["local"], self._wanted["remote"]):
+            return
+        logger.info("%s: %s -> %s: %s", decision.phase, running, target, decision.reason)
+        self._tell("placement", f"{decision.phase}: {running} -> {target}: {decision.reason}")
+        self._fast_removal = decision.removal == "fast"
+        self._scale(target.local, target.remote)
+
+    def _running_now(self, *, draining: bool = False) -> Deployment:
+        """Count the workers that run; `draining`: with those that are about to go."""
+        here = [m.placement for m in self._members.values() if m.info is not None and (draining or not m.draining)]
+        return Deployment(here.count("local"), here.count("remote"))
+
+    def _awaited(self, placing: Placing) -> int:
+        """Count the workers that were asked for and may still come."""
+        now = time.monotonic()
+        return sum(
+            member.info is None and not member.draining and (member.placed or now - member.asked < patience)
+            for member in self._members.values()
+            for patience in [placing.patience_s if not member.host else placing.local_patience_s]
+        )
+
+    def _changed_workers(self) -> None:
+        """Note that workers came or went: what is measured now belongs to no deployment."""
+        self._deployments.append((time.monotonic() - self._began, self._running_now(draining=True)))
+        self._metrics.deployed(self._running_now(), self._wanted)
+        if self._placing is not None:
+            self._placing.meter.touch()
+
+    def _delivers(self, worker: str) -> None:
+        """Note a worker's first batch: from here on it can be measured."""
+        member = self._members.get(worker)
+        if member is not None and not member.delivers:
+            member.delivers = True
+            if self._placing is not None:
+                self._placing.meter.touch()
 
     async def orders(self, rank: int) -> Orders:
         """Return a client's orders as soon as they differ from the last ones that it was given."""
@@ -235,34 +322,52 @@ class AutoPlacementController:
         self._notify()
 
     async def scale(self, local: int, remote: int) -> None:
+        """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
+        if self._placing is not None and not self._placing.stopped:
+            self._placing.stopped = True
+            self._fast_removal = False
+            self._tell("placement", "AutoPlacement decides no more: the numbers of workers were fixed by scale()")
+        self._fixed = Workers(local, remote)
+        if self._hosts:
+            self._scale(local, remote)
+
+    def _scale(self, local: int, remote: int) -> None:
         """Set the numbers of workers: start what lacks, drain what is too many."""
         self._wanted = {"local": local, "remote": remote}
         self._tell("scale", f"{local} local and {remote} remote workers wanted")
-        for placement in ("local", "remote"):
-            running = [m for m in self._members.values() if m.placement == placement and not m.draining]
-            for member in running[self._wanted[placement] :]:
-                self._drain(member)
-            for _ in range(self._wanted[placement] - len(running)):
-                self._start(placement)
+        power = [max(cpus, LEAST_POWER) for cpus in self._hosts.values()]
+        self._shares = dict(zip(self._hosts, spread_by_power(local, power), strict=True))
+        for node, count in self._shares.items():
+            self._fit([m for m in self._members.values() if m.host == node], count, node)
+        self._fit([m for m in self._members.values() if not m.host], remote, "")
+        self._metrics.deployed(self._running_now(), self._wanted)
         self._notify()
 
-    def _start(self, placement: str) -> None:
+    def _fit(self, members: list[Member], count: int, host: str) -> None:
+        """Bring the workers of one trainer's node, or all remote ones (host ""), to a number."""
+        staying = [member for member in members if not member.draining]
+        # Those that wait for a place go first: nothing is lost with them.
+        staying.sort(key=lambda member: member.info is None)
+        for member in staying[count:]:
+            self._drain(member)
+        for _ in range(count - len(staying)):
+            self._start(host)
+
+    def _start(self, host: str) -> None:
+        placement = "local" if host else "remote"
         number = self._made[placement]
         self._made[placement] += 1
         job, config = self._job, self._job.config
         name = f"pecan:{job.name}:{placement}-{number}"
         nodes = list(self._clients.values())
-        if placement == "local":
-            selector = local_selector(nodes[number % len(nodes)])
-        else:
-            selector = remote_selector(nodes, config.remote_labels)
-        sharing = max(1, self._wanted["local"] // max(1, len(set(nodes)))) if placement == "local" else 1
+        selector = local_selector(host) if host else remote_selector(nodes, config.remote_labels)
+        sharing = max(1, self._shares.get(host, 1))
         handle = worker_actor.options(
             name=name,
             num_cpus=config.cpus_per_worker,
             label_selector=selector,
         ).remote(name, job, ray.get_runtime_context().current_actor, sharing)
-        member = Member(name, placement, handle)
+        member = Member(name, placement, handle, host)
         self._members[name] = member
         self._spawn(self._look_after(member, selector))
 
@@ -278,11 +383,14 @@ class AutoPlacementController:
                 reason = await asyncio.to_thread(why_unplaced, selector, self._job.config.cpus_per_worker)
                 if self._made_known(f"{member.name} waits for a place: {reason}"):
                     logger.warning("%s waits for a place: %s", member.name, reason)
+                self._try_other_side(member)
             node_id, pid = await placed
+            member.placed = True
             await member.handle.set_up.remote()
             member.info = WorkerInfo(member.name, node_id, pid, member.placement, member.handle)
             self._ledger.join(member.name)
             self._tell("worker", f"{member.name} runs as process {pid}")
+            self._changed_workers()
             self._deal_static()
             self._notify()
             await member.handle.run.remote()
@@ -294,6 +402,18 @@ class AutoPlacementController:
         finally:
             if member.info is None:
                 self._members.pop(member.name, None)
+
+    def _try_other_side(self, waiting: Member) -> None:
+        """Where a job that may place its workers itself has not a single one, ask for one elsewhere as well."""
+        placing = self._placing
+        others = any(m.info or m.host != waiting.host for m in self._members.values() if not m.draining)
+        if placing is None or placing.stopped or others or placing.policy.mode not in TRIES_BOTH_SIDES:
+            return
+        host = "" if waiting.host else next(iter(self._hosts))
+        limits = placing.policy.limits
+        if (limits.max_local if host else limits.max_remote) > 0:
+            self._tell("placement", f"no worker runs yet: ask for a {'local' if host else 'remote'} one as well")
+            self._start(host)
 
     def _on_worker_error(self, member: Member, error: ray.exceptions.RayActorError) -> None:
         if member.draining:
@@ -310,6 +430,7 @@ class AutoPlacementController:
             return
         self._ledger.lost(worker)
         if member.draining:
+            self._changed_workers()
             return
         self._lost += 1
         self._lost_in_a_row += 1
@@ -322,11 +443,12 @@ class AutoPlacementController:
                 )
             )
             return
+        self._changed_workers()
         self._tell("lost", f"{worker} is lost: {why}; what it held is given out again")
         logger.warning("%s is lost: %s; what it held is given out again", worker, why)
         running = sum(m.placement == member.placement and not m.draining for m in self._members.values())
         if running < self._wanted[member.placement] and self._error is None:
-            self._start(member.placement)
+            self._start(member.host)
         self._notify()
 
     def _drain(self, member: Member) -> None:
@@ -336,7 +458,12 @@ class AutoPlacementController:
             ray.kill(member.handle)
             self._members.pop(member.name, None)
             return
+        self._changed_workers()
         self._ledger.lost(member.name)
+        if self._fast_removal:
+            ray.kill(member.handle)
+            self._gone(member)
+            return
         self._spawn(self._finish_drain(member))
 
     async def _finish_drain(self, member: Member) -> None:
@@ -347,7 +474,12 @@ class AutoPlacementController:
         except ray.exceptions.RayActorError:
             logger.info("%s ended while it drained", member.name)
         ray.kill(member.handle)
-        self._members.pop(member.name, None)
+        self._gone(member)
+
+    def _gone(self, member: Member) -> None:
+        """Forget a worker that has drained."""
+        if self._members.pop(member.name, None) is not None:
+            self._changed_workers()
         self._notify()
 
     def _deal_static(self) -> None:
@@ -423,6 +555,10 @@ class AutoPlacementController:
             "workers_lost": self._lost,
             "workers": {m.name: (m.placement, m.stats) for m in self._members.values()},
             "events": list(self._events),
+            "timeline": list(self._placing.timeline) if self._placing is not None else [],
+            "deployments": list(self._deployments),
+            "prices": self._placing.policy.prices if self._placing is not None else None,
+            "hosts": max(1, len(self._hosts)),
         }
 
     def _tell(self, kind: str, text: str) -> None:

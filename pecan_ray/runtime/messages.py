@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, Spans
@@ -64,6 +64,49 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True)
+class StepTotals:
+    """Sums over the steps of a trainer since its job began; a step is from one batch in hand to the next."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0
+    """Sum of the squares of the steps' seconds."""
+    waited: float = 0.0
+    """Of the seconds, those in which the trainer waited for a batch."""
+    queued: int = 0
+    """Sum of the batches that lay ready when the trainer asked."""
+    ready: int = 0
+    """Batches that lay ready when the trainer asked last; in a difference, by how many they have grown."""
+    pauses: int = 0
+    """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
+
+    def since(self, before: StepTotals) -> StepTotals:
+        """Return the sums of what came after."""
+        mine, theirs = astuple(self), astuple(before)
+        return StepTotals(*(a - b for a, b in zip(mine, theirs, strict=True)))
+
+    def step(self, seconds: float, waited: float, queued: int) -> StepTotals:
+        """Return the sums with one more step; one that is far out of line counts as a pause."""
+        own = seconds - waited
+        usual = (self.seconds - self.waited) / self.batches if self.batches else own
+        if self.batches >= PAUSE_AFTER and own > max(PAUSE_S, PAUSE_FACTOR * usual):
+            return replace(self, pauses=self.pauses + 1)
+        return StepTotals(
+            self.batches + 1,
+            self.seconds + seconds,
+            self.squares + seconds**2,
+            self.waited + waited,
+            self.queued + queued,
+            queued,
+            self.pauses,
+        )
+
+
+PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
+"""A pause: after so many steps, so many times the usual time of the trainer's own, and longer than this."""
+
+
+@dataclass(frozen=True)
 class ClientReport:
     """What a client tells its controller, several times a second at most."""
 
@@ -76,12 +119,15 @@ class ClientReport:
     bad: tuple[BadElement, ...] = ()
     broken: tuple[str, ...] = ()
     """Workers whose stream broke."""
+    notes: tuple[str, ...] = ()
+    """How batches travel: for the job's events."""
     yielded: int = 0
     """Batches handed to the trainer since the job began."""
     waited_s: float = 0.0
     """Seconds in which the trainer waited for a batch since the job began."""
     elapsed_s: float = 0.0
     queued: int = 0
+    steps: StepTotals = StepTotals()
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from ray.util.metrics import Counter, Gauge
 
+from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.messages import ClientReport, WorkerStats
+from pecan_ray.runtime.placing import Step
 
 
 class JobMetrics:
@@ -20,6 +24,10 @@ class JobMetrics:
         self._worker = Gauge(
             "pecan_worker_elements", "Elements that a worker has produced.", ("job", "worker", "placement")
         )
+        self._running = Gauge("pecan_workers", "Workers that run.", ("job", "placement"))
+        self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", ("job", "placement"))
+        self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
+        self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", ("job", "phase"))
         self._job = job
 
     def synced(self, report: ClientReport) -> None:
@@ -41,3 +49,16 @@ class JobMetrics:
     def beat(self, worker: str, placement: str, stats: WorkerStats) -> None:
         """Take over a worker's statistics."""
         self._worker.set(stats.elements, {"job": self._job, "worker": worker, "placement": placement})
+
+    def deployed(self, running: Deployment, wanted: Mapping[str, int]) -> None:
+        """Take over the numbers of workers."""
+        for placement, count in (("local", running.local), ("remote", running.remote)):
+            tags = {"job": self._job, "placement": placement}
+            self._running.set(count, tags)
+            self._wanted.set(wanted[placement], tags)
+
+    def decided(self, step: Step) -> None:
+        """Take over a decision and the window that it was made from."""
+        if not step.window.defect():
+            self._batch_time.set(step.window.batch_time, {"job": self._job})
+        self._decisions.inc(1, {"job": self._job, "phase": step.decision.phase})

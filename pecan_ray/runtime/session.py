@@ -46,6 +46,8 @@ class Session:
             get_if_exists=options.world_size > 1,
             num_cpus=0,
             max_concurrency=1000,
+            # On a node for remote workers it would keep an autoscaler from taking the node back.
+            label_selector=cluster.local_selector(node),
         ).remote(job)
         try:
             ray.get(self.controller.register.remote(options.rank, node))

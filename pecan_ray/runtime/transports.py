@@ -1,30 +1,43 @@
-"""How a finished batch gets from a worker to a trainer: by shared memory on one node, by Ray's object store else."""
+"""How a finished batch gets from a worker to a trainer.
+
+On one node through shared memory (ring), between nodes by Arrow Flight (flight), and where neither can be used
+through Ray's object store (object_store).
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from importlib.util import find_spec
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from pecan_ray.engines.contract import BadElement, Produced, Spans
+from pecan_ray.options import TransportChoice
 from pecan_ray.runtime.ring import RingReader, RingSlot, SlotAddress, ring_supported
 
-Transport = Literal["ring", "object_store"]
+Transport: TypeAlias = Literal["ring", "flight", "object_store"]
+Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a column lies in a slot."""
+    """Where a column lies in a slot, or in the bytes that a stream has brought."""
 
     offset: int
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
+    @property
+    def nbytes(self) -> int:
+        """Size of the column in bytes."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
 
 @dataclass(frozen=True)
 class Message:
-    """A batch under way: either where its columns lie in shared memory, or the columns themselves."""
+    """A batch under way: either where its columns lie in memory, or the columns themselves."""
 
     columns: dict[str, Any]
     """A `Place` for each column in the slot; other columns by value."""
@@ -35,35 +48,85 @@ class Message:
     bad: list[BadElement] = field(default_factory=list)
 
 
-def choose_transport(writer_node: str, reader_node: str, sees_process: bool) -> tuple[Transport, str]:
+@dataclass(frozen=True)
+class FlightAddress:
+    """Where a worker's Flight server listens, and the word that it asks for."""
+
+    host: str
+    port: int
+    token: str = field(repr=False)
+    tls: bool = False
+    streams: int = 1
+
+    @property
+    def location(self) -> str:
+        """The address as Flight spells it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"grpc+{'tls' if self.tls else 'tcp'}://{host}:{self.port}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """How a worker will send batches to a client, and why so."""
+
+    transport: Transport
+    reason: str
+    flight: FlightAddress | None = None
+
+
+def choose_transport(
+    writer_node: str, reader_node: str, sees_process: bool, wanted: TransportChoice = "auto"
+) -> tuple[Transport, str]:
     """Return the fastest way between two nodes, and why it was chosen.
 
     `sees_process`: whether the reader may open the writer's files; it may not from another container.
+    `wanted`: the one that the user asks for, which is taken where it works.
     """
-    if writer_node != reader_node:
-        return "object_store", "worker and trainer are on different nodes"
+    obstacles: dict[Transport, str] = {}
     supported, reason = ring_supported()
-    if not supported:
-        return "object_store", f"shared memory is not available: {reason}"
-    if not sees_process:
-        return "object_store", "the trainer may not open the worker's memory files (another container or user?)"
-    return "ring", "worker and trainer share a node"
+    if writer_node != reader_node:
+        obstacles["ring"] = "worker and trainer are on different nodes"
+    elif not supported:
+        obstacles["ring"] = f"shared memory is not available: {reason}"
+    elif not sees_process:
+        obstacles["ring"] = "the trainer may not open the worker's memory files (another container or user?)"
+    if find_spec("pyarrow._flight") is None:
+        obstacles["flight"] = "this pyarrow was built without Flight"
+    if wanted != "auto" and wanted not in obstacles:
+        return wanted, f"Config(transport={wanted!r}) asks for it"
+    # The object store needs no second copy on one node, where Flight would.
+    ranking: tuple[Transport, ...] = ("ring", "flight") if writer_node != reader_node else ("ring",)
+    chosen: Transport = next((way for way in ranking if way not in obstacles), "object_store")
+    if wanted != "auto":
+        return chosen, f"Config(transport={wanted!r}) cannot be followed: {obstacles[wanted]}"
+    if chosen == "ring":
+        return chosen, "worker and trainer share a node"
+    return chosen, "; ".join(obstacles[way] for way in ranking if way in obstacles)
 
 
-def encode_ring(produced: Produced) -> Message:
-    """Describe a batch that lies in a slot; columns outside of it travel by value."""
-    slot = produced.slot
-    if not isinstance(slot, RingSlot):
-        return encode_store(produced)
-    base = _address(np.frombuffer(slot.map, np.uint8))
+def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
+    """Return a batch's columns, with a `Place` for each that lies in its slot, and the slot's bytes to the last one."""
+    if produced.slot is None:
+        return dict(produced.columns), np.empty(0, np.uint8)
+    memory: Memory = np.frombuffer(produced.slot.buffer, np.uint8)
+    base, end = _address(memory), 0
     columns: dict[str, Any] = {}
     for name, column in produced.columns.items():
         columns[name] = column
         if isinstance(column, np.ndarray) and column.flags.c_contiguous and not column.dtype.hasobject:
             offset = _address(column) - base
-            if offset >= 0 and offset + column.nbytes <= slot.size:
+            if offset >= 0 and offset + column.nbytes <= memory.size:
                 columns[name] = Place(offset, column.dtype, column.shape)
-    return Message(columns, produced.spans, produced.rows, produced.epoch, slot.address(), produced.bad)
+                end = max(end, offset + column.nbytes)
+    return columns, memory[:end]
+
+
+def encode_ring(produced: Produced) -> Message:
+    """Describe a batch that lies in a slot; columns outside of it travel by value."""
+    if not isinstance(produced.slot, RingSlot):
+        return encode_store(produced)
+    columns, _ = placed(produced)
+    return Message(columns, produced.spans, produced.rows, produced.epoch, produced.slot.address(), produced.bad)
 
 
 def encode_store(produced: Produced) -> Message:
@@ -84,18 +147,15 @@ class BatchReader:
     def open(self, message: Message) -> dict[str, Any] | None:
         """Return a batch's columns without a copy, or None if its writer is gone and it was not mapped yet.
 
-        Columns in shared memory are writable and belong to the holder until the last view is gone; those from the
-        object store are read-only.
+        Columns in shared memory, and those that a stream has brought, are writable and belong to the holder until
+        the last view is gone; those from the object store are read-only.
         """
         if message.address is None:
             return message.columns
         memory = self._ring.open(message.address)
         if memory is None:
             return None
-        return {
-            name: _view(memory, column) if isinstance(column, Place) else column
-            for name, column in message.columns.items()
-        }
+        return views(message.columns, memory)
 
     def taken(self, message: Message) -> None:
         """Note that the trainer has a batch now: the worker may fill other memory."""
@@ -107,6 +167,10 @@ class BatchReader:
         self._ring.forget(token)
 
 
-def _view(memory: np.ndarray[Any, np.dtype[np.uint8]], place: Place) -> np.ndarray[Any, Any]:
-    size = place.dtype.itemsize * int(np.prod(place.shape, dtype=np.int64))
-    return memory[place.offset : place.offset + size].view(place.dtype).reshape(place.shape)
+def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:
+    """Return columns as views of the memory that they lie in; those by value as they are."""
+    return {name: _view(memory, column) if isinstance(column, Place) else column for name, column in columns.items()}
+
+
+def _view(memory: Memory, place: Place) -> np.ndarray[Any, Any]:
+    return memory[place.offset : place.offset + place.nbytes].view(place.dtype).reshape(place.shape)

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
+import math
 import os
 import pickle
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import ray
 
 from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions, Produced, Spans
-from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
+from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.splits import Lease
+from pecan_ray.runtime.certificates import cluster_certificates
 from pecan_ray.runtime.messages import Job, WorkerStats
 from pecan_ray.runtime.ring import RingSlots
-from pecan_ray.runtime.transports import Message, choose_transport, encode_ring, encode_store
+from pecan_ray.runtime.transports import (
+    FlightAddress,
+    Message,
+    Offer,
+    Transport,
+    choose_transport,
+    encode_ring,
+    encode_store,
+)
 from pecan_ray.sampling.ledger import Stretch
+
+if TYPE_CHECKING:
+    from pecan_ray.runtime.flight_server import FlightEndpoint
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +64,20 @@ class Outbox:
             self._items.append((rank, produced))
             self._changed.notify_all()
 
-    def take(self, rank: int, most: int) -> list[Produced]:
-        """Wait for batches that a rank may have; an empty list means that there will be none."""
+    def take(
+        self, rank: int, most: int, most_bytes: float = math.inf, wanted: Callable[[], bool] = lambda: True
+    ) -> list[Produced]:
+        """Wait for batches that a rank may have; an empty list means that there will be none, or none is wanted.
+
+        `most_bytes` bounds their sum, unless the first one alone is larger.
+        """
         with self._changed:
-            while True:
+            while wanted():
                 mine = [item for item in self._items if item[0] in (None, rank)][:most]
                 if mine:
+                    if most_bytes < math.inf:
+                        sums = itertools.accumulate(_weight(produced) for _, produced in mine)
+                        mine = mine[: max(1, sum(total <= most_bytes for total in sums))]
                     taken = {id(item) for item in mine}
                     self._items = deque(item for item in self._items if id(item) not in taken)
                     self._changed.notify_all()
@@ -61,6 +85,18 @@ class Outbox:
                 if self._closed:
                     return []
                 self._changed.wait()
+            return []
+
+    def put_back(self, rank: int, batches: list[Produced]) -> None:
+        """Let batches be the next that a rank is given: another way to it has failed."""
+        with self._changed:
+            self._items.extendleft((rank, produced) for produced in reversed(batches))
+            self._changed.notify_all()
+
+    def wake(self) -> None:
+        """Let those who wait see whether they still want batches."""
+        with self._changed:
+            self._changed.notify_all()
 
     def close(self) -> None:
         """No more batches come: takers get what is left, then nothing."""
@@ -105,6 +141,8 @@ class PreprocessingWorker:
         self._leases = WorkerLeases(name, controller)
         self._stats = WorkerStats()
         self._draining = threading.Event()
+        self._flight: FlightEndpoint | None = None
+        self._starting = threading.Lock()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
 
     @ray.method(concurrency_group="control")
@@ -124,7 +162,7 @@ class PreprocessingWorker:
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
-        threads = job.config.threads_per_worker or max(1, len(os.sched_getaffinity(0)) // self._sharing)
+        threads = job.config.threads_per_worker or self._usual_threads()
         options = EngineOptions(
             seed=job.seed,
             threads=threads,
@@ -132,6 +170,12 @@ class PreprocessingWorker:
             on_error=job.options.on_error,
         )
         self._engine = build_engine(job.engine, plan, options, self._slots)
+
+    def _usual_threads(self) -> int:
+        """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have."""
+        if isinstance(self._job.options.workers, AutoWorkers):
+            return max(1, round(self._job.config.cpus_per_worker))
+        return max(1, len(os.sched_getaffinity(0)) // self._sharing)
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:
@@ -191,12 +235,53 @@ class PreprocessingWorker:
             elements=stats.elements + produced.rows, batches=stats.batches + 1, bytes=stats.bytes + size
         )
 
-    @ray.method(concurrency_group="stream")
-    def stream(self, rank: int, node_id: str, sees_process: bool) -> Iterator[list[Message]]:
-        """Yield messages with batches for a client, until there are no more."""
+    @ray.method(concurrency_group="control")
+    def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
+        """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
         mine = str(ray.get_runtime_context().get_node_id())
-        transport, reason = choose_transport(mine, node_id, sees_process)
+        transport, reason = choose_transport(mine, node_id, sees_process, self._job.config.transport)
+        address = None
+        if transport == "flight":
+            try:
+                address = self._flight_address(rank)
+            except ClusterError as error:
+                transport, reason = "object_store", str(error)
         logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
+        return Offer(transport, reason, address)
+
+    def _flight_address(self, rank: int) -> FlightAddress:
+        from pecan_ray.runtime.flight_server import FlightEndpoint
+
+        job = self._job
+        node_ip: Any = ray.util.get_node_ip_address
+        with self._starting:
+            if self._flight is None:
+                in_order = job.shape.serial or job.options.order == "strict"
+                self._flight = FlightEndpoint(
+                    str(node_ip()),
+                    self._outbox,
+                    certificates=cluster_certificates(),
+                    streams=1 if in_order else job.config.flight_streams,
+                    compression=job.config.compression,
+                )
+        return self._flight.welcome(rank)
+
+    @ray.method(concurrency_group="stream")
+    def attend(self, rank: int) -> None:
+        """Wait until a client has received everything by Flight; its caller learns of this process's death."""
+        if self._flight is not None:
+            self._flight.attend(rank)
+
+    @ray.method(concurrency_group="stream")
+    def stream(
+        self, rank: int, transport: Transport, received: dict[int, int] | None = None
+    ) -> Iterator[list[Message]]:
+        """Yield messages with batches for a client, until there are no more.
+
+        `received`: what it has received by Flight, which has failed.
+        """
+        if received is not None and self._flight is not None:
+            self._flight.give_up(rank, received)
         while produced := self._outbox.take(rank, COALESCE if transport == "ring" else 1):
             if transport == "ring":
                 yield [encode_ring(one) for one in produced]
@@ -211,6 +296,16 @@ class PreprocessingWorker:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the controller."""
         self._draining.set()
         self._leases.stopped.set()
+
+
+def _weight(produced: Produced) -> int:
+    """Estimate the bytes of a batch, those of its strings included."""
+    weight = 0
+    for column in produced.columns.values():
+        weight += getattr(column, "nbytes", 0)
+        if isinstance(column, np.ndarray) and column.dtype.hasobject:
+            weight += sum(len(value) for value in column.flat if isinstance(value, (bytes, str)))
+    return weight
 
 
 def _release(produced: Produced) -> None:

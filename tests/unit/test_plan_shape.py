@@ -147,7 +147,7 @@ drafts = st.recursive(st.builds(Draft, st.builds(numbers, st.integers(0, 9))), s
 longer = drafts.flatmap(lambda draft: step(st.just(draft)))
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(longer)
 def test_the_length_that_is_told_is_the_length_that_comes(draft: Draft) -> None:
     told = num_batches(draft.pipe.plan)

@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.feed import MOST_PER_CHUNK, MOST_READY
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays, Items
+from tests.ray.waiting import until
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 
 ORDERS = ("relaxed", "strict")
@@ -92,33 +94,39 @@ def test_a_slow_element_joins_a_later_batch_in_relaxed_order() -> None:
     assert 0 in column(late, "i")
 
 
-def test_a_slow_element_holds_the_sequence_in_strict_order_and_what_is_finished_meanwhile_is_bounded() -> None:
+def test_a_slow_element_holds_the_sequence_in_strict_order() -> None:
     gate = Gate(held=0)
-    calls: Counter[int] = Counter()
+    others: Counter[int] = Counter()
 
     def counted(i: Any) -> Any:
-        calls[int(i)] += 1
+        others[int(i)] += 1
         return gate(i)
 
-    engine, batches = running(numbers(5000, 500).map(counted, on="i").batch(4), threads=3, order="strict")
+    engine, batches = running(numbers(500).map(counted, on="i").batch(4), threads=3, order="strict")
     with ThreadPoolExecutor(1) as waiting:
         first = waiting.submit(next, batches)
-        until(lambda: len(calls) > 8, "the other threads did not go on")
+        until(lambda: len(others) > 8, "the other threads did not go on")
         assert not first.done()
         gate.opened.set()
         produced = [first.result(DEADLINE_S), *batches]
     engine.close()
-    assert column(produced, "i") == list(range(5000))
+    assert column(produced, "i") == list(range(500))
 
 
-def until(condition: Any, failure: str) -> None:
-    """Wait for a condition; raises AssertionError at the deadline."""
-    changed = threading.Event()
-    for _ in range(int(DEADLINE_S / 0.01)):
-        if condition():
-            return
-        changed.wait(0.01)
-    raise AssertionError(failure)
+def test_what_overtakes_a_slow_element_in_strict_order_is_bounded() -> None:
+    many = threading.Event()
+    done: list[int] = []
+
+    def noted(i: Any) -> Any:
+        if i == 0:
+            assert not many.wait(0.3), "finished elements pile up behind a slow one"
+        done.append(1)
+        if len(done) > MOST_PER_CHUNK * (2 * 3 + 2):
+            many.set()
+        return i
+
+    produced = run_engine(numbers(20_000, 500).map(noted, on="i").batch(100), threads=3, order="strict")
+    assert column(produced, "i") == list(range(20_000))
 
 
 # --- positions -----------------------------------------------------------------------------------------------
@@ -298,19 +306,13 @@ def test_reading_pauses_while_finished_batches_wait() -> None:
         read.append(1)
         return text
 
-    pipe = PecanPipeline(Items(["x"] * 50_000, split_rows=1000)).map(noted, on="item").batch(1)
+    pipe = PecanPipeline(Items(["x"] * 20_000, split_rows=1000)).map(noted, on="item").batch(1)
     engine, batches = running(pipe, threads=2)
-    next(batches)
-    until(lambda: resting(read), "reading did not pause")
-    assert len(read) < 10_000
-    batches.close()
+    in_progress = MOST_PER_CHUNK * (2 * 2 + 2)
+    for taken, _ in enumerate(batches):
+        assert len(read) <= taken + MOST_READY + in_progress + MOST_PER_CHUNK
     engine.close()
-
-
-def resting(calls: list[int]) -> bool:
-    before = len(calls)
-    threading.Event().wait(0.05)
-    return len(calls) == before
+    assert len(read) == 20_000
 
 
 class CountedSlot(HeapSlot):

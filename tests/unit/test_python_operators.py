@@ -232,6 +232,25 @@ def test_a_remainder_is_dropped_in_each_branch_that_asks_for_it() -> None:
     assert batches_of(in_order(pipe), "i") == [[0, 1], [2, 3], [0, 1], [2]]
 
 
+def test_smaller_batches_of_branches_are_marked_partial_so_that_workers_can_complete_them() -> None:
+    pipe = numbers(5).batch(2).concat(numbers(3).batch(2))
+    produced = in_order(pipe)
+    assert [(batch.rows, batch.partial) for batch in produced] == [
+        (2, False),
+        (2, False),
+        (1, True),
+        (2, False),
+        (1, True),
+    ]
+
+
+def test_smaller_batches_that_take_or_repeat_have_counted_keep_their_place() -> None:
+    produced = in_order(numbers(3).batch(2).take(2).repeat(2))
+    assert [(batch.rows, batch.partial) for batch in produced] == [(2, False), (1, False)] * 2
+    dropping = numbers(3).batch(2, drop_remainder=True).repeat().take(2)
+    assert batches_of(in_order(dropping), "i") == [[0, 1], [0, 1]]
+
+
 def mixed(weights: list[float], stop: Any = "all", epoch: int = 0) -> list[int]:
     pipe = numbers(300).mix(numbers(300).map(lambda i: i + 1000, on="i"), weights=weights, stop=stop)
     produced = run_engine(pipe, whole_leases(tuple(pipe.plan.sources()), epoch=epoch), order="strict")

@@ -151,5 +151,5 @@ def test_another_process_under_the_same_id_is_not_believed() -> None:
 
 def test_the_transport_follows_the_nodes() -> None:
     assert choose_transport("a", "a", sees_process=True)[0] == "ring"
-    assert choose_transport("a", "b", sees_process=True)[0] == "object_store"
+    assert choose_transport("a", "b", sees_process=True)[0] == "flight"
     assert choose_transport("a", "a", sees_process=False)[0] == "object_store"

@@ -95,7 +95,8 @@ class Assembly:
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)
-            items = self._stage(op, items, final=outermost and op is last_batching(plan))
+            counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
+            items = self._stage(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
 
     def _joined(self, join: Join, branches: Iterator[int]) -> Items:
@@ -106,10 +107,13 @@ class Assembly:
             return stages.mixed(inputs, join.weights, self._options.seed, join.stop == "first")
         return itertools.chain.from_iterable(inputs)
 
-    def _stage(self, op: Op, items: Items, final: bool) -> Items:
+    def _stage(self, op: Op, items: Items, *, final: bool, counted: bool) -> Items:
         if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
             made = self._batching(op, items)
-            return stages.without_remainder(made, self.loose) if op.drop_remainder and not final else made
+            if op.drop_remainder and (counted or not final):
+                return stages.without_remainder(made, self.loose)
+            # Else it is decided at the end of the epoch what becomes of a smaller batch.
+            return stages.as_full(made) if counted else made
         if isinstance(op, Unbatch):
             return stages.unbatched(items, op.name)
         if isinstance(op, Shuffle):

@@ -110,6 +110,13 @@ def without_remainder(items: Items, loose: Loose) -> Items:
             yield item
 
 
+def as_full(items: Items) -> Items:
+    """Let smaller batches keep their place among the others, which operators behind them count."""
+    for item in items:
+        item.partial = False
+        yield item
+
+
 def unbatched(items: Items, op: str) -> Items:
     """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
 

@@ -175,7 +175,7 @@ class Graph:
         def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
             count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
-            rows = _rows_of_outputs(row, count)
+            rows = rows_of_outputs(row, count)
             return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
 
         spread = self._parallel(data, (op.name,), run).flat_map(
@@ -280,7 +280,7 @@ def apply_flat_map(op: FlatMap, columns: Columns, row: Tensor) -> Columns:
     return {name: tf.convert_to_tensor(value) for name, value in result.items()}
 
 
-def _rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
+def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
     """Share an element's positions among its outputs; the last one takes what is left."""
     number = tf.range(count)
     step = (row[meta.END] - row[meta.BEGIN]) // tf.maximum(count, 1)

@@ -1,0 +1,75 @@
+"""The Horizontal Pod Autoscaler of Kubernetes, the baseline that Cachew is compared with (Cachew §6.1).
+
+desired = ceil(current * utilization / target), unless the ratio is within 10 % of 1.  A rise is limited to the double
+(or four workers); a fall waits until every window of the last `stabilization_windows` agreed with it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.windows import Decision, Deployment, Window
+
+LEAST_STEP_UP = 4
+"""A rise to so many workers is allowed whatever the current number is."""
+
+
+class HorizontalPodAutoscaler:
+    """Decides how many workers run by their CPU utilization (`Window.cpu`), blind to what the trainer sees."""
+
+    def __init__(
+        self,
+        *,
+        target: float = 0.8,
+        tolerance: float = 0.1,
+        max_workers: int = 64,
+        min_workers: int = 1,
+        stabilization_windows: int = 5,
+    ) -> None:
+        if not 0 < target <= 1:
+            raise PlanError(f"target must be a CPU utilization in (0, 1], but got {target!r}.")
+        if not 0 <= tolerance < 1:
+            raise PlanError(f"tolerance must be a share in [0, 1), but got {tolerance!r}.")
+        if min_workers < 1 or max_workers < min_workers:
+            raise PlanError(f"1 <= min_workers <= max_workers must hold, but got {min_workers} and {max_workers}.")
+        if stabilization_windows < 1:
+            raise PlanError(f"stabilization_windows must be at least 1, but got {stabilization_windows}.")
+        self._target, self._tolerance = target, tolerance
+        self._least, self._most = min_workers, max_workers
+        self._recent: deque[int] = deque(maxlen=stabilization_windows)
+        self._wanted = min_workers
+
+    @property
+    def converged(self) -> bool:
+        """Whether the recommendations of the whole stabilization window agree."""
+        return len(self._recent) == self._recent.maxlen and len(set(self._recent)) == 1
+
+    def decide(self, window: Window, workers: int) -> Decision:
+        """Return how many workers shall run; `workers` ran during the window."""
+        running = Deployment(0, workers).workers
+        defect = window.defect() or ("it has no CPU utilization" if window.cpu is None else "")
+        if defect or window.cpu is None or running == 0:
+            defect = defect or "no worker ran"
+            return self._decision(f"keep {self._wanted} workers: the window is thrown away, {defect}.", "discarded")
+        ratio = window.cpu / self._target
+        desired = running
+        if abs(ratio - 1) > self._tolerance:
+            # A broken counter may report anything: bound the product before it becomes an integer.
+            desired = math.ceil(min(running * ratio, 2.0 * max(running, self._most)) - 1e-9)
+        desired = min(max(desired, self._least), max(2 * running, LEAST_STEP_UP), self._most)
+        if not self._recent:
+            self._recent.append(running)
+        self._recent.append(desired)
+        # Going down follows the highest recommendation of the stabilization window, going up the newest.
+        self._wanted = max(self._least, min(max(desired, *self._recent), max(running, desired), self._most))
+        phase = "converged" if self._wanted == running else "scale_remote" if desired > running else "remove_remote"
+        return self._decision(
+            f"CPU utilization {window.cpu:.0%} of {running} workers where {self._target:.0%} is wanted: "
+            f"{desired} desired, {self._wanted} after stabilization.",
+            phase,
+        )
+
+    def _decision(self, reason: str, phase: str) -> Decision:
+        return Decision(Deployment(0, self._wanted), phase, reason)

@@ -1,0 +1,186 @@
+"""A search as a coroutine: it yields what shall run and is sent the window that was measured there.
+
+Written so, an algorithm reads like the paper's: `now = yield Move(...)` is "deploy this and measure".  The `Pilot`
+stands between it and the world, so that a search only ever sees clean windows of exactly what it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, replace
+from typing import TypeAlias, TypeVar
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
+
+PATIENCE = 10
+"""Windows in which what runs may differ from what was asked for, before less is taken for an answer."""
+EXTENDED = 200
+"""Windows of one search for whose sake an epoch may be extended by data of the next."""
+RETRY = 50
+"""Converged windows after which workers that once did not come are asked for again; doubles with each refusal."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on a deployment, both ends included."""
+
+    max_local: int
+    max_remote: int
+    min_local: int = 0
+    min_remote: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("local", "remote"):
+            least, most = getattr(self, f"min_{name}"), getattr(self, f"max_{name}")
+            for value in (least, most):
+                if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                    raise PlanError(f"min_{name} and max_{name} must be whole numbers >= 0, but got {value!r}.")
+            if most < least:
+                raise PlanError(f"max_{name}={most} is below min_{name}={least}.")
+        if self.max_local + self.max_remote == 0:
+            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
+
+    def clamp(self, local: int, remote: int) -> Deployment:
+        """Return the nearest deployment within the bounds that has a worker at all."""
+        local = min(max(local, self.min_local), self.max_local)
+        remote = min(max(remote, self.min_remote), self.max_remote)
+        if local + remote == 0:
+            return Deployment(0, 1) if self.max_remote else Deployment(1, 0)
+        return Deployment(local, remote)
+
+    def least_remote(self, local: int) -> int:
+        """Return how few remote workers may stand beside so many local ones."""
+        return max(self.min_remote, 0 if local else 1)
+
+    def capped(self, wanted: Deployment, came: Deployment) -> Limits:
+        """Return the bounds when no more than `came` can be had of what was wanted."""
+        local = came.local if came.local < wanted.local else self.max_local
+        remote = came.remote if came.remote < wanted.remote else self.max_remote
+        return Limits(local, remote, min(self.min_local, local), min(self.min_remote, remote))
+
+
+@dataclass(frozen=True)
+class Move:
+    """Deploy `target` and measure it."""
+
+    target: Deployment
+    phase: str
+    reason: str
+    settled: bool = False
+    """The search is over; it only watches."""
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Move, Window, T]
+Search: TypeAlias = Generator[Move, Window, None]
+Begin: TypeAlias = Callable[[Deployment, Limits], Search]
+"""Starts a search from what is running, within limits."""
+
+
+class Pilot:
+    """Feeds a search with usable windows and turns its moves into decisions."""
+
+    def __init__(
+        self,
+        begin: Begin,
+        limits: Limits,
+        *,
+        settle_windows: int = 0,
+        patience: int = PATIENCE,
+        removal: Removal = "drain",
+    ) -> None:
+        if settle_windows < 0 or patience < 1:
+            raise PlanError(
+                f"settle_windows must be at least 0 and patience at least 1, but got {settle_windows} and {patience}."
+            )
+        self._begin, self._limits = begin, limits
+        self._settle_windows, self._patience, self._removal = settle_windows, patience, removal
+        self._search: Search | None = None
+        self._move: Move
+        self._unsettled = 0
+        self._unmatched = 0
+        self._retry_in = 0
+        self._refusals = 0
+        self._searching = 0
+
+    @property
+    def needs_more_data(self) -> bool:
+        """Whether an epoch that ends now should go on with the splits of the next one (an artificial epoch).
+
+        Workers that come when all splits are given out change nothing that can be measured (Cachew §4.3).  Bounded: a
+        search that is not over after 200 windows does not extend epochs any more.
+        """
+        return not self.converged and self._searching < EXTENDED
+
+    @property
+    def converged(self) -> bool:
+        """Whether the search is over and only watches."""
+        return self._search is not None and self._move.settled
+
+    def decide(self, window: Window, deployment: Deployment) -> Decision:
+        """Return what shall run next; `deployment` is what ran during the window."""
+        if self._search is None:
+            self._start(deployment, self._limits)
+        self._searching = 0 if self.converged else self._searching + 1
+        defect = window.defect()
+        if defect:
+            return self._discard(defect)
+        if deployment != self._move.target:
+            return self._unmet(window, deployment)
+        self._unmatched = 0
+        if self._unsettled:
+            self._unsettled -= 1
+            return self._discard(f"it is one of the first {self._settle_windows} after a change")
+        return self._feed(window, deployment)
+
+    def _start(self, deployment: Deployment, limits: Limits) -> None:
+        if self._search is not None:
+            self._search.close()
+        self._search = self._begin(limits.clamp(deployment.local, deployment.remote), limits)
+        self._adopt(next(self._search), deployment)
+
+    def _feed(self, window: Window, deployment: Deployment) -> Decision:
+        assert self._search is not None
+        self._adopt(self._search.send(window), deployment)
+        if self._retry_in and self._move.settled:
+            self._retry_in -= 1
+            if not self._retry_in:
+                self._start(deployment, self._limits)
+        return self._decision(self._move.phase, self._move.reason)
+
+    def _adopt(self, move: Move, deployment: Deployment) -> None:
+        self._move = move
+        self._unmatched = 0
+        self._unsettled = self._settle_windows if move.target != deployment else 0
+
+    def _unmet(self, window: Window, deployment: Deployment) -> Decision:
+        target = self._move.target
+        self._unmatched += 1
+        if self._unmatched <= self._patience or not deployment.workers:
+            return self._discard(f"{deployment} ran, not the {target} that were asked for")
+        self._refusals += 1
+        self._retry_in = RETRY * 2 ** min(self._refusals - 1, 10)
+        waited = self._unmatched
+        self._start(deployment, self._limits.capped(target, deployment))
+        if self._move.target == deployment:
+            self._feed(window, deployment)
+        why = f"after {waited} windows {deployment} run where {target} were asked for, so settle for what there is"
+        return self._decision("settle_for_less", f"{why}; {self._move.reason}")
+
+    def _discard(self, defect: str) -> Decision:
+        return self._decision("discarded", f"keep {self._move.target}: the window is thrown away, {defect}.")
+
+    def _decision(self, phase: str, reason: str) -> Decision:
+        return Decision(self._move.target, phase, reason, self._removal)
+
+
+def mean_window(windows: list[Window]) -> Window:
+    """Average windows of one deployment, weighted by batches (batch time and queue only)."""
+    batches = sum(window.batches for window in windows)
+    return replace(
+        windows[-1],
+        batch_time=sum(window.batch_time * window.batches for window in windows) / batches,
+        queue_size=sum(window.queue_size * window.batches for window in windows) / batches,
+        batches=batches,
+    )

@@ -1,0 +1,197 @@
+"""What AutoOrder gains: images per second of one worker's engine in the user's order and in AutoOrder's.
+
+    python benchmarks/reorder.py [--data FOLDER] [--rounds 5] [--json FILE]
+
+Both orders run in one process, alternating, on the same photographs; medians and spreads are printed.  Figure 3 of
+the Pecan paper is crop, flip, rotate, shear -> resize -> cast to float16; the two examples are op for op as in its
+Table 1.  The time of sampling, and of the decision alone for 1,000 operators, are measured beside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import pecan_ray as pecan
+from examples import resnet50, simclr
+from examples.photographs import derived_photographs
+from pecan_ray.engines.build import build_engine
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.options import EngineName
+from pecan_ray.ordering import Ordering, order_plan
+from pecan_ray.plan.operators import Plan
+from pecan_ray.reorder import ProfiledOp, auto_order
+
+BATCH = 32
+
+
+class OneSlot:
+    """Memory that is used again for every batch, as a worker's ring is by a trainer that keeps up."""
+
+    def __init__(self) -> None:
+        self._free: list[Any] = []
+
+    def acquire(self, nbytes: int) -> Any:
+        """Return memory of at least `nbytes`."""
+        fitting = [slot for slot in self._free if len(slot.buffer) >= nbytes]
+        if fitting:
+            self._free.remove(fitting[0])
+            return fitting[0]
+        return Slot(self._free, nbytes)
+
+
+class Slot:
+    """One piece of memory."""
+
+    def __init__(self, free: list[Any], nbytes: int) -> None:
+        self._free, self.buffer = free, memoryview(bytearray(nbytes))
+
+    def release(self) -> None:
+        """Give it back."""
+        self._free.append(self)
+
+
+def figure_3(root: str, engine: EngineName) -> pecan.PecanPipeline:
+    """Return the pipeline of the paper's Figure 3; the crop is 8 to 100 % of the photograph, uniformly."""
+    ops = operators(engine)
+    return (
+        pecan.PecanPipeline(pecan.sources.ImageFolder(root), name="figure3", engine=engine)
+        .map(decode_and_crop(engine), on="image", name="decode_and_crop")
+        .map(ops.random_flip, on="image")
+        .map(ops.random_rotate, on="image")
+        .map(ops.random_shear, on="image")
+        .map(ops.resize, on="image")
+        .map(select_and_cast(engine), name="cast")
+        .batch(BATCH)
+    )
+
+
+def decode_and_crop(engine: EngineName) -> Callable[..., Any]:
+    """Return the operator that decodes, crops and casts to float32, as ResNet50's programs do in one step."""
+    crop = pecan.images.RandomCrop()
+    if engine == "tensorflow":
+        import tensorflow as tf
+
+        part = pecan.images.DecodeRandomCrop(crop)
+        return lambda encoded, rng: tf.cast(part(encoded, rng), tf.float32)
+    decode = pecan.images.Decode()
+    return lambda encoded, rng: crop(decode(encoded), rng).astype("float32")
+
+
+def operators(engine: EngineName) -> ModuleType:
+    """Return the module of an engine's image operators."""
+    if engine == "tensorflow":
+        from examples import image_ops_tf
+
+        return image_ops_tf
+    from examples import image_ops
+
+    return image_ops
+
+
+def select_and_cast(engine: EngineName) -> Callable[[Any], Any]:
+    """Return the operator that casts to float16."""
+    if engine == "tensorflow":
+        import tensorflow as tf
+
+        return lambda element: {"image": tf.cast(element["image"], tf.float16)}
+    return lambda element: {"image": element["image"].astype("float16")}
+
+
+PIPELINES: dict[str, Callable[[str, EngineName], pecan.PecanPipeline]] = {
+    "Figure 3": figure_3,
+    "ResNet50": lambda root, engine: resnet50.pipeline(root, engine=engine, batch=BATCH),
+    "SimCLR": lambda root, engine: simclr.pipeline(root, engine=engine, batch=BATCH),
+}
+
+
+def rate(plan: Plan, engine: EngineName, threads: int) -> float:
+    """Return images per second of one pass, from the first batch on."""
+    sources = list(plan.sources())
+    running = build_engine(engine, plan, EngineOptions(threads=threads), OneSlot())
+    rows, began = 0, None
+    for produced in running.batches(AllLeases(sources, 0, 1)):
+        if began is None:
+            began = time.perf_counter()
+        else:
+            rows += produced.rows
+        if produced.slot is not None:
+            produced.slot.release()
+    running.close()
+    assert began is not None
+    return rows / (time.perf_counter() - began)
+
+
+def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[float]]:
+    """Run both orders in turn."""
+    plans = {"user's order": ordering.before, "AutoOrder": ordering.plan}
+    rates: dict[str, list[float]] = {name: [] for name in plans}
+    for _ in range(rounds):
+        for name, plan in plans.items():
+            rates[name].append(rate(plan, pipe.engine, threads))
+    return rates
+
+
+def decision_seconds(count: int = 1000, mode: Any = "paper") -> float:
+    """Return the median time that the decision takes for so many operators."""
+    ops = [ProfiledOp(f"op{number}", inflation=(0.5, 1.0, 2.0)[number % 3]) for number in range(count)]
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        auto_order(ops, mode)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def main() -> None:
+    """Measure everything and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of folders of JPEGs (default: photographs derived from scikit-image's)")
+    parser.add_argument("--images", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--engines", nargs="+", default=["python", "tensorflow"])
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    root = args.data or str(derived_photographs(args.images))
+    facts: dict[str, Any] = {
+        "machine": f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}",
+        "rounds": args.rounds,
+        "decision_seconds_1000_ops": decision_seconds(),
+    }
+    print(f"{facts['machine']}; medians of {args.rounds} alternations, {args.threads} threads")
+    for engine in args.engines:
+        for name, make in PIPELINES.items():
+            pipe = make(root, engine)
+            began = time.perf_counter()
+            ordering = order_plan(pipe.plan, engine, "cost", 300, 20.0, None, seed=0)
+            sampling = time.perf_counter() - began
+            rates = compare(pipe, ordering, args.rounds, args.threads)
+            medians = {order: statistics.median(values) for order, values in rates.items()}
+            ratio = medians["AutoOrder"] / medians["user's order"]
+            spread = ", ".join(
+                f"{order} {medians[order]:.0f} ({min(values):.0f} to {max(values):.0f})"
+                for order, values in rates.items()
+            )
+            print(f"{engine:10s} {name:9s} {ratio:.2f}x  img/s: {spread}; sampled in {sampling:.1f} s", flush=True)
+            print(f"           order: {', '.join(op.name for op in ordering.plan.ops)}", flush=True)
+            facts[f"{engine} {name}"] = {"ratio": ratio, "images_per_second": rates, "sampling_seconds": sampling}
+    print(f"the decision for 1,000 operators: {1000 * facts['decision_seconds_1000_ops']:.1f} ms")
+    if args.json:
+        args.json.write_text(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()

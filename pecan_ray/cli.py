@@ -1,0 +1,114 @@
+"""The command `pecan`."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, get_args
+
+import cloudpickle
+
+from pecan_ray.errors import PecanError, PlanError
+from pecan_ray.explain import ExplainFormat
+from pecan_ray.options import EngineName
+from pecan_ray.pipeline import PecanPipeline
+
+MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
+"""Functions that a program may offer to make its pipeline."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit status."""
+    parser = argparse.ArgumentParser(prog="pecan", description="Look at pecan_ray pipelines.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    explain = commands.add_parser(
+        "explain",
+        help="sample a pipeline and say what each operator does, and which order AutoOrder chooses and why",
+        description="Imports a Python file, samples its pipeline in this process and explains its order.  The pipeline "
+        f"is what a function {MAKERS[0]}() or {MAKERS[1]}() returns without arguments, or a variable of the file.",
+    )
+    explain.add_argument("file", help="Python file that has the pipeline")
+    explain.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")
+    explain.add_argument("--format", choices=get_args(ExplainFormat), default="text")
+    explain.add_argument("--engine", choices=get_args(EngineName), help="passed on to the function that makes it")
+    asked = parser.parse_args(arguments)
+    try:
+        found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
+        said = found.explain(asked.format)
+    except PecanError as error:
+        sys.stderr.write(f"pecan: {error.message}\n")
+        return 1
+    sys.stdout.write(f"{said}\n")
+    return 0
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file as a module, not as a program; raises `PlanError` if there is none."""
+    if not path.is_file():
+        raise PlanError(f"there is no file {path}.")
+    name = path.stem if path.stem.isidentifier() else "pecan_program"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise PlanError(f"{path} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    # As when Python runs it: it finds what lies beside it.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+def find_pipeline(module: ModuleType, name: str | None = None, engine: str | None = None) -> PecanPipeline:
+    """Return the pipeline of a module: one that a function makes, or a variable.
+
+    Raises `PlanError` if there is none, or several, or if the engine cannot be chosen.
+    """
+    if name is not None:
+        if not hasattr(module, name):
+            raise PlanError(f"{module.__file__} has no {name!r}.")
+        return _made(module, name, getattr(module, name), engine)
+    for maker in MAKERS:
+        made = getattr(module, maker, None)
+        if callable(made) and not _needed(made):
+            return _made(module, maker, made, engine)
+    found = {name: value for name, value in vars(module).items() if isinstance(value, PecanPipeline)}
+    if len({id(value) for value in found.values()}) > 1:
+        raise PlanError(f"{module.__file__} has several pipelines: {', '.join(sorted(found))}. Choose one by --name.")
+    for variable, value in found.items():
+        return _made(module, variable, value, engine)
+    raise PlanError(
+        f"{module.__file__} has no pipeline: give it a function {MAKERS[0]}() that returns one and needs no argument, "
+        "or a variable that holds one."
+    )
+
+
+def _made(module: ModuleType, name: str, thing: Any, engine: str | None) -> PecanPipeline:
+    if isinstance(thing, PecanPipeline):
+        if engine not in (None, thing.engine):
+            raise PlanError(f"{name} of {module.__file__} is made for the {thing.engine} engine; leave --engine out.")
+        return thing
+    if not callable(thing) or _needed(thing):
+        raise PlanError(f"{name} of {module.__file__} is neither a pipeline nor a function that needs no argument.")
+    if engine is not None and "engine" not in inspect.signature(thing).parameters:
+        raise PlanError(f"{name}() of {module.__file__} has no parameter `engine`; leave --engine out.")
+    made = thing() if engine is None else thing(engine=engine)
+    if not isinstance(made, PecanPipeline):
+        raise PlanError(f"{name}() of {module.__file__} returned {type(made).__name__}, not a PecanPipeline.")
+    return made
+
+
+def _needed(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters that a function cannot do without."""
+    parameters = inspect.signature(function).parameters.values()
+    kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in kinds]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

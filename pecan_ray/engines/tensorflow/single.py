@@ -1,0 +1,234 @@
+"""Single elements through compiled operators, one after the other: for profiling, outside of any tf.data graph."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from pecan_ray.engines.contract import EngineOptions, Leases
+from pecan_ray.engines.python.items import Loose
+from pecan_ray.engines.recording import Recording
+from pecan_ray.engines.tensorflow import culprit, meta
+from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.graph import Columns, Graph, Tensor, apply_flat_map, apply_map, call, rows_of_outputs
+from pecan_ray.errors import ElementError, OpError
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
+from pecan_ray.plan.splits import Element, Source
+
+Spec = dict[str, Any]
+"""Column name -> tf.TensorSpec."""
+Single = tuple[Columns, Tensor]
+"""The columns of an element, and its row."""
+
+Place = tuple[str, str, int]
+"""Where an element lies in words, its file, and its number in its split."""
+
+DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "SampleDistortedBoundingBox")
+"""How the names of graph operations begin that draw random numbers without being given a seed."""
+
+
+class Singles:
+    """The elements behind a plan, as the graph of the engine yields them."""
+
+    def __init__(self, plan: Plan, sources: Sequence[Source], leases: Leases, options: EngineOptions) -> None:
+        self._plan, self._options = plan, options
+        self._feeds = [Feed(branch, source, leases, Loose(), options, None) for branch, source in enumerate(sources)]
+        with tf.device("/CPU:0"):
+            for feed in self._feeds:
+                feed.open()
+            data = Graph(plan, options, _forget).dataset(self._feeds, epoch=0)
+        self._data = data
+        self.spec: Spec | None = None if data is None else dict(data.element_spec[0])
+        """Dtypes and static shapes of the columns; None if there is no element."""
+
+    def read(self) -> Generator[Single, None, None]:
+        """Yield the elements; raises what went wrong with op, file and element."""
+        with tf.device("/CPU:0"):
+            iterator = iter(() if self._data is None else self._data)
+        while True:
+            try:
+                columns, row = next(iterator)
+            except StopIteration:
+                break
+            except tf.errors.OpError as error:
+                self._raise_source_error()
+                raise culprit.explain(error, self._plan, self._feeds, self._options.seed) from error
+            yield columns, row
+        self._raise_source_error()
+
+    def _raise_source_error(self) -> None:
+        for feed in self._feeds:
+            if feed.error is not None:
+                raise feed.error
+
+    def place(self, row: Tensor) -> Place:
+        """Return where an element lies."""
+        numbers = meta.as_rows(row)
+        key = (int(numbers[meta.BRANCH]), int(numbers[meta.REPETITION]), int(numbers[meta.SPLIT]))
+        number = int(numbers[meta.ELEMENT])
+        split = self._feeds[key[0]].taken[key].split
+        return split.where(number), split.file_of(number), number
+
+
+@dataclass
+class Traced:
+    """What tracing an operator has shown."""
+
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+
+
+class Compiled:
+    """One operator, or several maps, compiled for elements of one spec; called eagerly with one element."""
+
+    def __init__(self, ops: Sequence[ElementOp], spec: Spec) -> None:
+        self.ops = tuple(ops)
+        self._traced = Traced()
+        (first, *_) = ops
+        run = {Filter: self._kept, FlatMap: self._spread}.get(type(first), self._mapped)
+        row = tf.TensorSpec((meta.WIDTH,), tf.int64)
+        with tf.device("/CPU:0"):
+            self._function = tf.function(run, autograph=False).get_concrete_function(spec, row)
+        self.spec = self._spec_behind(spec)
+        """Dtypes and static shapes of what comes out."""
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Columns that the operator looks at, where there is one operator."""
+        return frozenset(self._traced.reads)
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """Columns that it is given and returns as another tensor."""
+        return frozenset(self._traced.writes)
+
+    @functools.cached_property
+    def draws(self) -> bool:
+        """Whether its graph draws random numbers that `rng` does not seed."""
+        graph = self._function.graph.as_graph_def()
+        nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+        return any(node.op.startswith(DRAWING) for node in nodes)
+
+    def __call__(self, single: Single, place: Callable[[Tensor], Place]) -> list[Single]:
+        """Return what becomes of an element; raises `OpError` with the place that its row stands for."""
+        columns, row = single
+        try:
+            with tf.device("/CPU:0"):
+                found = self._function(columns, row)
+        except Exception as error:  # a graph may raise TensorFlow's errors, and a py_function anything
+            raise _failed(self.ops, error, place(row)) from error
+        if isinstance(self.ops[0], Filter):
+            return [single] if bool(found) else []
+        if isinstance(self.ops[0], FlatMap):
+            outputs, rows = found
+            return [
+                ({name: column[number] for name, column in outputs.items()}, rows[number])
+                for number in range(int(rows.shape[0]))
+            ]
+        return [(found, row)]
+
+    def _mapped(self, columns: Columns, row: Tensor) -> Columns:
+        given = dict(columns)
+        recording = Recording(columns)
+        columns = recording
+        for op in self.ops:
+            assert isinstance(op, Map)
+            columns = apply_map(op, columns, row)
+        columns = {name: _as_tensor(value) for name, value in columns.items()}
+        self._note(recording, given, columns)
+        return columns
+
+    def _kept(self, columns: Columns, row: Tensor) -> Tensor:
+        recording = Recording(columns)
+        given = dict(recording)
+        keep = tf.reshape(tf.cast(call(self.ops[0], recording, row), tf.bool), [])
+        self._note(recording, given, {**given, "": keep})
+        return keep
+
+    def _spread(self, columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+        recording = Recording(columns)
+        given = dict(recording)
+        (op,) = self.ops
+        assert isinstance(op, FlatMap)
+        outputs = {name: _as_tensor(value) for name, value in apply_flat_map(op, recording, row).items()}
+        self._note(recording, given, outputs)
+        count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
+        return outputs, rows_of_outputs(row, count)
+
+    def _note(self, recording: Recording, given: Columns, outputs: Columns) -> None:
+        """Note which columns were asked for, or flow into what the operator has made."""
+        (op, *_) = self.ops
+        made = [value for name, value in outputs.items() if value is not given.get(name)]
+        self._traced.writes |= {name for name in given if name in outputs and outputs[name] is not given[name]}
+        if op.on is not None:
+            self._traced.reads = {op.on}
+            self._traced.writes &= {op.on}
+            return
+        self._traced.reads |= recording.seen | {name for name, value in given.items() if _flows(value, made)}
+
+    def _spec_behind(self, spec: Spec) -> Spec:
+        if isinstance(self.ops[0], Filter):
+            return spec
+        outputs = self._function.structured_outputs
+        if isinstance(self.ops[0], FlatMap):
+            return {name: _row_spec(column) for name, column in outputs[0].items()}
+        return {name: tf.type_spec_from_value(column) for name, column in outputs.items()}
+
+
+def compile_groups(ops: Sequence[ElementOp]) -> list[list[ElementOp]]:
+    """Return the operators in the groups that the engine compiles together: consecutive maps."""
+    groups: list[list[ElementOp]] = []
+    for op in ops:
+        if groups and isinstance(op, Map) and isinstance(groups[-1][-1], Map):
+            groups[-1].append(op)
+        else:
+            groups.append([op])
+    return groups
+
+
+def columns_of(single: Single) -> Element:
+    """Return the columns of an element as NumPy arrays and bytes."""
+    return {name: as_column(value) for name, value in single[0].items()}
+
+
+def _forget(rows: Any) -> None:
+    """Take no note of what a filter drops."""
+
+
+def _as_tensor(value: Any) -> Any:
+    return value if isinstance(value, tf.RaggedTensor) else tf.convert_to_tensor(value)
+
+
+def _row_spec(column: Any) -> Any:
+    spec = tf.type_spec_from_value(column)
+    if isinstance(spec, tf.RaggedTensorSpec):
+        return tf.RaggedTensorSpec(spec.shape[1:], spec.dtype, spec.ragged_rank - 1, spec.row_splits_dtype)
+    return tf.TensorSpec(spec.shape[1:], spec.dtype)
+
+
+def _flows(source: Any, made: Iterable[Any]) -> bool:
+    """Tell whether a tensor of a graph is among the inputs of others, directly or not."""
+    wanted = {id(tensor) for tensor in tf.nest.flatten(source, expand_composites=True)}
+    todo = [tensor.op for value in made for tensor in tf.nest.flatten(value, expand_composites=True)]
+    seen: set[int] = set()
+    while todo:
+        operation = todo.pop()
+        if id(operation) in seen:
+            continue
+        seen.add(id(operation))
+        if any(id(tensor) in wanted for tensor in operation.inputs):
+            return True
+        todo += [tensor.op for tensor in operation.inputs] + list(operation.control_inputs)
+    return False
+
+
+def _failed(ops: Sequence[ElementOp], error: Exception, place: Place) -> ElementError:
+    where, file, number = place
+    name = " + ".join(op.name for op in ops)
+    text = f"{name} failed on {where}: {type(error).__name__}: {error}"
+    return OpError(text, op=name, file=file, element=number, column=ops[0].on)

@@ -1,0 +1,318 @@
+"""What AutoOrder found and did, for people: a table for a terminal, HTML for a notebook, JSON, a Mermaid chart."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from pecan_ray.errors import PlanError
+from pecan_ray.ordering import Ordering, StretchOrder
+from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
+from pecan_ray.profiling.facts import OpSample
+
+ExplainFormat: TypeAlias = Literal["text", "html", "json", "mermaid"]
+
+HEADINGS = ("now", "was", "operator", "factor", "bytes in -> out", "us/element", "why")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One operator in the new order."""
+
+    now: int
+    """Place in the new order, from 1."""
+    was: int
+    name: str
+    sample: OpSample | None
+    """None: an operator on the sequence or on batches, or one that was not sampled."""
+    why: str
+    """Why it moved, is fixed, or stays."""
+
+    @property
+    def moved(self) -> bool:
+        """Whether it changed place among its neighbours."""
+        return self.why.startswith("moved")
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row as text."""
+        factor = sizes = seconds = "-"
+        if self.sample is not None and self.sample.measured:
+            into, out = self.sample.bytes_in / self.sample.elements_in, self.sample.bytes_out / self.sample.elements_in
+            factor, sizes = f"{self.sample.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
+        if self.sample is not None and self.sample.seconds is not None:
+            seconds = f"{1e6 * self.sample.seconds:.0f}"
+        return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
+
+
+class Explanation(str):
+    """A text that a notebook shows as HTML; `ordering` holds the facts.
+
+    It prints as it is: ``print(pipe.explain())``, and ``pipe.explain()`` at a prompt, show the table.
+    """
+
+    ordering: Ordering
+    name: str
+
+    def __new__(cls, name: str, ordering: Ordering) -> Explanation:
+        made = super().__new__(cls, as_text(name, ordering))
+        made.ordering, made.name = ordering, name
+        return made
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self.name, self.ordering)
+
+    def to_json(self) -> str:
+        """Return the facts as JSON."""
+        return as_json(self.name, self.ordering)
+
+    def to_mermaid(self) -> str:
+        """Return a chart of both orders."""
+        return as_mermaid(self.name, self.ordering)
+
+
+def explain(name: str, ordering: Ordering, format: ExplainFormat = "text") -> str:
+    """Return an ordering in words; raises `PlanError` for a format that does not exist."""
+    if format not in get_args(ExplainFormat):
+        known = ", ".join(map(repr, get_args(ExplainFormat)))
+        raise PlanError(f"explain: format must be one of {known}, but got {format!r}.")
+    if format == "text":
+        return Explanation(name, ordering)
+    return {"html": as_html, "json": as_json, "mermaid": as_mermaid}[format](name, ordering)
+
+
+def rows(ordering: Ordering) -> list[Row]:
+    """Return the operators in the new order, those of a join's inputs first."""
+    before = {op.name: number for number, op in enumerate(ordering.before.all_ops(), 1)}
+    whys: dict[str, str] = {}
+    samples: dict[str, OpSample] = {}
+    for stretch in ordering.stretches:
+        whys.update(_whys(stretch))
+        samples.update({op.name: op for op in stretch.sample.ops})
+    return [
+        Row(number, before[op.name], op.name, samples.get(op.name), whys.get(op.name) or _why_not_sampled(op, ordering))
+        for number, op in enumerate(ordering.plan.all_ops(), 1)
+    ]
+
+
+def _whys(stretch: StretchOrder) -> dict[str, str]:
+    plan = stretch.adopted
+    whys = {op.name: "free" for op in plan.ops}
+    whys.update({entry.name: f"free; {entry.reason}" for entry in stretch.proposed.rejected})
+    whys.update({fixed.name: f"fixed: {fixed.reason}" for fixed in plan.fixed})
+    whys.update({move.name: f"moved: {move.reason}" for move in plan.moves})
+    return whys
+
+
+def _why_not_sampled(op: Op, ordering: Ordering) -> str:
+    if not isinstance(op, ElementOp):
+        return "barrier"
+    if op.keep_position:
+        return "fixed: keep_position=True"
+    stretch_known = any(op.name in one.names for one in ordering.stretches)
+    return "free" if stretch_known else "not sampled: it works on batches, or there is nothing to exchange it with"
+
+
+def gains(stretch: StretchOrder) -> str:
+    """Say what a new order is worth; empty for the user's own."""
+    if not stretch.adopted.changed:
+        return ""
+    said = []
+    if stretch.adopted.expected_speedup is not None:
+        said.append(f"expected {stretch.adopted.expected_speedup:.2f}x")
+    found = stretch.measured
+    if found is not None:
+        said.append(
+            f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
+            f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
+        )
+    return ", ".join(said)
+
+
+def as_text(name: str, ordering: Ordering) -> str:
+    """Return a table and what was refused, for a terminal."""
+    lines = [
+        f"{name}: {_headline(ordering)}",
+        f"  before: {' -> '.join(_names(ordering.before))}",
+    ]
+    if ordering.changed:
+        lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
+    lines += [f"  {said}" for stretch in ordering.stretches if (said := gains(stretch))]
+    lines += ["", *_table([HEADINGS, *(row.cells() for row in rows(ordering))])]
+    refused = list(_refusals(ordering))
+    if refused:
+        lines += ["", "tried and not done:", *(f"  {order}: {reason}" for order, reason in refused)]
+    if ordering.notes:
+        lines += ["", *(f"note: {note}" for note in ordering.notes)]
+    return "\n".join(lines)
+
+
+def _headline(ordering: Ordering) -> str:
+    if not ordering.stretches:
+        why = "it is switched off" if ordering.mode == "off" else "there are no two operators to exchange"
+        return f"AutoOrder left the order as it is written: {ordering.notes[0] if ordering.failed else why}"
+    did = "changed the order" if ordering.changed else "left the order as it is written"
+    elements = max(stretch.sample.elements for stretch in ordering.stretches)
+    return f'AutoOrder (mode "{ordering.mode}") {did}; sampled {elements} elements in {ordering.seconds:.1f} s'
+
+
+def _table(cells: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in cells) for column in range(len(HEADINGS))]
+    numeric = {0, 1, 3, 4, 5}
+    lines = []
+    for row in cells:
+        padded = [
+            cell.rjust(width) if column in numeric else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  " + "  ".join(padded).rstrip())
+    lines.insert(1, "  " + "  ".join("-" * width for width in widths[:-1]) + "  ---")
+    return lines
+
+
+def _refusals(ordering: Ordering) -> Iterator[tuple[str, str]]:
+    for stretch in ordering.stretches:
+        for one in stretch.refused:
+            yield " -> ".join(one.order), one.reason
+
+
+def as_html(name: str, ordering: Ordering) -> str:
+    """Return the same as HTML, for a notebook."""
+    said = [_headline(ordering), *(text for stretch in ordering.stretches if (text := gains(stretch)))]
+    head = "".join(f"<th style='text-align:left'>{html.escape(heading)}</th>" for heading in HEADINGS)
+    body = "".join(
+        f"<tr{_STYLE if row.moved else ''}>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row.cells())}</tr>"
+        for row in rows(ordering)
+    )
+    parts = [
+        f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
+    ]
+    refused = [f"<li>{html.escape(order)}: {html.escape(reason)}</li>" for order, reason in _refusals(ordering)]
+    if refused:
+        parts.append(f"tried and not done:<ul>{''.join(refused)}</ul>")
+    parts += [f"<p>note: {html.escape(note)}</p>" for note in ordering.notes]
+    return "".join(parts) + "</div>"
+
+
+_STYLE = " style='background:rgba(80,160,80,.2)'"
+
+
+def as_json(name: str, ordering: Ordering) -> str:
+    """Return the same as JSON, with numbers as they were measured."""
+    return json.dumps(
+        {
+            "pipeline": name,
+            "mode": ordering.mode,
+            "changed": ordering.changed,
+            "seconds": ordering.seconds,
+            "before": _names(ordering.before),
+            "after": _names(ordering.plan),
+            "operators": [_row_facts(row) for row in rows(ordering)],
+            "stretches": [_stretch_facts(stretch) for stretch in ordering.stretches],
+            "notes": list(ordering.notes),
+        },
+        indent=2,
+    )
+
+
+def _row_facts(row: Row) -> dict[str, Any]:
+    facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
+    sample = row.sample
+    if sample is None:
+        return facts
+    return facts | {
+        "factor": sample.inflation if sample.measured else None,
+        "bytes_in": sample.bytes_in,
+        "bytes_out": sample.bytes_out,
+        "elements_in": sample.elements_in,
+        "elements_out": sample.elements_out,
+        "microseconds": None if sample.seconds is None else 1e6 * sample.seconds,
+        "points": [list(point) for point in sample.points],
+        "random": sample.random,
+        **{what: sorted(getattr(sample, what)) for what in ("reads", "writes", "creates", "drops")},
+    }
+
+
+def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
+    found = stretch.measured
+    return {
+        "before": list(stretch.names),
+        "after": list(stretch.adopted.order),
+        "elements": stretch.sample.elements,
+        "expected_speedup": stretch.adopted.expected_speedup if stretch.adopted.changed else None,
+        "measured_speedup": None if found is None else found.speedup,
+        "measured_error": None if found is None else found.error,
+        "seconds_before": None if found is None else found.seconds_before,
+        "seconds_after": None if found is None else found.seconds_after,
+        "moves": [{"name": m.name, "from": m.from_, "to": m.to, "reason": m.reason} for m in stretch.adopted.moves],
+        "fixed": [{"name": fixed.name, "reason": fixed.reason} for fixed in stretch.adopted.fixed],
+        "rejected": [{"name": one.name, "reason": one.reason} for one in stretch.proposed.rejected],
+        "refused": [{"order": list(one.order), "reason": one.reason} for one in stretch.refused],
+    }
+
+
+def as_mermaid(name: str, ordering: Ordering) -> str:
+    """Return a Mermaid flow chart of both orders; operators that have moved are marked."""
+    moved = {row.name for row in rows(ordering) if row.moved}
+    lines = ["flowchart LR"]
+    orders = [("before", ordering.before)] + ([("now", ordering.plan)] if ordering.changed else [])
+    for title, plan in orders:
+        lines += [f'  subgraph {title}["{_mermaid(name)}: {title}"]', "    direction LR"]
+        chart = _Chart(title)
+        chart.add(plan)
+        lines += [*chart.lines, "  end"]
+        lines += [f"  class {chart.ids[op]} moved" for op in sorted(moved & chart.ids.keys())]
+    return "\n".join([*lines, "  classDef moved fill:#cfc,stroke:#393"])
+
+
+class _Chart:
+    """Nodes and arrows of one plan."""
+
+    def __init__(self, prefix: str) -> None:
+        self.lines: list[str] = []
+        self.ids: dict[str, str] = {}
+        self._prefix, self._count = prefix, 0
+
+    def add(self, plan: Plan) -> str:
+        """Add a plan; return the id of its last node."""
+        if isinstance(plan.head, Join):
+            ends = [self.add(branch) for branch in plan.head.inputs]
+            last = self._node(plan.head.kind, ends)
+        else:
+            last = self._node(type(plan.head).__name__, [])
+        for op in plan.ops:
+            last = self.ids[op.name] = self._node(op.name, [last])
+        return last
+
+    def _node(self, label: str, before: list[str]) -> str:
+        self._count += 1
+        name = f"{self._prefix}{self._count}"
+        self.lines.append(f'    {name}["{_mermaid(label)}"]')
+        self.lines += [f"    {other} --> {name}" for other in before]
+        return name
+
+
+def _mermaid(text: str) -> str:
+    return text.replace('"', "#quot;")
+
+
+def _names(plan: Plan) -> list[str]:
+    return [op.name for op in plan.all_ops()]
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} TB"
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,276 @@
+"""Image operators that AutoOrder knows: their functions for both engines, and what decoders can do with them.
+
+    pipe.map(images.Decode(), on="image").map(images.RandomCrop(), on="image").map(images.Resize(224, 224), on="image")
+
+Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.pushdown`), which then
+decodes only a part of a photograph, or at a half, a quarter or an eighth of its size.  Images are uint8 RGB
+[height, width, 3].  They need OpenCV (python engine) or TensorFlow (tensorflow engine).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pecan_ray.errors import MissingExtraError, PlanError
+
+Image: TypeAlias = Any
+"""A NumPy array, or a tensor inside of a graph."""
+Box: TypeAlias = "tuple[Any, Any, Any, Any]"
+"""Top, left, height and width, in pixels."""
+
+REDUCTIONS = (8, 4, 2)
+ATTEMPTS = 10
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Encoded photograph to uint8 RGB, as stored (EXIF orientation is not applied); raises ValueError if it is none."""
+
+    def __call__(self, encoded: Image) -> Image:
+        """Decode an image."""
+        return decoded(encoded)
+
+
+@dataclass(frozen=True)
+class RandomCrop:
+    """A random part: its share of the area uniform in `area`, its width over its height log-uniform in `aspect`."""
+
+    area: tuple[float, float] = (0.08, 1.0)
+    aspect: tuple[float, float] = (3 / 4, 4 / 3)
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("area", self.area), ("aspect", self.aspect)):
+            if not 0 < low <= high:
+                raise PlanError(f"RandomCrop({name}=...) must be a rising pair of positive numbers, got {low}, {high}.")
+
+    def __call__(self, image: Image, rng: Any) -> Image:
+        """Cut a random part out."""
+        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else _tf().shape(image), rng)
+        return image[top : top + height, left : left + width]
+
+    def box(self, shape: Any, rng: Any) -> Box:
+        """Draw the part of an image of that height and width."""
+        if not isinstance(rng, np.random.Generator):
+            return self._box_in_graph(shape, rng)
+        height, width = int(shape[0]), int(shape[1])
+        for _ in range(ATTEMPTS):
+            size = height * width * rng.uniform(*self.area)
+            aspect = math.exp(rng.uniform(math.log(self.aspect[0]), math.log(self.aspect[1])))
+            h, w = round(math.sqrt(size / aspect)), round(math.sqrt(size * aspect))
+            if 0 < h <= height and 0 < w <= width:
+                return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
+        return 0, 0, height, width
+
+    def _box_in_graph(self, shape: Any, seed: Any) -> Box:
+        tf = _tf()
+        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
+            tf.stack([shape[0], shape[1], 3]),
+            tf.zeros([1, 0, 4]),
+            seed,
+            min_object_covered=0.0,
+            aspect_ratio_range=self.aspect,
+            area_range=self.area,
+            max_attempts=ATTEMPTS,
+            use_image_if_no_bounding_boxes=True,
+        )
+        return begin[0], begin[1], size[0], size[1]
+
+
+@dataclass(frozen=True)
+class CenterCrop:
+    """The middle `height` x `width` pixels; raises ValueError for a smaller image."""
+
+    height: int
+    width: int
+
+    def __call__(self, image: Image) -> Image:
+        """Cut the middle out."""
+        top, left, height, width = self.box(image.shape[:2] if _is_array(image) else _tf().shape(image))
+        return image[top : top + height, left : left + width]
+
+    def box(self, shape: Any) -> Box:
+        """Return the middle part of an image of that height and width."""
+        top, left = (shape[0] - self.height) // 2, (shape[1] - self.width) // 2
+        if isinstance(top, int) and min(top, left) < 0:
+            raise ValueError(
+                f"an image of {shape[0]} x {shape[1]} is smaller than CenterCrop({self.height}, {self.width})"
+            )
+        return top, left, self.height, self.width
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Resize to `height` x `width`, bilinear; the dtype stays."""
+
+    height: int
+    width: int
+
+    def __call__(self, image: Image) -> Image:
+        """Resize an image."""
+        return resized(image, self.height, self.width)
+
+
+# --- what decoders can do ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DecodeCrop:
+    """Decode a part only (tensorflow engine, JPEG)."""
+
+    crop: CenterCrop
+
+    def __call__(self, encoded: Image) -> Image:
+        """Decode the part."""
+        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded)))
+
+
+@dataclass(frozen=True)
+class DecodeRandomCrop:
+    """Decode a random part only (tensorflow engine, JPEG)."""
+
+    crop: RandomCrop
+
+    def __call__(self, encoded: Image, rng: Any) -> Image:
+        """Decode the part."""
+        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded), rng))
+
+
+@dataclass(frozen=True)
+class DecodeResize:
+    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size where that is still no smaller than the target, then resize."""
+
+    resize: Resize
+
+    def __call__(self, encoded: Image) -> Image:
+        """Decode small, and resize."""
+        target = (self.resize.height, self.resize.width)
+        if isinstance(encoded, bytes):
+            return self.resize(decoded(encoded, reduction(jpeg_shape(encoded), target)))
+        tf = _tf()
+        shape = tf.image.extract_jpeg_shape(encoded)
+        cases = [(_covers(shape, ratio, target), _decoder(encoded, ratio)) for ratio in REDUCTIONS]
+        return self.resize(tf.case(cases, default=lambda: decoded(encoded)))
+
+
+@dataclass(frozen=True)
+class DecodeRandomCropResize:
+    """Decode a JPEG small enough that the random part is still no smaller than the target; crop, and resize."""
+
+    crop: RandomCrop
+    resize: Resize
+
+    def __call__(self, encoded: Image, rng: Any) -> Image:
+        """Decode small, crop, and resize."""
+        if not isinstance(encoded, bytes):
+            return self._in_graph(encoded, rng)
+        shape = jpeg_shape(encoded)
+        if shape is None:
+            return self.resize(self.crop(decoded(encoded), rng))
+        top, left, height, width = self.crop.box(shape, rng)
+        ratio = reduction((height, width), (self.resize.height, self.resize.width))
+        small = decoded(encoded, ratio)
+        top, left, height, width = (round(side / ratio) for side in (top, left, height, width))
+        return self.resize(small[top : top + height, left : left + width])
+
+    def _in_graph(self, encoded: Image, seed: Any) -> Image:
+        tf = _tf()
+        top, left, height, width = self.crop.box(tf.image.extract_jpeg_shape(encoded), seed)
+
+        def cut(ratio: int) -> Any:
+            def run() -> Any:
+                small = decoded(encoded, ratio)
+                y, x, h, w = ((side + ratio // 2) // ratio for side in (top, left, height, width))
+                return small[y : y + h, x : x + w]
+
+            return run
+
+        target = (self.resize.height, self.resize.width)
+        cases = [(_covers((height, width), ratio, target), cut(ratio)) for ratio in REDUCTIONS]
+        whole = _decoded_part
+        return self.resize(tf.case(cases, default=lambda: whole(encoded, (top, left, height, width))))
+
+
+# --- both engines --------------------------------------------------------------------------------------------
+
+
+def decoded(encoded: Image, ratio: int = 1) -> Image:
+    """Return an image as uint8 RGB, JPEG at 1/`ratio` of its size."""
+    if not isinstance(encoded, (bytes, bytearray, np.ndarray)):
+        return _tf().ensure_shape(
+            _tf().image.decode_image(encoded, channels=3, expand_animations=False)
+            if ratio == 1
+            else _tf().image.decode_jpeg(encoded, channels=3, ratio=ratio),
+            [None, None, 3],
+        )
+    cv2 = _cv2()
+    flags = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
+    flag = flags.get(ratio, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag) if len(encoded) else None
+    if image is None:
+        raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode")
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def resized(image: Image, height: int, width: int) -> Image:
+    """Return an image of that size, bilinear."""
+    if _is_array(image):
+        return _cv2().resize(image, (width, height), interpolation=_cv2().INTER_LINEAR)
+    tf = _tf()
+    small = tf.image.resize(image, [height, width])
+    return tf.cast(tf.round(small), image.dtype) if image.dtype.is_integer else tf.cast(small, image.dtype)
+
+
+def reduction(shape: tuple[int, int] | None, target: tuple[int, int]) -> int:
+    """Return by how much an image, or a part of one, may be decoded smaller and still cover the target."""
+    if shape is None:
+        return 1
+    return next((r for r in REDUCTIONS if shape[0] // r >= target[0] and shape[1] // r >= target[1]), 1)
+
+
+def jpeg_shape(encoded: bytes) -> tuple[int, int] | None:
+    """Return height and width from the header of a JPEG; None for anything else."""
+    if encoded[:2] != b"\xff\xd8":
+        return None
+    at = 2
+    while at + 9 <= len(encoded) and encoded[at] == 0xFF:
+        marker = encoded[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            return int.from_bytes(encoded[at + 5 : at + 7], "big"), int.from_bytes(encoded[at + 7 : at + 9], "big")
+        at += 1 if marker == 0xFF else 2 + int.from_bytes(encoded[at + 2 : at + 4], "big")
+    return None
+
+
+def _covers(shape: Any, ratio: int, target: tuple[int, int]) -> Any:
+    return _tf().logical_and(shape[0] // ratio >= target[0], shape[1] // ratio >= target[1])
+
+
+def _decoder(encoded: Any, ratio: int) -> Any:
+    return lambda: decoded(encoded, ratio)
+
+
+def _decoded_part(encoded: Any, box: Box) -> Any:
+    return _tf().image.decode_and_crop_jpeg(encoded, _tf().stack(box), channels=3)
+
+
+def _is_array(image: Any) -> bool:
+    return isinstance(image, np.ndarray)
+
+
+def _tf() -> Any:
+    import tensorflow as tf
+
+    return tf
+
+
+def _cv2() -> Any:
+    try:
+        import cv2
+    except ImportError as error:
+        raise MissingExtraError(
+            "pecan_ray.images needs OpenCV in the python engine: pip install opencv-python-headless."
+        ) from error
+    return cv2

@@ -1,0 +1,73 @@
+"""What an hour of a deployment costs: c_a n_a + c_w n_w (Pecan §5.1), with remote workers of several prices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from pecan_ray.errors import PlanError
+
+
+def checked_price(name: str, value: float) -> float:
+    """Return the price if it is one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise PlanError(f"{name} must be a price in $ per hour, at least 0, but got {value!r}: pass {name}=...")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class PriceTier:
+    """Remote nodes of one price, named by their label (spot, on demand, a zone), and how many of them there are."""
+
+    label: str
+    price: float
+    """$ per hour of one worker."""
+    limit: int
+    """Workers that fit on these nodes."""
+
+    def __post_init__(self) -> None:
+        checked_price(f"the price of tier {self.label!r}", self.price)
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0:
+            raise PlanError(f"tier {self.label!r}: limit must be a whole number >= 0, but got {self.limit!r}.")
+
+
+@dataclass(frozen=True)
+class Prices:
+    """$ per hour.  Remote workers fill the cheapest tier first; those that fit into no tier cost `remote_worker`."""
+
+    accelerator_host: float = math.nan
+    """One trainer's host with its accelerators."""
+    remote_worker: float = math.nan
+    tiers: tuple[PriceTier, ...] = ()
+    """Nodes of other prices, by label; empty: every remote worker costs the same."""
+
+    def __post_init__(self) -> None:
+        checked_price("accelerator_host", self.accelerator_host)
+        checked_price("remote_worker", self.remote_worker)
+        labels = [tier.label for tier in self.tiers]
+        if len(set(labels)) != len(labels) or "" in labels:
+            raise PlanError(f"every price tier needs a label of its own, but got {labels}.")
+
+    def fill(self, remote: int) -> dict[str, int]:
+        """Spread remote workers over the labels, cheapest first; the label "" stands for nodes outside of all tiers."""
+        everywhere = PriceTier("", self.remote_worker, max(remote, 0))
+        spread: dict[str, int] = {}
+        for tier in sorted((*self.tiers, everywhere), key=lambda tier: (tier.price, tier.label)):
+            taken = min(remote, tier.limit)
+            remote -= taken
+            if taken > 0:
+                spread[tier.label] = taken
+        return spread
+
+    def remote_per_hour(self, remote: int) -> float:
+        """Price of that many remote workers."""
+        price = {tier.label: tier.price for tier in self.tiers} | {"": self.remote_worker}
+        return sum(price[label] * count for label, count in self.fill(remote).items())
+
+    def per_hour(self, clients: int, remote: int) -> float:
+        """Price of the trainers' hosts and of the remote workers together."""
+        return self.accelerator_host * clients + self.remote_per_hour(remote)
+
+
+GCP_TPU_V2 = Prices(accelerator_host=4.96, remote_worker=0.42)
+"""TPUv2-8 host and n2-standard-8, Google Cloud, europe-west4, April 2023 (Pecan §6.1)."""

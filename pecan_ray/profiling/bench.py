@@ -1,0 +1,126 @@
+"""Where operators are tried out on single elements, in this process: what the profile needs from an engine."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+Token: TypeAlias = Any
+"""An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
+Clock: TypeAlias = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How large a sample may become."""
+
+    elements: int = 300
+    deadline: float = float("inf")
+    """Reading of the clock after which nothing more is begun."""
+    bytes: int = 256 << 20
+    """Bytes of the elements that are held."""
+    enough: float = float("inf")
+    """Reading of the clock after which a few elements are enough."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What a second, watched run of one operator on one element has shown."""
+
+    outputs: list[Token]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    """Columns that it was given and that came out as another value, or were written into."""
+    draws: bool = False
+    """Whether it has drawn from a generator that others share: its own `rng` does not count."""
+    comparable: bool = True
+    """Whether another run on equal input should give equal results."""
+
+
+class Stage(Protocol):
+    """One or more operators, ready to be run on an element."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its operators."""
+        ...
+
+    def __call__(self, token: Token) -> list[Token]:
+        """Return what becomes of an element, which may be written into."""
+        ...
+
+
+class Timer(Protocol):
+    """Measures one call."""
+
+    def start(self) -> None:
+        """Begin."""
+        ...
+
+    def stop(self) -> float:
+        """Return the seconds since `start`."""
+        ...
+
+
+class Bench(Protocol):
+    """The operators of one stretch in one engine."""
+
+    def inputs(self) -> Iterator[Token]:
+        """Yield the elements that enter the stretch, the first ones of the source first."""
+        ...
+
+    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
+        """Return the operators in an order: one in a stage, or `fused` as the engine runs them."""
+        ...
+
+    def fresh(self, token: Token) -> Token:
+        """Return a copy that operators may write into."""
+        ...
+
+    def columns(self, token: Token) -> dict[str, Any]:
+        """Return the columns of an element as NumPy arrays, bytes, str and numbers."""
+        ...
+
+    def examine(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> Examined:
+        """Run an operator on a copy of an element and watch it: several times, as long as there is time."""
+        ...
+
+    def timer(self) -> Timer:
+        """Return what times this engine's operators."""
+        ...
+
+    def close(self) -> None:
+        """End reading."""
+        ...
+
+
+class GlobalRandomness:
+    """The states of the generators that functions share: those of `random`, NumPy and torch (if it is in use)."""
+
+    def __init__(self) -> None:
+        self._python = random.getstate()
+        self._numpy: Any = np.random.get_state()
+        torch = sys.modules.get("torch")
+        self._torch: Any = torch.get_rng_state() if torch is not None else None
+
+    def restore(self) -> None:
+        """Put the generators back into these states."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        torch = sys.modules.get("torch")
+        if torch is not None and self._torch is not None:
+            torch.set_rng_state(self._torch)
+
+    def moved(self) -> bool:
+        """Tell whether anybody has drawn a number since."""
+        now = GlobalRandomness()
+        if self._python != now._python:
+            return True
+        if self._numpy[2] != now._numpy[2] or not np.array_equal(self._numpy[1], now._numpy[1]):
+            return True
+        return self._torch is not None and not bool((self._torch == now._torch).all())

@@ -1,0 +1,149 @@
+"""Trying out operators of the python engine: the engine's own chain, one operator and one element at a time."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.python.assemble import Assembly
+from pecan_ray.engines.python.chain import Chain, complete_call
+from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.recording import Recording
+from pecan_ray.errors import ElementError
+from pecan_ray.plan.operators import ElementOp
+from pecan_ray.plan.splits import Element
+from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.profiling.bench import Clock, Examined, GlobalRandomness, Stage
+from pecan_ray.profiling.columns import equal
+from pecan_ray.profiling.reading import Bounded
+from pecan_ray.profiling.stopwatch import Stopwatch
+
+TRIES = 4
+"""On so many elements an operator is run without each column that it does not seem to read."""
+
+
+class ChainStage:
+    """Operators as a chain of the engine."""
+
+    def __init__(self, ops: Sequence[ElementOp], options: EngineOptions) -> None:
+        self.ops = tuple(ops)
+        self._chain = Chain(ops, options, Loose(), complete_call)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its operators."""
+        return tuple(op.name for op in self.ops)
+
+    def __call__(self, token: Item) -> list[Item]:
+        """Return what becomes of an element."""
+        return self._chain.run(token)
+
+
+class PythonBench:
+    """A stretch of a plan in the python engine."""
+
+    def __init__(self, stretch: Stretch, *, seed: int, deadline: float, clock: Clock) -> None:
+        self._ops = {op.name: op for op in stretch.ops}
+        self._options = EngineOptions(seed=seed, order="strict")
+        plan = without_buffers(stretch.prefix)
+        sources = [Bounded(source, deadline, clock) for source in plan.sources()]
+        leases = AllLeases(sources, epoch=0, repetitions=1)
+        assembly = Assembly(plan, sources, self._options, leases, Loose(), pool=None, call=complete_call)
+        self._items = _items(assembly)
+        self._known: dict[str, set[str]] = {}
+        self._tries: dict[str, int] = {}
+
+    def inputs(self) -> Iterator[Item]:
+        """Yield the elements that enter the stretch."""
+        return self._items
+
+    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
+        """Return the operators as chains."""
+        ops = [self._ops[name] for name in order]
+        return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
+
+    def fresh(self, token: Item) -> Item:
+        """Return an item with copies of its arrays."""
+        return _with(token, _copied(token.value))
+
+    def columns(self, token: Item) -> Element:
+        """Return the element."""
+        value: Element = token.value
+        return value
+
+    def examine(self, stage: Stage, token: Item, in_time: Callable[[], bool]) -> Examined:
+        """Run an operator on a recording of the element, and in time once without each column that it has not read.
+
+        Columns for which there is no time count as read.
+        """
+        assert isinstance(stage, ChainStage)
+        (op,) = stage.ops
+        before: Element = token.value
+        recording = Recording(_copied(before))
+        given = dict(recording)
+        randomness = GlobalRandomness()
+        outputs = stage(_with(token, recording))
+        draws = randomness.moved()
+        for output in outputs:
+            output.value = dict(output.value)
+        writes = {name for name in before if not equal(before[name], given[name])}
+        for output in outputs:
+            writes |= {name for name in before if name in output.value and output.value[name] is not given[name]}
+        reads = {op.on} if op.on is not None else set(recording.seen)
+        known = self._known.setdefault(op.name, set())
+        known |= reads
+        self._tries[op.name] = self._tries.get(op.name, 0) + 1
+        if op.on is None and self._tries[op.name] <= TRIES:
+            hidden = sorted(before.keys() - known)
+            known |= {n for n in hidden if not in_time() or _matters(n, stage, token, outputs, given, randomness)}
+        return Examined(outputs, frozenset(known), frozenset(writes), draws=draws)
+
+    def timer(self) -> Stopwatch:
+        """Return what times the operators."""
+        return Stopwatch()
+
+    def close(self) -> None:
+        """End reading."""
+        self._items.close()
+
+
+def _items(assembly: Assembly) -> Generator[Item, None, None]:
+    yield from assembly.items()
+
+
+def _with(item: Item, value: Any) -> Item:
+    return replace(item, value=value, parts=list(item.parts))
+
+
+def _copied(element: Element) -> Element:
+    """Return an element whose values may be written into without changing the given one."""
+    return {name: _copy(value) for name, value in element.items()}
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    return copy.deepcopy(value) if isinstance(value, (list, dict, set, bytearray)) else value
+
+
+def _matters(
+    name: str, stage: ChainStage, token: Item, outputs: list[Item], given: Element, randomness: GlobalRandomness
+) -> bool:
+    """Tell whether an operator does anything else when a column is missing, apart from not passing it on."""
+    randomness.restore()
+    left = {other: value for other, value in _copied(token.value).items() if other != name}
+    try:
+        found = stage(_with(token, left))
+    except ElementError:
+        return True
+    expected = [
+        {column: value for column, value in output.value.items() if not (column == name and value is given.get(name))}
+        for output in outputs
+    ]
+    return not equal(expected, [output.value for output in found])

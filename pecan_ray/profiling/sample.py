@@ -1,0 +1,329 @@
+"""Running the first elements through a stretch, operator by operator, in this process and thread."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import cloudpickle
+
+from pecan_ray.errors import ElementError, PlanError
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
+from pecan_ray.plan.stretches import Stretch, stretches, with_ops
+from pecan_ray.profiling.apart import call_apart, needs_own_process
+from pecan_ray.profiling.bench import Bench, Clock, GlobalRandomness, Limits, Stage, Token
+from pecan_ray.profiling.columns import ElementSpec, element_bytes, equal
+from pecan_ray.profiling.facts import SampleProfile, StretchSample
+from pecan_ray.profiling.tally import Tally
+from pecan_ray.reorder.profile import ProfiledOp
+
+READ_SHARE = 1 / 3
+"""Share of the time that reading the elements may take."""
+FEW = 64
+"""So many elements are enough where the operators are slow."""
+ALWAYS_WATCHED, OFTEN_WATCHED = 2, 16
+WATCHED_SHARE = 0.25
+"""Share of the time that the watched runs may take, beyond the first elements."""
+
+
+class Pipeline(Protocol):
+    """What is sampled: a `pecan_ray.PecanPipeline`."""
+
+    @property
+    def plan(self) -> Plan:
+        """Its description."""
+        ...
+
+    @property
+    def engine(self) -> EngineName:
+        """The engine that runs it."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """What its random numbers are derived from."""
+        ...
+
+
+def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.0) -> SampleProfile:
+    """Run a pipeline's first elements through its operators, one by one, and return what they do and take.
+
+    Runs in this process and thread (where TensorFlow would take an accelerator: in a process of its own), on an
+    iterator and on copies of the functions of its own; ends after `seconds` (an operator that runs is not interrupted)
+    or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator does, with its name and the
+    element.
+    """
+    check_limits(elements, seconds)
+    plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
+    if needs_own_process(engine):
+        found = call_apart(_profile, plan, engine, seed, elements, seconds, seconds=seconds)
+    else:
+        found = _profile(plan, engine, seed, elements, seconds)
+    return replace(found, stretches=tuple(with_ops_of(plan, sample) for sample in found.stretches))
+
+
+def with_ops_of(plan: Plan, sample: StretchSample) -> StretchSample:
+    """Return the facts with the plan's own operators in place of the copies that were run."""
+    ops = {op.name: op for op in plan.all_ops() if isinstance(op, ElementOp)}
+    return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
+
+
+def _profile(plan: Plan, engine: EngineName, seed: int, elements: int, seconds: float) -> SampleProfile:
+    load_engine(engine)
+    began = time.perf_counter()
+    plan = private_copy(plan)
+    found = stretches(plan)
+    samples: dict[tuple[str, ...], StretchSample] = {}
+    with undisturbed():
+        for number, stretch in enumerate(found):
+            now = time.perf_counter()
+            limits = Limits(elements, now + (began + seconds - now) / (len(found) - number))
+            samples[stretch.names] = sample_stretch(stretch, engine, seed, limits).profile()
+    taken = tuple(samples.values())
+    return SampleProfile(
+        stretches=taken,
+        profiled=tuple(_profiled(plan, samples)),
+        elements=max((sample.elements for sample in taken), default=0),
+        seconds=time.perf_counter() - began,
+        notes=tuple(dict.fromkeys(note for sample in taken for note in sample.notes)),
+    )
+
+
+def check_limits(elements: int, seconds: float) -> None:
+    """Raise `PlanError` unless the bounds of a sample make sense."""
+    if not isinstance(elements, int) or isinstance(elements, bool) or elements < 1:
+        raise PlanError(f"a sample needs at least 1 element, but got elements={elements!r}.")
+    if not seconds > 0:
+        raise PlanError(f"a sample needs some time, but got seconds={seconds!r}.")
+
+
+def private_copy(plan: Plan) -> Plan:
+    """Return the plan with copies of its functions, so that a sample leaves their closures and objects alone.
+
+    A plan that cannot be pickled is returned as it is: who sends it to workers says why.
+    """
+    ops = list(plan.all_ops())
+    try:
+        copies: list[Op] = cloudpickle.loads(cloudpickle.dumps(ops))
+    except Exception:  # objects may refuse to be pickled in any way
+        return plan
+    return with_ops(plan, {op.name: op for op in copies})
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """Put back what a sample changes in this process: shared random generators, OpenCV's number of threads."""
+    randomness = GlobalRandomness()
+    cv2 = sys.modules.get("cv2")
+    threads = cv2.getNumThreads() if cv2 is not None else 0
+    if cv2 is not None:
+        cv2.setNumThreads(1)  # as in a worker
+    try:
+        yield
+    finally:
+        randomness.restore()
+        if cv2 is not None:
+            cv2.setNumThreads(threads)
+
+
+def load_engine(engine: EngineName) -> None:
+    """Import an engine's framework, which may take longer than the sample."""
+    if engine == "tensorflow":
+        importlib.import_module("pecan_ray.profiling.tensor_bench")
+
+
+def make_bench(stretch: Stretch, engine: EngineName, seed: int, deadline: float, clock: Clock) -> Bench:
+    """Return the bench of an engine; a framework is imported only for its own engine."""
+    if engine == "tensorflow":
+        from pecan_ray.profiling.tensor_bench import TensorBench
+
+        return TensorBench(stretch, seed=seed, deadline=deadline, clock=clock)
+    from pecan_ray.profiling.python_bench import PythonBench
+
+    return PythonBench(stretch, seed=seed, deadline=deadline, clock=clock)
+
+
+@dataclass
+class Sampled:
+    """A stretch after its elements were run in the user's order, ready for other orders."""
+
+    stretch: Stretch
+    bench: Bench
+    limits: Limits
+    clock: Clock
+    held: list[Token] = field(default_factory=list)
+    """The elements that entered the stretch, and that all its operators took."""
+    results: list[int] = field(default_factory=list)
+    """What became of each: the number of elements that came out."""
+    tallies: dict[str, Tally] = field(default_factory=dict)
+    spec: ElementSpec = field(default_factory=ElementSpec)
+    """What the results have in common in the user's order."""
+    notes: list[str] = field(default_factory=list)
+    began: float = 0.0
+
+    def profile(self) -> StretchSample:
+        """Return the facts."""
+        samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
+        return StretchSample(samples, len(self.held), tuple(self.notes))
+
+    def in_time(self) -> bool:
+        """Tell whether something more may be begun."""
+        return self.clock() <= self.limits.deadline
+
+    def read(self, until: float) -> None:
+        """Read the elements, within the limits."""
+        size = 0
+        for token in self.bench.inputs():
+            self.held.append(token)
+            size += element_bytes(self.bench.columns(token))
+            if len(self.held) >= self.limits.elements or size >= self.limits.bytes or self.clock() > until:
+                break
+        self.bench.close()
+        count, asked = len(self.held), self.limits.elements
+        if count >= asked:
+            return
+        if size >= self.limits.bytes:
+            self.notes.append(f"sampled {count} of {asked} elements: they fill {self.limits.bytes >> 20} MiB")
+        elif self.clock() > until:
+            self.notes.append(f"sampled {count} of {asked} elements: reading took the time that there was")
+        elif count:
+            self.notes.append(f"sampled {count} of {asked} elements: there are no more")
+        else:
+            self.notes.append("there is no element to sample: the order stays as it is written")
+
+    def run_all(self, skip_bad: bool) -> None:
+        """Run the elements that are held in the user's order; keep those that come through."""
+        stages = self.bench.stages(self.stretch.names)
+        tokens, self.held = self.held, []
+        self.began, bad = self.clock(), 0
+        for number, token in enumerate(tokens):
+            try:
+                outputs = self._run(stages, self.bench.fresh(token), number)
+            except ElementError as error:
+                if not skip_bad:
+                    raise
+                bad += 1
+                self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
+                self.notes.append(f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample")
+                continue
+            if len(self.held) >= FEW and self.clock() > self.limits.enough:
+                self.notes.append(f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow")
+                return
+            if outputs is None:
+                self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
+                return
+            self.held.append(token)
+            self.results.append(len(outputs))
+            for output in outputs:
+                self.spec.add(self.bench.columns(output))
+
+    def _run(self, stages: Sequence[Stage], token: Token, number: int) -> list[Token] | None:
+        """Return what becomes of an element; None if the time is over before that."""
+        pieces = [token]
+        for stage in stages:
+            made: list[Token] = []
+            for piece in pieces:
+                if not self.in_time():
+                    return None
+                made += self._watch(stage, piece) if self._watches(stage, number) else self._time(stage, piece)
+            pieces = made
+        return pieces
+
+    def _watches(self, stage: Stage, number: int) -> bool:
+        """Tell whether to watch an operator on an element: often, unless that would take long."""
+        (name,) = stage.names
+        if number < ALWAYS_WATCHED:
+            return True
+        share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
+        return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share
+
+    def _time(self, stage: Stage, piece: Token, *, watched: bool = False) -> list[Token]:
+        (name,) = stage.names
+        size = element_bytes(self.bench.columns(piece))
+        timer = self.bench.timer()
+        timer.start()
+        outputs = stage(piece)
+        seconds = timer.stop()
+        self.tallies[name].ran(size, [self.bench.columns(output) for output in outputs], seconds, watched=watched)
+        return outputs
+
+    def _watch(self, stage: Stage, piece: Token) -> list[Token]:
+        """Run an operator twice on equal input with equal random numbers, and compare."""
+        (name,) = stage.names
+        tally, began = self.tallies[name], self.clock()
+        before = dict(self.bench.columns(piece))
+        randomness = GlobalRandomness()
+        try:
+            examined = self.bench.examine(stage, piece, self.in_time)
+        except ElementError:
+            # It fails on any element, or on our recording of one: the next run tells.
+            examined = None
+        randomness.restore()
+        tally.watching_s += self.clock() - began
+        outputs = self._time(stage, piece, watched=True)
+        began = self.clock()
+        after = [self.bench.columns(output) for output in outputs]
+        tally.compare(before, after)
+        if examined is None:
+            tally.reads |= before.keys()
+            tally.writes |= before.keys() & {column for output in after for column in output}
+        else:
+            tally.reads |= examined.reads
+            tally.writes |= examined.writes
+            tally.draws |= examined.draws
+            if examined.comparable:
+                again = [self.bench.columns(output) for output in examined.outputs]
+                tally.stateful |= not equal(again, after)
+        tally.watching_s += self.clock() - began
+        return outputs
+
+
+def sample_stretch(
+    stretch: Stretch,
+    engine: EngineName,
+    seed: int,
+    limits: Limits,
+    *,
+    clock: Clock = time.perf_counter,
+    skip_bad: bool = False,
+) -> Sampled:
+    """Read the elements that enter a stretch and run them through its operators in the user's order.
+
+    Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
+    """
+    now = clock()
+    until = now + (limits.deadline - now) * READ_SHARE
+    bench = make_bench(stretch, engine, seed, until, clock)
+    tallies = {op.name: Tally(op) for op in stretch.ops}
+    sampled = Sampled(stretch, bench, limits, clock, tallies=tallies)
+    sampled.read(until)
+    if sampled.held:
+        sampled.run_all(skip_bad)
+    return sampled
+
+
+def _profiled(plan: Plan, samples: dict[tuple[str, ...], StretchSample]) -> Iterator[ProfiledOp]:
+    """Yield all operators of a plan; those that are in no stretch are barriers."""
+    found = {op.name: op.profiled for sample in samples.values() for op in sample.ops}
+
+    def walk(plan: Plan) -> Iterator[ProfiledOp]:
+        if isinstance(plan.head, Join):
+            for number, branch in enumerate(plan.head.inputs):
+                yield from walk(branch)
+                end = next((op.name for op in reversed(list(branch.all_ops()))), str(number))
+                yield ProfiledOp(f"{plan.head.kind} behind {end}", 1.0, fixed=plan.head.kind)
+        for op in plan.ops:
+            yield found[op.name] if op.name in found else ProfiledOp(op.name, 1.0, fixed=barrier_reason(op))
+
+    yield from walk(plan)
+
+
+def barrier_reason(op: Any) -> str:
+    """Return why an operator outside of all stretches keeps its place."""
+    return "works on batches" if isinstance(op, ElementOp) else f"{type(op).__name__} is a barrier"

@@ -1,0 +1,170 @@
+"""Adding up what single runs of one operator have shown."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pecan_ray.engines.python.chain import wants_rng
+from pecan_ray.plan.operators import ElementOp
+from pecan_ray.profiling.columns import column_bytes, element_bytes, has_custom_type, kind_of, rank_of
+from pecan_ray.profiling.facts import OpSample, Point
+
+MOST_POINTS = 4
+"""Sizes at which the time of an operator is told apart."""
+LEAST_PER_POINT = 16
+DISTINCT = 2.0
+"""Sizes whose largest is not more than this times the smallest tell nothing of how the time depends on the size."""
+OUTLIER_SHARE = 1 / 32
+"""Share of the longest times that is left out: they are those of a machine that did something else."""
+LEAST_TIMED = 8
+
+Element = dict[str, Any]
+
+
+@dataclass
+class Tally:
+    """The sums of one operator."""
+
+    op: ElementOp
+    elements_in: int = 0
+    elements_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    timed: list[Point] = field(default_factory=list)
+    watched: list[Point] = field(default_factory=list)
+    """Times of runs right behind another one on the same element: used only where there are few others."""
+    elsewhere: list[Point] = field(default_factory=list)
+    """Times in another place of the pipeline."""
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    creates: set[str] = field(default_factory=set)
+    drops: set[str] = field(default_factory=set)
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of the columns that it was given while it was watched."""
+    watching_s: float = 0.0
+    """Time that the watched runs have taken in addition."""
+    draws: bool = False
+    stateful: bool = False
+    kinds_in: dict[str, str] = field(default_factory=dict)
+    ranks_in: dict[str, int] = field(default_factory=dict)
+    kinds_made: set[str] = field(default_factory=set)
+    rank_made: int = 0
+    """Most dimensions of a created column."""
+    changes_kind: bool = False
+    changes_rank: bool = False
+    custom_dtype_cast: bool = False
+
+    def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
+        """Add one timed run."""
+        self.elements_in += 1
+        self.elements_out += len(outputs)
+        self.bytes_in += before_bytes
+        self.bytes_out += sum(element_bytes(output) for output in outputs)
+        (self.watched if watched else self.timed).append((float(before_bytes), seconds))
+
+    def compare(self, before: Element, outputs: Sequence[Element]) -> None:
+        """Compare an element with what it became: columns, kinds, dimensions, types."""
+        for name, value in before.items():
+            self.sizes[name] = self.sizes.get(name, 0) + column_bytes(value)
+            self.kinds_in[name] = kind_of(value)
+            self.ranks_in[name] = rank_of(value) or 0
+        for output in outputs:
+            self.creates |= output.keys() - before.keys()
+            self.drops |= before.keys() - output.keys()
+            for name, value in output.items():
+                if name not in before:
+                    self.kinds_made.add(kind_of(value))
+                    self.rank_made = max(self.rank_made, rank_of(value) or 0)
+                elif value is not before[name]:
+                    self._compare_column(before[name], value)
+                self.custom_dtype_cast |= has_custom_type(value) and not has_custom_type(before.get(name))
+
+    def _compare_column(self, before: Any, after: Any) -> None:
+        kinds, ranks = (kind_of(before), kind_of(after)), (rank_of(before), rank_of(after))
+        self.changes_kind |= kinds in (("number", "text"), ("text", "number"))
+        self.changes_rank |= None not in ranks and ranks[0] != ranks[1]
+
+    def _replaces_kind(self) -> bool:
+        """Tell whether it makes numbers from text, or text from numbers, under another name."""
+        read = {self.kinds_in[name] for name in self.reads if name in self.kinds_in}
+        return ("number" in self.kinds_made and "text" in read) or ("text" in self.kinds_made and read == {"number"})
+
+    def _replaces_rank(self) -> bool:
+        """Tell whether columns that it reads and drops go on in others, of more or fewer dimensions."""
+        used_up = [self.ranks_in[name] for name in self.drops & self.reads if name in self.ranks_in]
+        return bool(used_up and self.creates) and max(used_up) != self.rank_made
+
+    def sample(self) -> OpSample:
+        """Return the sums as facts."""
+        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
+        touched = self.reads | self.writes
+        watched_bytes = sum(self.sizes.values())
+        read_share = sum(self.sizes.get(name, 0) for name in touched) / watched_bytes if watched_bytes else 1.0
+        return OpSample(
+            op=self.op,
+            elements_in=self.elements_in,
+            elements_out=self.elements_out,
+            bytes_in=self.bytes_in,
+            bytes_out=self.bytes_out,
+            bytes_read=round(read_share * self.bytes_in),
+            points=curve_points(usual, self.elsewhere),
+            seconds=trimmed_mean([seconds for _, seconds in usual]) if usual else None,
+            reads=frozenset(self.reads),
+            writes=frozenset(self.writes),
+            creates=frozenset(self.creates),
+            drops=frozenset(self.drops),
+            random=self.op.random if self.op.random is not None else self._random(),
+            stateful=self.stateful and self.op.random is not True,
+            changes_kind=self.changes_kind or self._replaces_kind(),
+            changes_rank=self.changes_rank or self._replaces_rank(),
+            custom_dtype_cast=self.custom_dtype_cast,
+        )
+
+    def _random(self) -> bool | None:
+        if wants_rng(self.op.fn) or self.draws or self.stateful:
+            return True
+        return False if self.elements_in else None
+
+
+def curve_points(usual: Sequence[Point], elsewhere: Sequence[Point] = ()) -> tuple[Point, ...]:
+    """Return mean seconds by size, not falling: groups of elements of similar size from each place."""
+    points = [*_groups(usual), *_groups(elsewhere)]
+    return _not_falling(sorted(points))
+
+
+def _groups(runs: Sequence[Point]) -> list[tuple[float, float, int]]:
+    """Return (bytes, seconds, runs) of up to `MOST_POINTS` groups of sizes."""
+    known = sorted(run for run in runs if run[0] > 0)
+    if not known:
+        return []
+    several = known[-1][0] > DISTINCT * known[0][0]
+    count = max(1, min(MOST_POINTS, len(known) // LEAST_PER_POINT)) if several else 1
+    bounds = [len(known) * number // count for number in range(count + 1)]
+    groups = [known[begin:end] for begin, end in itertools.pairwise(bounds)]
+    return [
+        (statistics.fmean(size for size, _ in group), trimmed_mean([seconds for _, seconds in group]), len(group))
+        for group in groups
+    ]
+
+
+def _not_falling(points: Sequence[tuple[float, float, int]]) -> tuple[Point, ...]:
+    """Return the points with the nearest times that do not fall (isotonic regression): falling ones are noise."""
+    blocks: list[tuple[list[float], float, int]] = []
+    for size, seconds, runs in points:
+        blocks.append(([size], seconds, runs))
+        while len(blocks) > 1 and (blocks[-2][1] > blocks[-1][1] or blocks[-2][0][-1] == blocks[-1][0][0]):
+            sizes, mean, count = blocks.pop()
+            before_sizes, before_mean, before_count = blocks.pop()
+            total = count + before_count
+            blocks.append(([*before_sizes, *sizes], (mean * count + before_mean * before_count) / total, total))
+    return tuple((size, seconds) for sizes, seconds, _ in blocks for size in dict.fromkeys(sizes))
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    """Return the mean without the longest times."""
+    kept = sorted(values)[: len(values) - int(len(values) * OUTLIER_SHARE)]
+    return statistics.fmean(kept)

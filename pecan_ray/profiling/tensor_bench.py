@@ -1,0 +1,108 @@
+"""Trying out operators of the tensorflow engine: each compiled on single elements, outside of tf.data."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.tensorflow.single import Compiled, Single, Singles, Spec, columns_of, compile_groups
+from pecan_ray.plan.operators import ElementOp, Map
+from pecan_ray.plan.splits import Element
+from pecan_ray.plan.stretches import Stretch, without_buffers
+from pecan_ray.profiling.bench import Clock, Examined, Stage
+from pecan_ray.profiling.reading import Bounded
+from pecan_ray.profiling.stopwatch import ProcessStopwatch
+
+OVERHEAD_RUNS = 21
+
+
+class CompiledStage:
+    """Compiled operators, and the elements' places for their errors."""
+
+    def __init__(self, compiled: Compiled, singles: Singles) -> None:
+        self.compiled, self._singles = compiled, singles
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its operators."""
+        return tuple(op.name for op in self.compiled.ops)
+
+    def __call__(self, token: Single) -> list[Single]:
+        """Return what becomes of an element."""
+        return self.compiled(token, self._singles.place)
+
+
+class TensorBench:
+    """A stretch of a plan in the tensorflow engine."""
+
+    def __init__(self, stretch: Stretch, *, seed: int, deadline: float, clock: Clock) -> None:
+        self._ops = {op.name: op for op in stretch.ops}
+        plan = without_buffers(stretch.prefix)
+        sources = [Bounded(source, deadline, clock) for source in plan.sources()]
+        leases = AllLeases(sources, epoch=0, repetitions=1)
+        self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
+        self._read = self._singles.read()
+        self._compiled: dict[tuple[Any, ...], Compiled] = {}
+        self._overhead_s: float | None = None
+
+    def inputs(self) -> Iterator[Single]:
+        """Yield the elements that enter the stretch."""
+        for single in self._read:
+            if self._overhead_s is None:
+                self._overhead_s = self._overhead(single)
+            yield single
+
+    def _overhead(self, single: Single) -> float:
+        """Return the seconds of a call from Python that does nothing; within tf.data there is none."""
+        nothing = Compiled([Map(name="nothing", fn=dict)], self._singles.spec or {})
+        stopwatch, seconds = ProcessStopwatch(), []
+        for _ in range(OVERHEAD_RUNS):
+            stopwatch.start()
+            nothing(single, self._singles.place)
+            seconds.append(stopwatch.stop())
+        return statistics.median(seconds)
+
+    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
+        """Return the operators, compiled for what arrives at their places."""
+        ops = [self._ops[name] for name in order]
+        spec = self._singles.spec
+        found: list[Stage] = []
+        for group in compile_groups(ops) if fused else [[op] for op in ops]:
+            if spec is None:
+                break
+            compiled = self._compile(group, spec)
+            found.append(CompiledStage(compiled, self._singles))
+            spec = compiled.spec
+        return found
+
+    def _compile(self, ops: list[ElementOp], spec: Spec) -> Compiled:
+        key = (*(op.name for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
+        if key not in self._compiled:
+            self._compiled[key] = Compiled(ops, spec)
+        return self._compiled[key]
+
+    def fresh(self, token: Single) -> Single:
+        """Return the element: tensors are never written into."""
+        return token
+
+    def columns(self, token: Single) -> Element:
+        """Return the columns as NumPy arrays."""
+        return columns_of(token)
+
+    def examine(self, stage: Stage, token: Single, in_time: Callable[[], bool]) -> Examined:
+        """Run an operator once more; what it reads and writes is known since it was traced."""
+        assert isinstance(stage, CompiledStage)
+        compiled = stage.compiled
+        draws = compiled.draws
+        return Examined(stage(token), compiled.reads, compiled.writes, draws=draws, comparable=not draws)
+
+    def timer(self) -> ProcessStopwatch:
+        """Return what times the operators."""
+        return ProcessStopwatch(self._overhead_s or 0.0)
+
+    def close(self) -> None:
+        """End reading."""
+        self._read.close()

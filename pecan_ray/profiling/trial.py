@@ -1,0 +1,222 @@
+"""Trying another order on the sample: does it run, is its result of the same form, is it faster."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.errors import ElementError
+from pecan_ray.profiling.bench import Stage, Timer, Token
+from pecan_ray.profiling.columns import ElementSpec, element_bytes, equal
+from pecan_ray.profiling.sample import Sampled
+from pecan_ray.reorder.policy import Pair
+
+Order: TypeAlias = tuple[str, ...]
+Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
+"""A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
+Pairs: TypeAlias = npt.NDArray[np.float64]
+"""Seconds of one element, [repeat, order]."""
+
+FIRST_LOOK = 16
+"""Elements that show whether an order is worth being measured."""
+COMMUTE_ELEMENTS = 8
+REPEATS = 2
+"""Runs of an element in each order; what differs from run to run is the error of measuring."""
+CHUNK, LEAST_COMPARED = 8, 32
+SOON_S, PATIENCE_S = 1.0, 3.0
+"""A comparison that has not told by then may do with fewer elements, and is given up."""
+CERTAINTY = 2.0
+"""Standard errors that count as certain."""
+MIN_GAIN = 0.02
+"""An order that is not faster by this share is not worth another sequence of operators."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The user's order and another one, run in turn on the same elements."""
+
+    speedup: float
+    """Seconds in the user's order over those in the other."""
+    error: float
+    """Standard error of the speed-up on the sample."""
+    seconds_before: float
+    """Mean seconds per element in the user's order."""
+    seconds_after: float
+    elements: int
+    """Elements that were run."""
+
+    @property
+    def faster(self) -> bool:
+        """Whether the other order is certainly faster by the share that makes it worth while."""
+        return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= 1.0 + MIN_GAIN
+
+    @property
+    def decided(self) -> bool:
+        """Whether more runs would hardly change the answer."""
+        return abs(self.speedup - 1.0 - MIN_GAIN / 2) > CERTAINTY * self.error + MIN_GAIN / 2
+
+
+class Trial:
+    """Other orders on the elements of one sampled stretch."""
+
+    def __init__(self, sampled: Sampled, check: Check | None, *, equal_results: bool) -> None:
+        self._sampled, self._check, self._equal_results = sampled, check, equal_results
+        self._bench = sampled.bench
+        self._user = self._bench.stages(sampled.stretch.names)
+        self._verdicts: dict[Pair, bool] = {}
+
+    def look(self, order: Order) -> str:
+        """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
+        return self._verify(order, 0, FIRST_LOOK, note_times=True)[0]
+
+    def verify_rest(self, order: Order) -> tuple[str, int]:
+        """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
+        refused, ran = self._verify(order, FIRST_LOOK, len(self._sampled.held))
+        return refused, min(FIRST_LOOK, len(self._sampled.held)) + ran
+
+    def _verify(self, order: Order, begin: int, end: int, *, note_times: bool = False) -> tuple[str, int]:
+        sampled, spec, ran = self._sampled, ElementSpec(), 0
+        try:
+            stages = self._bench.stages(order)
+            for token, count in list(zip(sampled.held, sampled.results, strict=True))[begin:end]:
+                if not sampled.in_time():
+                    break
+                outputs = self._timed(stages, token) if note_times else _run(stages, self._bench.fresh(token))
+                if len(outputs) != count:
+                    return f"it lets {len(outputs)} elements through where the user's order lets {count}", ran
+                after = [self._bench.columns(output) for output in outputs]
+                for element in after:
+                    spec.add(element)
+                if refused := self._compare_results(token, after):
+                    return refused, ran
+                ran += 1
+        except ElementError as error:
+            return f"it fails: {error.message.splitlines()[0]}", ran
+        return sampled.spec.difference(spec), ran
+
+    def _compare_results(self, token: Token, after: Sequence[dict[str, Any]]) -> str:
+        if self._check is None and not self._equal_results:
+            return ""
+        before = [self._bench.columns(piece) for piece in _run(self._user, self._bench.fresh(token))]
+        for mine, other in zip(before, after, strict=True):
+            if self._equal_results and not equal(mine, other):
+                return "its result on the sample is not equal to that of the user's order"
+            if self._check is not None and (refused := _ask(self._check, mine, other)):
+                return refused
+        return ""
+
+    def _timed(self, stages: Sequence[Stage], token: Token) -> list[Token]:
+        """Run the stages and add the times to the operators' measurements."""
+        pieces = [self._bench.fresh(token)]
+        timer = self._bench.timer()
+        for stage in stages:
+            made: list[Token] = []
+            (name,) = stage.names
+            for piece in pieces:
+                size = element_bytes(self._bench.columns(piece))
+                timer.start()
+                made += stage(piece)
+                self._sampled.tallies[name].elsewhere.append((float(size), timer.stop()))
+            pieces = made
+        return pieces
+
+    def commutes(self, pair: Pair) -> bool:
+        """Tell whether exchanging two operators leaves the results on the first elements equal."""
+        if pair not in self._verdicts:
+            self._verdicts[pair] = self._commutes(*pair)
+        return self._verdicts[pair]
+
+    def _commutes(self, first: str, second: str) -> bool:
+        names = self._sampled.stretch.names
+        before = names[: names.index(first)]
+        try:
+            usual, exchanged = (
+                self._bench.stages(order) for order in ((*before, first, second), (*before, second, first))
+            )
+            for token in self._sampled.held[:COMMUTE_ELEMENTS]:
+                if not self._sampled.in_time():
+                    return False
+                found = [
+                    [self._bench.columns(piece) for piece in _run(stages, self._bench.fresh(token))]
+                    for stages in (usual, exchanged)
+                ]
+                if not equal(*found):
+                    return False
+        except ElementError:
+            return False
+        return True
+
+    def compare(self, order: Order) -> Comparison | None:
+        """Run both orders in turn, until it is clear which is faster; None if there was no time for it."""
+        sampled = self._sampled
+        stages = [self._bench.stages(names, fused=True) for names in (sampled.stretch.names, order)]
+        held = sampled.held
+        runs: dict[int, list[Pairs]] = {}
+        found = None
+        places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
+        for one in stages:
+            _run(one, self._bench.fresh(held[0]))  # what is made on first use is no time of the operator's
+        began = sampled.clock()
+        while sampled.in_time() and (found is None or sampled.clock() <= began + PATIENCE_S):
+            for place in itertools.islice(places, min(CHUNK, len(held))):
+                runs.setdefault(place, []).append(self._in_turn(stages, held[place]))
+            if len(runs) >= min(LEAST_COMPARED, len(held)) or sampled.clock() > began + SOON_S:
+                found = _comparison(list(runs.values()), len(held))
+                if found.decided:
+                    break
+        return found
+
+    def _in_turn(self, stages: Sequence[Sequence[Stage]], token: Token) -> Pairs:
+        """Run an element in both orders, `REPEATS` times, each order in turn the first."""
+        seconds = np.zeros((REPEATS, 2))
+        timer = self._bench.timer()
+        for repeat in range(REPEATS):
+            for which in (0, 1) if repeat % 2 else (1, 0):
+                seconds[repeat, which] = _seconds(stages[which], self._bench.fresh(token), timer)
+        return seconds
+
+
+def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> Comparison:
+    """Weigh the seconds [repeat, order] of the elements that were run, of all that are held.
+
+    Of an element's runs the shortest counts: whatever disturbs makes them longer.  The error is that of measuring
+    (runs of one element differ) and, as far as not all elements were run, that of choosing some (their gains differ).
+    """
+    known = [np.concatenate(list(one)) for one in runs]
+    shortest = np.array([one.min(axis=0) for one in known])
+    before, after = shortest.mean(axis=0)
+    speedup = float(before / max(after, 1e-12))
+    weights = np.array([1.0, -speedup])
+    repeated = np.array([(one[0] - one[1]) @ weights for one in known])
+    measuring = 1.4826 * float(np.median(np.abs(repeated))) / math.sqrt(2)
+    choosing = float(np.std(shortest @ weights)) * math.sqrt(1.0 - len(known) / held)
+    error = math.hypot(measuring, choosing) / math.sqrt(len(known)) / max(after, 1e-12)
+    return Comparison(speedup, float(error), float(before), float(after), len(known))
+
+
+def _seconds(stages: Sequence[Stage], token: Token, timer: Timer) -> float:
+    timer.start()
+    _run(stages, token)
+    return timer.stop()
+
+
+def _run(stages: Sequence[Stage], token: Token) -> list[Token]:
+    pieces = [token]
+    for stage in stages:
+        pieces = [made for piece in pieces for made in stage(piece)]
+    return pieces
+
+
+def _ask(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
+    """Return why a user's check refuses an element; empty if it does not."""
+    try:
+        answer = check(before, after)
+    except Exception as error:  # a check may be made of assertions
+        return f"check= raised {type(error).__name__}: {error}".strip()
+    return "" if answer is None or answer else "check= returned False"

@@ -1,0 +1,95 @@
+"""Rewrite rules that push croppings and resizings into the decoder.
+
+A rule applies to neighbouring operators of `pecan_ray.images` on one column.  All change pixels a little, so they
+are for modes that may: decoding a part differs at its border by the colour of the pixels outside (0.01 of 255 on
+average), decoding at a reduced size averages pixels that a bilinear resize would skip (docs/howto/ordering.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pecan_ray import images
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import Map, Op, Plan
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to merge neighbouring operators."""
+
+    name: str
+    pattern: tuple[type, ...]
+    """Classes of their functions, in order."""
+    merge: Callable[..., Any]
+    """From the functions behind the first one to the merged function."""
+    engines: tuple[EngineName, ...]
+
+
+RULES = (
+    Rule(
+        "decode+random_crop+resize",
+        (images.Decode, images.RandomCrop, images.Resize),
+        images.DecodeRandomCropResize,
+        ("python", "tensorflow"),
+    ),
+    Rule(
+        "decode+resize",
+        (images.Decode, images.Resize),
+        images.DecodeResize,
+        ("python", "tensorflow"),
+    ),
+    Rule(
+        "decode+random_crop",
+        (images.Decode, images.RandomCrop),
+        images.DecodeRandomCrop,
+        ("tensorflow",),
+    ),
+    Rule("decode+crop", (images.Decode, images.CenterCrop), images.DecodeCrop, ("tensorflow",)),
+)
+"""The first one that fits is taken."""
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """A rule that was applied."""
+
+    rule: str
+    ops: tuple[str, ...]
+    """The operators that were merged."""
+    into: str
+    """Name of the operator that does their work now: that of the one with the random numbers, so that they stay."""
+
+
+def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
+    """Return the plan with its decoders merged with what follows them, and what was done; joins are left alone."""
+    ops: list[Op] = list(plan.ops)
+    done: list[Pushed] = []
+    at = 0
+    while at < len(ops):
+        rule = next((r for r in RULES if _fits(r, ops[at:], engine)), None)
+        if rule is not None:
+            merged = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
+            behind = merged[1:]
+            into = replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))
+            ops[at : at + len(merged)] = [into]
+            done.append(Pushed(rule.name, tuple(op.name for op in merged), into.name))
+        at += 1
+    return replace(plan, ops=tuple(ops)), tuple(done)
+
+
+def _fits(rule: Rule, ops: list[Op], engine: EngineName) -> bool:
+    if engine not in rule.engines or len(ops) < len(rule.pattern):
+        return False
+    pairs = list(zip(rule.pattern, ops, strict=False))
+    first = ops[0]
+    return all(
+        isinstance(op, Map)
+        and isinstance(op.fn, kind)
+        and not (op.keep_position or op.processes)
+        and isinstance(first, Map)
+        and op.on == first.on
+        for kind, op in pairs
+    )

@@ -1,0 +1,167 @@
+"""The trainer's end of Arrow Flight: reads all lanes from one worker, opens broken streams again, or says why not."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.runtime.certificates import cluster_certificates
+from pecan_ray.runtime.flight_wire import CONFIRMATION, HELLO, arrivals, unwrap
+from pecan_ray.runtime.transports import FlightAddress, Message
+
+logger = logging.getLogger("pecan_ray.client")
+
+CONNECT_S = 3.0
+"""A server that has not answered after so long counts as unreachable."""
+ATTEMPTS = 4
+"""So often in a row a stream may fail to bring anything before the worker is read another way."""
+PAUSE_S = 0.1
+"""Before the second attempt; doubled for each further one."""
+FAILURES = (flight.FlightError, pa.ArrowException, OSError)
+CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
+"""A connection of its own for each lane, and never through a proxy for web pages."""
+
+
+class FlightReader:
+    """Reads one worker's batches; a broken stream is opened again without losing or repeating a batch."""
+
+    def __init__(
+        self,
+        address: FlightAddress,
+        rank: int,
+        *,
+        room: Callable[[], bool],
+        deliver: Callable[[Message], bool],
+        tell: Callable[[str], None],
+    ) -> None:
+        """Prepare to read.
+
+        `room` waits until another batch may be read and `deliver` takes one; both return False when none is wanted
+        any more.  `tell` takes what the worker has to say to the user.
+        """
+        self._address, self._rank = address, rank
+        self._room, self._deliver, self._tell = room, deliver, tell
+        self.received = dict.fromkeys(range(address.streams), 0)
+        """Lots that were received, by lane."""
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._calls: dict[int, Any] = {}
+        self._reached = False
+        self._trouble: str | None = None
+        self._ended = 0
+
+    @property
+    def ended(self) -> bool:
+        """Tell whether all lanes were read to their ends."""
+        return self._ended == len(self.received)
+
+    def run(self) -> str | None:
+        """Read all lanes to their ends, or until `stop`; return None, or why the rest must come another way."""
+        threads = [
+            threading.Thread(target=self._keep_reading, args=(lane,), name=f"pecan-lane-{lane}", daemon=True)
+            for lane in self.received
+        ]
+        for thread in threads[1:]:
+            thread.start()
+        self._keep_reading(0)
+        for thread in threads[1:]:
+            thread.join()
+        return self._trouble
+
+    def stop(self) -> None:
+        """End all streams at once."""
+        self._stopped.set()
+        with self._lock:
+            for call in self._calls.values():
+                call.cancel()
+
+    def _keep_reading(self, lane: int) -> None:
+        """Read a lane to its end, opening it again when its stream breaks."""
+        failures = 0
+        while not self._stopped.is_set():
+            before = self.received[lane]
+            try:
+                self._read(lane)
+                return
+            except Exception as error:  # whatever it is, another stream or another way may do
+                failures = 1 if self.received[lane] > before else failures + 1
+                if self._stopped.is_set():
+                    return
+                logger.info("stream %d of %s:%d broke: %s", lane, self._address.host, self._address.port, error)
+                if failures >= ATTEMPTS or not self._reached:
+                    self._trouble = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                    self.stop()
+            self._stopped.wait(PAUSE_S * 2 ** (failures - 1))
+
+    def _read(self, lane: int) -> None:
+        """Read one stream to its end; raises when it breaks."""
+        options = self._options()
+        with contextlib.closing(self._connect()) as client:
+            wish = json.dumps({"rank": self._rank, "lane": lane, "received": self.received[lane]})
+            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(wish.encode()), options)
+            with self._lock:
+                self._calls[lane] = reader
+            try:
+                if not self._stopped.is_set() and self._take(lane, writer, reader):
+                    with self._lock:
+                        self._ended += 1
+                    with contextlib.suppress(StopIteration, *FAILURES):
+                        writer.done_writing()
+                        reader.read_chunk()
+            finally:
+                with self._lock:
+                    del self._calls[lane]
+                reader.cancel()
+                with contextlib.suppress(*FAILURES):
+                    writer.close()  # else Arrow complains on the standard error about calls that were cancelled
+
+    def _take(self, lane: int, writer: Any, reader: Any) -> bool:
+        """Deliver and confirm what comes; True at the end, False if no more is wanted."""
+        stream = arrivals(reader)
+        while self._room():
+            arrival = next(stream, None)
+            if arrival is None:
+                return True
+            label, memory = arrival
+            if label.number != self.received[lane]:
+                raise ConnectionError(f"lot {label.number} came where {self.received[lane]} was due")
+            if label.note:
+                self._tell(label.note)
+            for message in unwrap(label, memory):
+                if not self._deliver(message):
+                    self.stop()
+                    return False
+            del arrival, label, memory, message
+            self.received[lane] += 1
+            writer.write_metadata(CONFIRMATION.pack(self.received[lane]))
+        self.stop()
+        return False
+
+    def _connect(self) -> Any:
+        """Return a connection that has been answered; raises what Flight raises if there is no answer in time."""
+        address, tls = self._address, {}
+        if address.tls:
+            certificates = cluster_certificates()
+            if certificates is None:
+                raise ClusterError("the worker encrypts its batches, but RAY_USE_TLS is not set here: set it as there")
+            tls = {
+                "tls_root_certs": certificates.authority,
+                "cert_chain": certificates.chain,
+                "private_key": certificates.key,
+            }
+        client = flight.FlightClient(address.location, generic_options=CHANNEL, **tls)
+        list(client.do_action(flight.Action(HELLO, b""), self._options(CONNECT_S)))
+        self._reached = True
+        return client
+
+    def _options(self, timeout_s: float | None = None) -> Any:
+        headers = [(b"authorization", f"Bearer {self._address.token}".encode())]
+        return flight.FlightCallOptions(timeout=timeout_s, headers=headers)

@@ -1,0 +1,108 @@
+"""What a worker has sent to a client and does not know to have arrived: the memory of streams that may break.
+
+A *lane* is one of the parallel ways to a client, and outlives the streams that it is served by: when one breaks, the
+client opens the next and says how many lots it has received.  These are confirmed; the others are sent again, in the
+same lots and order.  A stream that was replaced, but does not know it yet, takes nothing more: it has lost its turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from pecan_ray.engines.contract import Produced
+
+MOST_BATCHES = 64
+LOT_BYTES = 256 << 10
+"""Small batches travel together up to this size, if they are waiting; a larger one travels alone."""
+
+
+class FinishedBatches(Protocol):
+    """Where finished batches wait."""
+
+    def take(self, rank: int, most: int, most_bytes: int, wanted: Callable[[], bool]) -> list[Produced]:
+        """Wait for batches of a rank while they are wanted; an empty list means that there will be none."""
+        ...
+
+    def put_back(self, rank: int, batches: list[Produced]) -> None:
+        """Let batches be the next that a rank is given."""
+        ...
+
+    def wake(self) -> None:
+        """Let those who wait see whether they still want batches."""
+        ...
+
+
+class Lane:
+    """Lots of one way to one client, from the outbox to their confirmation."""
+
+    def __init__(self, rank: int, outbox: FinishedBatches) -> None:
+        self._rank, self._outbox = rank, outbox
+        self._kept: deque[list[Produced]] = deque()
+        self._confirmed = 0
+        self._turn = 0
+        self._taking = threading.Lock()
+        self._keeping = threading.Lock()
+        self.finished = threading.Event()
+        """The client has everything, or gets the rest another way."""
+
+    def open(self, received: int) -> int:
+        """Begin a stream to a client that has received so many lots; return the turn that identifies it."""
+        turn = self._next_turn()
+        with self._taking:
+            self.confirm(received)
+        return turn
+
+    def _next_turn(self) -> int:
+        with self._keeping:
+            self._turn += 1
+            turn = self._turn
+        self._outbox.wake()
+        return turn
+
+    def current(self, turn: int) -> bool:
+        """Tell whether no newer stream was opened."""
+        return self._turn == turn
+
+    def lot(self, number: int, turn: int) -> list[Produced] | None:
+        """Return a lot that is not confirmed, or the next one, waiting for it.
+
+        None: there is no more, or the stream has lost its turn.
+        """
+        with self._taking:
+            if not self.current(turn):
+                return None
+            with self._keeping:
+                place = number - self._confirmed
+                if place < len(self._kept):
+                    return self._kept[place]
+            taken = self._outbox.take(self._rank, MOST_BATCHES, LOT_BYTES, lambda: self.current(turn))
+            if taken:
+                with self._keeping:
+                    self._kept.append(taken)
+            return taken or None
+
+    def confirm(self, received: int) -> None:
+        """Note how many lots the client has received in all: their memory can be used again."""
+        arrived: list[Produced] = []
+        with self._keeping:
+            while self._confirmed < received and self._kept:
+                arrived += self._kept.popleft()
+                self._confirmed += 1
+        for produced in arrived:
+            if produced.slot is not None:
+                produced.slot.release()
+
+    def close(self, received: int) -> None:
+        """End the lane: what the client has not received goes back to the outbox, in order."""
+        self._next_turn()
+        with self._taking:
+            self.confirm(received)
+            with self._keeping:
+                rest = [produced for lot in self._kept for produced in lot]
+                self._kept.clear()
+            if rest:
+                self._outbox.put_back(self._rank, rest)
+        self.finished.set()

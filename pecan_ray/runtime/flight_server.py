@@ -1,0 +1,208 @@
+"""The worker's end of Arrow Flight: one server in a process, one stream for each lane of each client.
+
+A stream is a DoExchange call: lots go to the client, and their confirmations come back on the same connection.  (With
+DoGet a worker would not know what has arrived when a stream breaks.)  It ends with a last message, after which the
+client closes its side: gRPC drops what is still under way when the server's side of a call ends first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import logging
+import secrets
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.options import Compression
+from pecan_ray.runtime.certificates import Certificates
+from pecan_ray.runtime.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
+from pecan_ray.runtime.flight_lanes import FinishedBatches, Lane
+from pecan_ray.runtime.flight_wire import CONFIRMATION, END, GONE, HELLO, SCHEMA, send, wrap
+from pecan_ray.runtime.transports import FlightAddress
+
+logger = logging.getLogger(__name__)
+
+LEAST_PACKED = 4096
+"""Smaller lots are not worth compressing."""
+FAILURES = (flight.FlightError, pa.ArrowException, OSError)
+
+
+class FlightEndpoint:
+    """A worker's Flight server and the lanes to its clients."""
+
+    def __init__(
+        self,
+        host: str,
+        outbox: FinishedBatches,
+        *,
+        certificates: Certificates | None = None,
+        streams: int = 1,
+        compression: Compression = "auto",
+    ) -> None:
+        self._outbox, self._streams, self._compression = outbox, streams, compression
+        self._host, self._tls = host, certificates is not None
+        self._token = secrets.token_hex(32)
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._opening = threading.Lock()
+        try:
+            self._server = _start(self, host, self._token, certificates)
+        except FAILURES as error:
+            raise ClusterError(f"no Flight server can be started on {host}: {error}") from error
+
+    def welcome(self, rank: int) -> FlightAddress:
+        """Prepare the lanes to a client and return what it needs to open them."""
+        with self._opening:
+            for number in range(self._streams):
+                self._lanes.setdefault((rank, number), Lane(rank, self._outbox))
+        return FlightAddress(self._host, self._server.port, self._token, self._tls, self._streams)
+
+    def attend(self, rank: int) -> None:
+        """Wait until a client has everything, or gets the rest another way."""
+        for lane in self._of(rank).values():
+            lane.finished.wait()
+
+    def give_up(self, rank: int, received: dict[int, int]) -> None:
+        """End the lanes to a client that has received so many lots of each: the rest goes back to the outbox."""
+        for number, lane in self._of(rank).items():
+            lane.close(received.get(number, 0))
+
+    def _of(self, rank: int) -> dict[int, Lane]:
+        with self._opening:
+            return {number: lane for (owner, number), lane in self._lanes.items() if owner == rank}
+
+    def close(self) -> None:
+        """End all streams and the server, once the clients have closed theirs."""
+        for rank in {rank for rank, _ in self._lanes}:
+            self.give_up(rank, {})
+        self._server.shutdown()
+
+    def serve(self, command: bytes, reader: Any, writer: Any) -> None:
+        """Run one stream to its end."""
+        asked = json.loads(command)
+        lane = self._lanes.get((asked["rank"], asked["lane"]))
+        if lane is None:
+            raise flight.FlightServerError(f"this worker has no lane {asked['lane']} to rank {asked['rank']}")
+        try:
+            _Stream(lane, asked["received"], reader, writer, self._compression, tell=asked["lane"] == 0).run()
+        except FAILURES as error:
+            logger.info("the stream to rank %d broke: %s", asked["rank"], error)
+
+
+class _Stream:
+    """One DoExchange call: sends the lots of a lane and takes their confirmations."""
+
+    def __init__(
+        self, lane: Lane, received: int, reader: Any, writer: Any, compression: Compression, tell: bool
+    ) -> None:
+        self._lane, self._received = lane, received
+        self._reader, self._writer, self._tell = reader, writer, tell
+        self._codec: Codec = "none" if compression == "auto" else compression
+        self._undecided = compression == "auto"
+        self._meter = LinkMeter()
+        self._measuring = threading.Lock()
+        self._waited_s = 0.0
+        self._whole = False
+
+    def run(self) -> None:
+        """Send until there is no more or the lane has a newer stream, then wait for the client to close."""
+        turn = self._lane.open(self._received)
+        self._writer.begin(SCHEMA)
+        listener = threading.Thread(target=self._listen, name="pecan-confirm", daemon=True)
+        listener.start()
+        try:
+            self._send_all(turn)
+            current = self._lane.current(turn)
+            self._writer.write_metadata(END if current else GONE)
+        except BaseException:
+            with contextlib.suppress(*FAILURES):
+                self._writer.write_metadata(GONE)
+            raise
+        finally:
+            listener.join()  # it reads from the call, which must not end before
+        if current and self._whole:
+            self._lane.finished.set()
+
+    def _send_all(self, turn: int) -> None:
+        number = self._received
+        while True:
+            began = time.monotonic()
+            lot = self._lane.lot(number, turn)
+            self._waited_s += time.monotonic() - began
+            if lot is None:
+                return
+            self._send(number, *wrap(lot))
+            number += 1
+
+    def _send(self, number: int, label: Any, body: Any) -> None:
+        note = ""
+        if self._undecided and self._meter.ready and body.size:
+            note = self._decide(body)
+        codec: Codec = "none"
+        if self._codec != "none" and body.size >= LEAST_PACKED:
+            packed = pack(body, self._codec)
+            if packed.size < body.size:
+                codec, body = self._codec, packed
+        with self._measuring:
+            self._meter.begun(number, body.size, time.monotonic())
+        send(self._writer, replace(label, number=number, codec=codec, note=note), body)
+
+    def _decide(self, body: Any) -> str:
+        """Choose the codec; return what to tell the user about it."""
+        self._undecided = False
+        speeds, ratios = measure_codecs(body)
+        with self._measuring:
+            bandwidth, made = self._meter.bandwidth_bytes_s, self._meter.made_bytes_s(self._waited_s)
+        self._codec, reason = choose_compression(bandwidth, speeds, ratios, made_bytes_s=made)
+        logger.info("compression %s: %s", self._codec, reason)
+        how = "uncompressed" if self._codec == "none" else f"compressed with {self._codec}"
+        return f"its batches travel {how}: {reason}" if self._tell else ""
+
+    def _listen(self) -> None:
+        """Take confirmations until the client closes its side."""
+        try:
+            while True:
+                (received,) = CONFIRMATION.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
+                with self._measuring:
+                    self._meter.confirmed(received - 1, time.monotonic())
+                self._lane.confirm(received)
+        except StopIteration:
+            self._whole = True
+        except FAILURES as error:
+            logger.info("the client's side of a stream broke: %s", error)
+
+
+def _start(endpoint: FlightEndpoint, host: str, token: str, certificates: Certificates | None) -> Any:
+    """Start a server that hands calls with the right token to an endpoint."""
+
+    def start_call(self: Any, info: Any, headers: dict[str, list[str]]) -> None:
+        shown = "".join(headers.get("authorization", []))
+        if not hmac.compare_digest(shown.encode(), f"Bearer {token}".encode()):
+            raise flight.FlightUnauthenticatedError("the token of this call is not that of the worker")
+
+    def do_exchange(self: Any, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        endpoint.serve(descriptor.command, reader, writer)
+
+    def do_action(self: Any, context: Any, action: Any) -> list[bytes]:
+        if action.type != HELLO:
+            raise flight.FlightServerError(f"there is no action {action.type!r}")
+        return [b""]
+
+    door: Any = type("TokenCheck", (flight.ServerMiddlewareFactory,), {"start_call": start_call})
+    server: Any = type("BatchServer", (flight.FlightServerBase,), {"do_exchange": do_exchange, "do_action": do_action})
+    address = FlightAddress(host, 0, token, tls=certificates is not None)
+    tls: dict[str, Any] = {}
+    if certificates is not None:
+        tls = {
+            "tls_certificates": [(certificates.chain, certificates.key)],
+            "verify_client": True,
+            "root_certificates": certificates.authority,
+        }
+    return server(address.location, middleware={"token": door()}, **tls)

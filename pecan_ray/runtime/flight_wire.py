@@ -1,0 +1,207 @@
+"""How batches lie in the messages of an Arrow Flight stream.
+
+A *lot* is what travels in one message: one batch, whose bytes are the worker's slot itself, or several small ones,
+joined by a copy.  A message is a record batch of one column of bytes; its application metadata is a pickled `Label`
+that says which columns lie where.  Larger bodies than Flight carries come in pieces, the last one with the label.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pyarrow as pa
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.slots import lay_out
+from pecan_ray.runtime.compression import Codec, unpack
+from pecan_ray.runtime.transports import Memory, Message, Place, placed, views
+
+SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
+HELLO = "hello"
+"""Action that shows whether a server can be reached and believes the token."""
+END, GONE = b"end", b"gone"
+"""Last words of a stream: there is no more; there may be more, but not here."""
+CONFIRMATION = struct.Struct("<q")
+"""What a client answers: how many lots of a lane it has received."""
+ALIGNMENT = 16
+"""gRPC puts a message at a multiple of it: so the body is aligned if what precedes it is padded."""
+HEADER = 136
+"""Bytes that Arrow's own header of our record batches takes."""
+LARGEST_PIECE = 1 << 30
+"""Flight carries up to 2 GiB in one message."""
+SPARSE = 1.5
+"""A slot that is larger than its columns by this factor is not sent as it is."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """What the bytes of a lot are."""
+
+    number: int
+    """Lots of a stream are numbered from 0."""
+    messages: tuple[tuple[int, int, Message], ...]
+    """Of each batch: where its bytes begin, how many they are, and its columns, which lie in these bytes."""
+    size: int
+    """Bytes of the lot, before compression."""
+    codec: Codec = "none"
+    note: str = ""
+    """Something to tell the user, once."""
+
+
+def wrap(lot: Sequence[Produced]) -> tuple[Label, Any]:
+    """Return the label (number 0) and the bytes of a lot: without a copy if it is one batch that fills its slot."""
+    found = [_filled(*placed(produced)) for produced in lot]
+    if len(lot) == 1:
+        columns, memory = found[0]
+        return Label(0, ((0, memory.size, _message(lot[0], columns)),), memory.size), pa.py_buffer(memory)
+    starts, total = lay_out([memory.size for _, memory in found])
+    body: Memory = np.empty(total, np.uint8)
+    messages = []
+    for produced, (columns, memory), start in zip(lot, found, starts, strict=True):
+        body[start : start + memory.size] = memory
+        messages.append((start, memory.size, _message(produced, columns)))
+    return Label(0, tuple(messages), total), pa.py_buffer(body)
+
+
+def _message(produced: Produced, columns: dict[str, Any]) -> Message:
+    return Message(columns, produced.spans, produced.rows, produced.epoch, None, produced.bad)
+
+
+def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Memory]:
+    """Return columns and memory as they are if the columns fill it, else side by side in memory of their own."""
+    old = {name: column for name, column in columns.items() if isinstance(column, Place)}
+    sizes = [place.nbytes for place in old.values()]
+    if memory.size <= SPARSE * sum(sizes) + 4096:
+        return columns, memory
+    offsets, size = lay_out(sizes)
+    close: Memory = np.empty(size, np.uint8)
+    for place, offset in zip(old.values(), offsets, strict=True):
+        close[offset : offset + place.nbytes] = memory[place.offset : place.offset + place.nbytes]
+    places = {name: replace(place, offset=at) for (name, place), at in zip(old.items(), offsets, strict=True)}
+    return {**columns, **places}, close
+
+
+def send(writer: Any, label: Label, body: Any) -> None:
+    """Write a lot to a stream, waiting until the network has taken it."""
+    text = _pickled(label)
+    if not body.size:
+        writer.write_metadata(text)
+        return
+    *pieces, last = [body.slice(at, min(LARGEST_PIECE, body.size - at)) for at in range(0, body.size, LARGEST_PIECE)]
+    for piece in pieces:
+        writer.write_batch(_record(piece))
+    writer.write_with_metadata(_record(last), _padded(text, last.size))
+
+
+def _pickled(label: Label) -> bytes:
+    try:
+        return pickle.dumps(label, pickle.HIGHEST_PROTOCOL)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        # Values of classes that came with the pipeline: they travel with their classes, as Ray sends them.
+        return bytes(cloudpickle.dumps(label))
+
+
+def _record(piece: Any) -> Any:
+    column = pa.Array.from_buffers(pa.uint8(), piece.size, [None, piece])
+    return pa.RecordBatch.from_arrays([column], schema=SCHEMA)
+
+
+def _padded(text: bytes, body: int) -> bytes:
+    """Lengthen a pickle, which ends by itself, so that the body behind it is aligned.
+
+    A message is a protocol buffer: header, metadata and body, each behind a tag of 1, 1 and 2 bytes and its length.
+    """
+    for padding in range(ALIGNMENT + 1):
+        length = len(text) + padding
+        before = 1 + _varint(HEADER) + HEADER + 1 + _varint(length) + length + 2 + _varint(body)
+        if before % ALIGNMENT == 0:
+            return text + bytes(padding)
+    return text
+
+
+def _varint(number: int) -> int:
+    """Bytes that a protocol buffer takes for a length."""
+    return max(1, -(-number.bit_length() // 7))
+
+
+def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
+    """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise."""
+    pieces: list[Any] = []
+    while True:
+        try:
+            chunk = reader.read_chunk()
+        except StopIteration:
+            raise ConnectionError("the stream ended before its last message") from None
+        if chunk.data is not None:
+            pieces.append(chunk.data.column(0).buffers()[1])
+        text = chunk.app_metadata
+        del chunk
+        if text is None:
+            continue
+        if text.equals(pa.py_buffer(END)):
+            return
+        if text.equals(pa.py_buffer(GONE)):
+            raise ConnectionError("the worker has ended the stream early")
+        label = pickle.loads(text)
+        memory = _memory(pieces, label)
+        pieces = []
+        yield label, memory
+        del label, memory
+
+
+def _memory(pieces: list[Any], label: Label) -> Memory:
+    """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
+    if not pieces:
+        return np.empty(0, np.uint8)
+    if len(pieces) == 1 and label.codec == "none" and pieces[0].address % ALIGNMENT == 0:
+        return own(pieces[0])
+    if len(pieces) == 1:
+        whole = pieces[0]
+    else:
+        whole = pa.py_buffer(np.concatenate([np.frombuffer(piece, np.uint8) for piece in pieces]))
+    if label.codec != "none":
+        return own(unpack(whole, label.size, label.codec))
+    memory: Memory = np.frombuffer(whole, np.uint8)
+    return memory if memory.flags.writeable else memory.copy()
+
+
+class _Owned:
+    """Shows NumPy the bytes of an Arrow buffer as writable, and keeps them."""
+
+    def __init__(self, buffer: Any) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {
+            "data": (buffer.address, False),
+            "shape": (buffer.size,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def own(buffer: Any) -> Memory:
+    """Return a writable view of a buffer that nobody else reads: what arrived in a message belongs to its receiver.
+
+    The buffer lives as long as any view of it.
+    """
+    return np.asarray(_Owned(buffer))
+
+
+def unwrap(label: Label, memory: Memory) -> list[Message]:
+    """Return the batches of a lot: a single one as views of the memory; of several, each with memory of its own.
+
+    So a trainer that keeps one small batch does not keep the others.
+    """
+    if len(label.messages) == 1:
+        return [_opened(label.messages[0][2], memory)]
+    return [_opened(message, memory[start : start + size].copy()) for start, size, message in label.messages]
+
+
+def _opened(message: Message, memory: Memory) -> Message:
+    columns = views(message.columns, memory)
+    return Message(columns, message.spans, message.rows, message.epoch, None, message.bad)

@@ -1,0 +1,110 @@
+"""From what trainers report to the windows that the placement policies read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from pecan_ray.plan.windows import Window
+from pecan_ray.runtime.messages import StepTotals
+
+LEAST_BATCHES = 10
+"""Of each trainer, in a window that is closed for its age."""
+FROM_STOCK = 0.1
+"""A stock of ready batches that shrinks by less than this share of a window's batches is noise."""
+MOST_DISTURBED = 3
+"""Windows in a row that the end of an epoch may spoil: where every window has one, it belongs to the job."""
+
+
+class WindowMeter:
+    """Cuts the running totals of all trainers of a job into windows."""
+
+    def __init__(self, trainers: int, batches: int, seconds: float) -> None:
+        """A window ends after `batches` batches of every trainer, or after `seconds`, whichever is first."""
+        self._trainers, self._batches, self._seconds = trainers, batches, seconds
+        self._latest: dict[int, StepTotals] = {}
+        self._begun: dict[int, StepTotals] = {}
+        self._touched = False
+        self._draining = False
+        self._disturbed = False
+        self._in_a_row = 0
+        self.spoilt_by = ""
+        """What happened during the window that was closed last; empty if it can be used."""
+
+    def add(self, rank: int, totals: StepTotals) -> None:
+        """Take over a trainer's totals."""
+        self._latest[rank] = totals
+        self._begun.setdefault(rank, totals)
+
+    def touch(self) -> None:
+        """Note that workers came, went or died: the window under way ends here, and measures neither before nor after."""
+        self._touched = True
+
+    def drain(self) -> None:
+        """Note that workers are going: what they have finished is still being delivered."""
+        self._draining = True
+
+    def disturb(self) -> None:
+        """Note that an epoch ends: workers have nothing to do for a moment."""
+        self._disturbed = True
+
+    def close(self) -> Window | None:
+        """Return the window if it is complete, or cannot be used any more, and begin the next one."""
+        if len(self._latest) < self._trainers:
+            return None
+        parts = [totals.since(self._begun[rank]) for rank, totals in self._latest.items()]
+        least = min(part.batches for part in parts)
+        old_enough = min(part.seconds for part in parts) >= self._seconds and least >= LEAST_BATCHES
+        paused = any(part.pauses for part in parts)
+        if least < self._batches and not old_enough and not self._touched and not paused:
+            return None
+        self._begun = dict(self._latest)
+        if least < 1:
+            self._touched = False
+            return None
+        disturbed = self._disturbed and self._in_a_row < MOST_DISTURBED
+        self._in_a_row = self._in_a_row + 1 if disturbed else 0
+        events = {
+            "workers came or went during it": self._touched or self._draining,
+            "the trainer did something else during it": paused,
+            "an epoch ended during it": disturbed,
+        }
+        self.spoilt_by = next((event for event, happened in events.items() if happened), "")
+        self._touched = self._draining = self._disturbed = False
+        return window_of(parts, touched=bool(self.spoilt_by))
+
+
+def window_of(parts: list[StepTotals], *, touched: bool) -> Window:
+    """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients)."""
+    trainers = len(parts)
+    times = [part.seconds / delivered(part) for part in parts]
+    waits = [time - (part.seconds - part.waited) / part.batches for part, time in zip(parts, times, strict=True)]
+    variances = [
+        max(0.0, part.squares / part.batches - (part.seconds / part.batches) ** 2) / part.batches for part in parts
+    ]
+    return Window(
+        batch_time=sum(times) / trainers,
+        queue_size=sum(part.queued / part.batches for part in parts) / trainers,
+        batches=min(part.batches for part in parts),
+        wait_time=min(sum(times), max(0.0, sum(waits))) / trainers,
+        stderr=math.sqrt(sum(variances)) / trainers,
+        touched=touched,
+    )
+
+
+def delivered(part: StepTotals) -> float:
+    """Return how many batches the workers brought during a window.
+
+    A trainer that lives on what more workers have piled up before would hide that these are too few: what the stock
+    has lost is taken out, so the batch time is the one that lasts.
+    """
+    from_stock = -part.ready
+    return max(1, part.batches - from_stock) if from_stock > FROM_STOCK * part.batches else part.batches
+
+
+def cpu_share(before: Mapping[str, float], now: Mapping[str, float], seconds: float, cpus: float) -> float | None:
+    """Return the share of their CPUs that workers used between two readings of their CPU seconds."""
+    common = before.keys() & now.keys()
+    if not common or seconds <= 0:
+        return None
+    return sum(now[name] - before[name] for name in common) / (seconds * cpus * len(common))

@@ -1,0 +1,124 @@
+"""What a client tells the policy: windows cut from the totals of its batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from pecan_ray.plan.windows import Window
+from pecan_ray.simulator.flow import Feed, Totals
+
+LEAST_BATCHES = 10
+"""Of a window that is closed for its age."""
+
+
+@dataclass(frozen=True)
+class ClientRule:
+    """How windows are cut."""
+
+    window_batches: int | None = None
+    """Batches of a window; None: what the policy asks for."""
+    window_s: float | None = 5.0
+    """A window ends after this time too, if it holds some batches; None: it does not."""
+    discard: int | None = None
+    """Batches that are not measured after workers came or went; None: the window is marked as touched instead."""
+    pauses: bool = True
+    """Leave out steps that are far out of line, and mark their window as touched."""
+    counts_draining: bool = False
+    """A worker that finishes its last split is one of those that run, until it has gone."""
+
+
+LIVE = ClientRule()
+"""Our client."""
+RELEASED = ClientRule(window_s=None, discard=150, pauses=False, counts_draining=True)
+"""The client of Cachew and Pecan: 150 batches are thrown away after each change (Cachew §4.3)."""
+
+
+class Meter:
+    """Cuts the totals of a job's clients into windows."""
+
+    def __init__(self, feeds: list[Feed], rule: ClientRule, batches: int, remote_cpu: float) -> None:
+        self._feeds, self._rule, self._batches = feeds, rule, rule.window_batches or batches
+        self._remote_cpu = remote_cpu
+        self._begun: list[Totals] = []
+        self.since = 0.0
+        """When the window began."""
+        self._touched = False
+        self._skip = 0
+        self._remote_seconds = 0.0
+        self.restart(0.0)
+
+    def restart(self, now: float) -> None:
+        """Begin a window."""
+        self._begun = [replace(feed.totals) for feed in self._feeds]
+        self.since, self._touched, self._remote_seconds = now, False, 0.0
+
+    def touch(self, now: float) -> None:
+        """Workers came or went."""
+        if self._rule.discard is None:
+            self._touched = True
+        else:
+            self._skip = self._rule.discard
+            self.restart(now)
+
+    def account(self, seconds: float, remote: int) -> None:
+        """Note how many remote workers were there for how long."""
+        self._remote_seconds += seconds * remote
+
+    def _have(self) -> int:
+        return min(feed.totals.batches - begun.batches for feed, begun in zip(self._feeds, self._begun, strict=True))
+
+    def lacking(self) -> int:
+        """Return how many more batches the window (or what is skipped before it) needs."""
+        return max(1, (self._skip or self._batches) - self._have())
+
+    def lacking_at_deadline(self) -> int:
+        """Return how many more batches a window needs that is closed for its age."""
+        return max(0, LEAST_BATCHES - self._have())
+
+    def deadline(self) -> float:
+        """Return when the window ends for its age; never if it does not."""
+        return math.inf if self._rule.window_s is None or self._skip else self.since + self._rule.window_s
+
+    def close(self, now: float) -> Window | None:
+        """Return the window if it is complete, and begin the next one."""
+        parts = [feed.totals.since(begun) for feed, begun in zip(self._feeds, self._begun, strict=True)]
+        least = min(part.batches for part in parts)
+        if self._skip:
+            if least >= self._skip:
+                self._skip = 0
+                self.restart(now)
+            return None
+        aged = now >= self.deadline() and least >= LEAST_BATCHES
+        if least < self._batches and not aged:
+            return None
+        window = window_of(parts, self._touched, self._utilization(parts))
+        self.restart(now)
+        return window
+
+    def _utilization(self, parts: list[Totals]) -> float | None:
+        """Return how much of their CPUs the remote workers used; None where there was none."""
+        if self._remote_seconds <= 0:
+            return None
+        worked = sum(part.worked for part in parts) / len(parts)
+        return min(1.0, worked / self._remote_seconds) * self._remote_cpu
+
+
+def window_of(parts: list[Totals], touched: bool, cpu: float | None) -> Window:
+    """Return the window of several clients: their means, averaged (Pecan §5.1)."""
+    clients = len(parts)
+    times = [part.seconds / part.batches for part in parts]
+    variances = [
+        max(0.0, part.squares / part.batches - time**2) / part.batches for part, time in zip(parts, times, strict=True)
+    ]
+    waited = sum(part.waited / part.batches for part in parts)
+    return Window(
+        batch_time=sum(times) / clients,
+        # Little's law: the mean queue is what all batches together lay in it, over the time of the window.
+        queue_size=sum(part.queued / part.seconds for part in parts) / clients,
+        batches=min(part.batches for part in parts),
+        wait_time=min(sum(times), waited) / clients,
+        stderr=math.sqrt(sum(variances)) / clients,
+        cpu=cpu,
+        touched=touched or any(part.pauses for part in parts),
+    )

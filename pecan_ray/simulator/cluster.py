@@ -1,0 +1,210 @@
+"""Many jobs on one pool of nodes: the discrete-event engine.
+
+A job is computed on its own, batch by batch, up to the end of its window or to the next thing that is known to happen
+to its workers; one call per job waits in a heap.  Jobs meet only where one gives a node back that another waits for.
+A job with an open wish is therefore computed no further than a node could be up: nothing that another job does can
+then come too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.windows import Window
+from pecan_ray.simulator.contention import PaceTable
+from pecan_ray.simulator.flow import NEVER
+from pecan_ray.simulator.job import JobSpec, JobState, Turn, drain_time, new_job, start_delay
+from pecan_ray.simulator.nodes import Node, Pool, PoolRule, Request
+from pecan_ray.simulator.outcome import Outcome, outcome_of
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation gives back."""
+
+    jobs: tuple[Outcome, ...]
+    events: int
+    """Batches produced, queued and taken, workers' comings and goings, windows and decisions."""
+    most_workers: int
+    """Remote workers at once."""
+    seconds: float
+    """Simulated time of the last job's end."""
+
+
+class Simulation:
+    """The engine."""
+
+    def __init__(self, specs: Sequence[JobSpec], pool: PoolRule, seed: int = 0) -> None:
+        if not specs:
+            raise PlanError("a simulation needs at least one job.")
+        tables: dict[tuple[int, bool], PaceTable] = {}
+        for spec in specs:
+            key = (id(spec.workload), spec.ordered)
+            if key not in tables:
+                tables[key] = PaceTable(spec.workload, spec.ordered)
+        self._pool = Pool(pool, seed)
+        self._jobs = [new_job(spec, tables[id(spec.workload), spec.ordered]) for spec in specs]
+        self._calls: list[tuple[float, int, int]] = []
+        self._next = [NEVER] * len(specs)
+        self._tokens = [0] * len(specs)
+        self._wishes: list[dict[int, float]] = [{} for _ in specs]
+        """Of each job, the workers that wait for a node, and how long each will take to start."""
+        self._changes = 0
+        self._most_workers = 0
+
+    def run(self) -> Simulated:
+        """Run until all jobs have ended, or wait for nodes that will never come."""
+        for number, job in enumerate(self._jobs):
+            self._call(number, job.spec.arrives_s)
+        while self._calls:
+            now, number, token = heappop(self._calls)
+            if token == self._tokens[number]:
+                self._act(number, now)
+        batches = sum(feed.produced for job in self._jobs for feed in job.flow.feeds)
+        turns = sum(len(job.timeline) for job in self._jobs)
+        return Simulated(
+            tuple(outcome_of(job) for job in self._jobs),
+            events=3 * batches + self._changes + 2 * turns,
+            most_workers=self._most_workers,
+            seconds=max(job.now for job in self._jobs),
+        )
+
+    def _call(self, number: int, when: float) -> None:
+        self._tokens[number] += 1
+        self._next[number] = when
+        heappush(self._calls, (when, number, self._tokens[number]))
+
+    def _act(self, number: int, now: float) -> None:
+        """Do what is due of a job, then compute it as far as is safe."""
+        job = self._jobs[number]
+        self._next[number] = NEVER
+        job.account(now)
+        if not job.made:
+            self._fit(number, fast=False)
+        window = job.meter.close(now)
+        if window is not None:
+            self._decide(number, window)
+        if job.finished:
+            return
+        if job.due() <= now:
+            job.flow.settle(now)
+        while (due := job.pop_due(now)) is not None:
+            self._happen(number, *due)
+        self._compute(number)
+
+    def _compute(self, number: int) -> None:
+        """Advance a job to the end of its window, or to what comes before."""
+        job = self._jobs[number]
+        horizon = job.due()
+        if self._wishes[number] and not job.flow.idle:
+            horizon = min(horizon, job.now + min(self._wishes[number].values()))
+        deadline = job.meter.deadline()
+        if job.flow.advance(min(horizon, deadline), job.meter.lacking()):
+            self._call(number, job.flow.latest)
+        elif horizon <= deadline:
+            if horizon < NEVER:
+                self._call(number, horizon)
+        elif job.flow.advance(horizon, job.meter.lacking_at_deadline()):
+            self._call(number, max(deadline, job.flow.latest))
+        elif horizon < NEVER:
+            self._call(number, horizon)
+
+    def _decide(self, number: int, window: Window) -> None:
+        """Ask the policy, and do what it says."""
+        job = self._jobs[number]
+        running = job.running()
+        decision = job.spec.driver.decide(window, running)
+        job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
+        if job.converged is None and job.spec.driver.converged:
+            job.converged, job.converged_to = job.snapshot(), decision.target
+        if job.is_over():
+            self._finish(number)
+        elif decision.target != job.wanted:
+            job.wanted = decision.target
+            self._fit(number, fast=decision.removal == "fast")
+
+    def _fit(self, number: int, fast: bool) -> None:
+        """Start what lacks, let go what is too many."""
+        job = self._jobs[number]
+        job.flow.settle(job.now)
+        for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
+            surplus = job.staying(placement) - wanted
+            for _ in range(-surplus):
+                self._start(number, placement)
+            for member in job.superfluous(placement, max(0, surplus)):
+                self._let_go(number, member, fast)
+
+    def _start(self, number: int, placement: str) -> None:
+        job = self._jobs[number]
+        member = job.new_member(placement)
+        delay = start_delay(job.spec.workload, job.spec.seed, member, placement)
+        if placement == "local":
+            job.plan(job.now + delay, member, "ready")
+            return
+        node = self._pool.ask(Request(number, member), job.now)
+        if node is not None:
+            self._grant(number, member, node, job.now, delay)
+        elif self._pool.waits(Request(number, member)):
+            self._wishes[number][member] = delay
+
+    def _grant(self, number: int, member: int, node: Node, now: float, delay: float) -> None:
+        """Give a worker its node."""
+        job = self._jobs[number]
+        job.grant(member, node.slowness, now)
+        job.plan(now + delay, member, "ready")
+        if node.dies_at < NEVER:
+            job.plan(node.dies_at, member, "dies")
+        self._most_workers = max(self._most_workers, self._pool.used)
+
+    def _let_go(self, number: int, member: int, fast: bool) -> None:
+        job = self._jobs[number]
+        if fast or not job.members[member].working:
+            self._remove(number, member, killed=fast)
+        else:
+            job.drain(member)
+            job.plan(job.now + drain_time(job, member), member, "gone")
+
+    def _remove(self, number: int, member: int, killed: bool) -> None:
+        """Take a worker away, and let others have its node."""
+        job = self._jobs[number]
+        job.end(member, killed=killed)
+        self._changes += 1
+        self._wishes[number].pop(member, None)
+        for served, node in self._pool.give_back(Request(number, member), job.now):
+            delay = self._wishes[served.job].pop(served.member)
+            self._grant(served.job, served.member, node, job.now, delay)
+            if job.now + delay < self._next[served.job] and served.job != number:
+                self._call(served.job, job.now + delay)
+
+    def _happen(self, number: int, member: int, what: str) -> None:
+        """A worker is ready, has finished its last split, or dies with its node."""
+        job = self._jobs[number]
+        if member not in job.members:
+            return
+        self._changes += 1
+        if what == "ready":
+            job.begin(member)
+            return
+        killed = what == "dies"
+        replaced = killed and not job.members[member].draining
+        self._remove(number, member, killed=killed)
+        if replaced:
+            job.killed += 1
+            self._start(number, "remote")
+
+    def _finish(self, number: int) -> None:
+        """End a job: all of its nodes go back."""
+        job = self._jobs[number]
+        job.finish()
+        for member in list(job.members):
+            self._remove(number, member, killed=False)
+
+
+def simulate(spec: JobSpec, pool: PoolRule | None = None, seed: int | None = None) -> Outcome:
+    """Run one job; the pool is what its workload says, if not given."""
+    nodes = spec.workload.nodes
+    rule = pool or PoolRule(nodes.available, speed_cv=nodes.speed_cv, life_s=nodes.life_s)
+    return Simulation([spec], rule, spec.seed if seed is None else seed).run().jobs[0]

@@ -1,0 +1,133 @@
+"""Runs of the simulator as the papers ran their systems: policy, window, threshold, client, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
+from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.drivers import Driver, Fixed, placement
+from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.workload import Workload
+
+X, T = 500, 0.03
+"""Pecan §5.1."""
+SEEDS = tuple(range(20))
+MOST_BATCHES = 100_000
+AFTER = 9000
+"""Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
+COLLOCATED, FASTFLOW = Deployment(1, 0), Deployment(2, 2)
+"""tf.data in the trainer's process; FastFlow as Pecan §6.1 provisions it."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a configuration is run."""
+
+    mode: str
+    """Mode of AutoPlacement, or "fixed"."""
+    ordered: bool = False
+    deployment: Deployment = COLLOCATED
+    """What a fixed configuration runs."""
+
+
+SETUPS = {
+    "Cachew": Setup("cachew"),
+    "Cachew + AutoOrder": Setup("cachew", ordered=True),
+    "AutoPlacement": Setup("pecan-code"),
+    "AutoPlacement + AutoOrder": Setup("pecan-code", ordered=True),
+    "collocated": Setup("fixed"),
+    "FastFlow": Setup("fixed", deployment=FASTFLOW),
+}
+"""`pecan-code` is the released AutoPlacement, which made the figures; `pecan` is Algorithm 1 as printed."""
+
+
+def released(window: int = X) -> ClientRule:
+    """Return the client of the papers, with windows of a given length."""
+    return replace(RELEASED, window_batches=window)
+
+
+def client_of(mode: str, window: int = X) -> ClientRule:
+    """Return the client that a mode is run with: the papers' with theirs, ours with our own."""
+    return LIVE if mode == "auto" else released(window)
+
+
+def repeat(
+    workload: Workload,
+    driver: Callable[[], Driver],
+    *,
+    ordered: bool = False,
+    client: ClientRule = LIVE,
+    seeds: Sequence[int] = SEEDS,
+    after: int = AFTER,
+) -> list[Outcome]:
+    """Run a workload once for every seed, each time with a new policy."""
+    return [
+        simulate(
+            JobSpec(
+                workload,
+                driver(),
+                ordered=ordered,
+                seed=seed,
+                client=client,
+                most_batches=MOST_BATCHES,
+                after_convergence=after,
+            )
+        )
+        for seed in seeds
+    ]
+
+
+def run_mode(
+    workload: Workload,
+    mode: str,
+    *,
+    ordered: bool = False,
+    threshold: float = T,
+    window: int = X,
+    seeds: Sequence[int] = SEEDS,
+    after: int = AFTER,
+) -> list[Outcome]:
+    """Run a mode of AutoPlacement."""
+
+    def driver() -> AutoPlacement:
+        return placement(workload, mode, threshold)
+
+    return repeat(
+        workload, driver, ordered=ordered, client=client_of(mode, window), seeds=seeds, after=after
+    )
+
+
+def run_setup(workload: Workload, setup: Setup, seeds: Sequence[int] = SEEDS) -> list[Outcome]:
+    """Run a configuration of Figure 6."""
+    after = min(AFTER, 20 * workload.batches_per_epoch)
+    if setup.mode == "fixed":
+        return run_fixed(workload, setup.deployment, ordered=setup.ordered, seeds=seeds[:3])
+    return run_mode(workload, setup.mode, ordered=setup.ordered, seeds=seeds, after=after)
+
+
+def run_fixed(
+    workload: Workload,
+    deployment: Deployment,
+    *,
+    ordered: bool = False,
+    seeds: Sequence[int] = SEEDS[:3],
+    batches: int = 4000,
+) -> list[Outcome]:
+    """Run a deployment that stays; its first window is left out of the pace."""
+    return repeat(workload, lambda: Fixed(deployment), ordered=ordered, seeds=seeds, after=batches, client=released())
+
+
+def mean(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> float:
+    """Return the mean of a quantity over runs."""
+    return fmean(value(outcome) for outcome in outcomes)
+
+
+def epoch_seconds(workload: Workload, outcomes: Sequence[Outcome]) -> float:
+    """Return the mean time of an epoch."""
+    return workload.batches_per_epoch * mean(outcomes, lambda outcome: outcome.batch_s)

@@ -1,0 +1,278 @@
+"""One job of the simulation: its trainers, its workers, its policy, and what they have cost so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from pecan_ray.placement import spread_local
+from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.simulator.client import LIVE, ClientRule, Meter
+from pecan_ray.simulator.contention import PaceTable
+from pecan_ray.simulator.drivers import Driver
+from pecan_ray.simulator.flow import NEVER, Feed, Flow
+from pecan_ray.simulator.noise import Services, Steps, factors, generator
+from pecan_ray.simulator.workload import Workload
+
+LOOKAHEAD_S = 0.5
+"""Shortest time from a node to its worker's first work: so far ahead a job that waits for nodes may be computed."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What to run."""
+
+    workload: Workload
+    driver: Driver
+    ordered: bool = False
+    """Operators are in AutoOrder's order."""
+    seed: int = 0
+    client: ClientRule = LIVE
+    arrives_s: float = 0.0
+    most_batches: int = 1_000_000
+    """The job ends after so many batches of each client, or"""
+    after_convergence: int | None = 8000
+    """so many batches after the policy has converged for the first time; None: it goes on."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A window, and what the policy made of it."""
+
+    seconds: float
+    """Since the job began."""
+    batches: int
+    window: Window
+    deployment: Deployment
+    decision: Decision
+
+
+@dataclass
+class Member:
+    """A worker of the job."""
+
+    placement: str
+    client: int
+    """Whose host it runs on; -1: remote."""
+    slowness: float = 1.0
+    working: bool = False
+    draining: bool = False
+    granted: bool = False
+    """It has a node, which is paid for."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Running sums at a moment."""
+
+    seconds: float = 0.0
+    batches: int = 0
+    remote_seconds: float = 0.0
+    starved: float = 0.0
+    waited: float = 0.0
+    """Of the first client."""
+    paused: float = 0.0
+    """What the trainer did beside training: checkpoints, evaluation."""
+    received: int = 0
+    """Batches that remote workers made."""
+
+
+@dataclass
+class JobState:
+    """Everything about a job that changes."""
+
+    spec: JobSpec
+    flow: Flow
+    meter: Meter
+    table: PaceTable
+    wanted: Deployment
+    members: dict[int, Member] = field(default_factory=dict)
+    agenda: list[tuple[float, int, str]] = field(default_factory=list)
+    """(when, member, what) of what is known to happen to its workers."""
+    timeline: list[Turn] = field(default_factory=list)
+    made: int = 0
+    now: float = 0.0
+    remote_seconds: float = 0.0
+    converged: Snapshot | None = None
+    converged_to: Deployment | None = None
+    finished: bool = False
+    last_running: Deployment = Deployment(0, 0)
+    killed: int = 0
+    busy: float = 1.0
+    """Share of the time in which the workers work: they stand still while their queues are full."""
+
+    def due(self) -> float:
+        """Return when the next thing happens to its workers."""
+        return self.agenda[0][0] if self.agenda else NEVER
+
+    def plan(self, when: float, member: int, what: str) -> None:
+        """Note what will happen to a worker."""
+        heappush(self.agenda, (when, member, what))
+
+    def pop_due(self, now: float) -> tuple[int, str] | None:
+        """Return the next thing that has happened by now."""
+        if self.agenda and self.agenda[0][0] <= now:
+            _, member, what = heappop(self.agenda)
+            return member, what
+        return None
+
+    def working(self, placement: str) -> int:
+        """Count the workers that work, also those that are about to leave."""
+        return sum(m.placement == placement and m.working for m in self.members.values())
+
+    def staying(self, placement: str) -> int:
+        """Count the workers that were asked for and not sent away."""
+        return sum(m.placement == placement and not m.draining for m in self.members.values())
+
+    def running(self) -> Deployment:
+        """Return what runs, in the eyes of the client."""
+        leaving = self.spec.client.counts_draining
+        here = [m.placement for m in self.members.values() if m.working and (leaving or not m.draining)]
+        return Deployment(here.count("local"), here.count("remote"))
+
+    def account(self, now: float) -> None:
+        """Pay for the time since the last change."""
+        paid = sum(m.granted and m.placement == "remote" for m in self.members.values())
+        self.meter.account(now - max(self.now, self.meter.since), self.working("remote"))
+        self.remote_seconds += (now - self.now) * paid
+        self.now = now
+
+    def snapshot(self) -> Snapshot:
+        """Return the sums as they are now."""
+        return Snapshot(
+            self.now - self.spec.arrives_s,
+            self.flow.consumed,
+            self.remote_seconds,
+            self.flow.starved,
+            self.flow.feeds[0].totals.waited,
+            self.flow.paused,
+            sum(feed.totals.received for feed in self.flow.feeds),
+        )
+
+    def refresh(self) -> None:
+        """Give every worker, and the trainer, the speed that they have in the present company."""
+        local, remote = self.working("local"), self.working("remote")
+        step_s, local_s, remote_s, self.busy = self.table.at(local, remote)
+        self.flow.step_s = step_s
+        workload = self.spec.workload
+        for client, feed in enumerate(self.flow.feeds):
+            mine = [(n, m) for n, m in self.members.items() if m.working and m.client in (-1, client)]
+            for number, member in mine:
+                feed.service_s[number] = (local_s if member.client >= 0 else remote_s) * member.slowness
+            places = sum(workload.worker(member.placement).buffer for _, member in mine)
+            feed.resize(workload.client_buffer + places)
+
+    def feeds_of(self, member: Member) -> list[Feed]:
+        """Return the clients that a worker serves."""
+        feeds = self.flow.feeds
+        return feeds if member.client < 0 else [feeds[member.client]]
+
+    def begin(self, number: int) -> None:
+        """Let a worker work."""
+        member = self.members[number]
+        member.working = True
+        for feed in self.feeds_of(member):
+            feed.service_s[number] = 1.0
+        self.refresh()
+        for feed in self.feeds_of(member):
+            feed.join(number, feed.service_s[number], self.now, member.client < 0)
+        self.meter.touch(self.now)
+
+    def end(self, number: int, *, killed: bool) -> None:
+        """Take a worker away; a killed one loses what the client has not fetched."""
+        member = self.members.pop(number)
+        if not member.working:
+            return
+        for feed in self.feeds_of(member):
+            feed.leave(number, self.spec.workload.client_buffer if killed else None)
+        self.refresh()
+        if self.spec.client.counts_draining or not member.draining:
+            self.meter.touch(self.now)
+
+    def drain(self, number: int) -> None:
+        """Let a worker finish its split and go; from now on it does not count."""
+        self.members[number].draining = True
+        if not self.spec.client.counts_draining:
+            self.meter.touch(self.now)
+
+    def grant(self, number: int, slowness: float, now: float) -> None:
+        """Give a worker a node, from now on paid for."""
+        self.account(now)
+        self.members[number].granted = True
+        self.members[number].slowness = slowness
+
+    def is_over(self) -> bool:
+        """Say whether the job has run as long as it was to."""
+        after, done = self.spec.after_convergence, self.flow.consumed
+        settled = self.converged is not None and after is not None and done >= self.converged.batches + after
+        return settled or done >= self.spec.most_batches
+
+    def finish(self) -> None:
+        """End the job, with its last batches where they are."""
+        self.last_running = self.running()
+        self.finished = True
+
+    def new_member(self, placement: str) -> int:
+        """Add a worker that is to start; a local one on the host with the fewest."""
+        client = -1
+        if placement == "local":
+            clients = self.spec.workload.clients
+            have = [0] * clients
+            for member in self.members.values():
+                if member.client >= 0 and not member.draining:
+                    have[member.client] += 1
+            goal = spread_local(sum(have) + 1, clients)
+            client = max(range(clients), key=lambda place: goal[place] - have[place])
+        number, self.made = self.made, self.made + 1
+        self.members[number] = Member(placement, client)
+        return number
+
+    def superfluous(self, placement: str, count: int) -> list[int]:
+        """Choose workers to let go: first those that have not begun, then the newest of the fullest host."""
+        staying = [n for n, m in self.members.items() if m.placement == placement and not m.draining]
+        chosen: list[int] = []
+        for _ in range(count):
+            crowd = {n: sum(self.members[o].client == self.members[n].client for o in staying) for n in staying}
+            pick = max(staying, key=lambda n: (not self.members[n].working, crowd[n], n))
+            staying.remove(pick)
+            chosen.append(pick)
+        return chosen
+
+
+def new_job(spec: JobSpec, table: PaceTable) -> JobState:
+    """Return a job that is about to begin."""
+    workload = spec.workload
+    feeds = [
+        Feed(
+            Services(
+                generator(spec.seed, workload.name, "services", client),
+                workload.noise.batch_cv,
+                workload.noise.drift_sd,
+                workload.noise.drift_batches,
+            ),
+            workload.client_buffer,
+        )
+        for client in range(workload.clients)
+    ]
+    steps = Steps(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv)
+    flow = Flow(workload.trainer, feeds, steps, spec.arrives_s, workload.batches_per_epoch, spec.client.pauses)
+    meter = Meter(feeds, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
+    meter.restart(spec.arrives_s)
+    return JobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
+
+
+def start_delay(workload: Workload, seed: int, number: int, placement: str) -> float:
+    """Return how long a worker takes from its node to its first work."""
+    if placement == "local":
+        return workload.nodes.local_start_s
+    drawn = factors(generator(seed, workload.name, "start", number), workload.nodes.start_spread, 1)
+    return max(LOOKAHEAD_S, workload.nodes.start_s * float(drawn[0]))
+
+
+def drain_time(state: JobState, number: int) -> float:
+    """Return how long a worker goes on until it has finished its split."""
+    workload = state.spec.workload
+    service = state.feeds_of(state.members[number])[0].service_s[number]
+    share = generator(state.spec.seed, workload.name, "drain", number).random()
+    return math.ceil(workload.split_batches * share) * service / state.busy

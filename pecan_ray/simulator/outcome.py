@@ -1,0 +1,91 @@
+"""What came of a job: where it ended, when, and what it cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pecan_ray.plan.windows import Deployment
+from pecan_ray.simulator.job import JobState, Snapshot, Turn
+from pecan_ray.simulator.workload import Workload
+
+
+@dataclass(frozen=True)
+class Flows:
+    """Batches of all clients: produced = consumed + queued + lost."""
+
+    produced: int
+    consumed: int
+    queued: int
+    lost: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One job."""
+
+    workload: str
+    timeline: tuple[Turn, ...]
+    final: Deployment
+    """What the policy asked for last."""
+    running: Deployment
+    converged: Snapshot | None
+    """When the policy had converged for the first time; None: never."""
+    converged_to: Deployment
+    """Where that was; what it asked for last if it never was."""
+    end: Snapshot
+    batch_s: float
+    """Mean time of a batch after that (of the whole job, if it never was), pauses left out."""
+    starved_share: float
+    """Share of that time in which the accelerators had no batch."""
+    remote: float
+    """Mean of the remote workers that were paid for in that time."""
+    received_share: float
+    """Share of the batches in that time that remote workers made."""
+    epoch_cost: float
+    """$ of an epoch at that pace."""
+    convergence_cost: float
+    """$ until the policy had converged."""
+    cost: float
+    """$ in all."""
+    killed: int
+    flows: Flows
+
+
+def outcome_of(job: JobState) -> Outcome:
+    """Sum a job up."""
+    workload, end = job.spec.workload, job.snapshot()
+    since = job.converged if job.converged and job.converged.batches < end.batches else Snapshot()
+    batches, seconds = max(1, end.batches - since.batches), end.seconds - since.seconds
+    batch_s = (seconds - (end.paused - since.paused)) / batches
+    remote = (end.remote_seconds - since.remote_seconds) / seconds if seconds else 0.0
+    return Outcome(
+        workload=workload.name,
+        timeline=tuple(job.timeline),
+        final=job.wanted,
+        running=job.last_running,
+        converged=job.converged,
+        converged_to=job.converged_to or job.wanted,
+        end=end,
+        batch_s=batch_s,
+        starved_share=(end.starved - since.starved) / seconds if seconds else 0.0,
+        remote=remote,
+        received_share=(end.received - since.received) / (batches * workload.clients),
+        epoch_cost=workload.epoch_cost(batch_s, remote),
+        convergence_cost=paid(workload, job.converged or end),
+        cost=paid(workload, end),
+        killed=job.killed,
+        flows=Flows(
+            sum(feed.produced for feed in job.flow.feeds),
+            len(job.flow.feeds) * job.flow.consumed,
+            sum(len(feed.ready) for feed in job.flow.feeds),
+            sum(feed.lost for feed in job.flow.feeds),
+        ),
+    )
+
+
+def paid(workload: Workload, until: Snapshot) -> float:
+    """Return $ from the beginning to a moment: c_a n_a t + c_w times the remote workers' time."""
+    if until.seconds <= 0:
+        return 0.0
+    per_hour = workload.epoch_cost(3600.0 / workload.batches_per_epoch, until.remote_seconds / until.seconds)
+    return per_hour * until.seconds / 3600

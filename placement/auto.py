@@ -1,0 +1,332 @@
+"""Our own search, the default: model, measure, correct.
+
+A batch costs batch_time(l, r) * (c_a n_a + c_w r).  The search keeps what it measured of every deployment, fits the
+small model of `pecan_ray.placement.model` to it, asks the model for the deployment that may be cheapest (by the mean
+less half a standard deviation, so that what is unknown is worth a look), measures that one, and goes on until
+nothing unmeasured promises to be cheaper than the cheapest measured one.  Then it stays there and watches.
+
+What follows from it: workers are added only where the trainer waits; the first jump goes near the answer, and steps
+shrink as the model gets certain; local workers whose disturbance of the trainer costs more than they save go; of
+equally cheap deployments the one with the fewest workers is kept; and every deployment is compared with the best
+one measured, not with the step before, so that small losses cannot add up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
+from pecan_ray.placement.evidence import KEPT, Evidence, Reading, pooled
+from pecan_ray.placement.model import Model, Prior, Vector, explanations
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment, Window
+
+OPTIMISM = 0.5
+"""Standard deviations by which an unmeasured deployment is given credit."""
+TIE = 0.01
+"""Deployments whose costs differ by less than this share are equally cheap."""
+SURE = 1.64
+"""Standard errors in the interval that must clear T before a window decides (90 %)."""
+MOST_REPEATS = 5
+"""Windows of one deployment after which it is judged whatever the noise."""
+MOST_PROBES = 24
+"""Deployments measured in one search."""
+LEAST_JUMP, JUMP = 8, 4
+"""So many workers, or so many times the present ones, may be asked for at once."""
+LEAST_STEP, LEAST_SUPPLY = 0.1, 1e-9
+"""Bounds of what the model may hope or fear, in its units."""
+WATCHED = 5
+"""Newest windows that are compared with the reference."""
+QUEUE_GROWTH = 0.40
+"""A queue that has grown by more than this share, and by a batch, says that there are too many workers; one that has
+shrunk so says that there are too few."""
+SECOND_THOUGHTS = 2
+"""How often the windows after a choice may overturn it."""
+
+
+def auto(setting: Setting) -> Begin:
+    """Return the search; what it has learned outlives a restart under other limits."""
+    search = AutoSearch(setting)
+    return search.run
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Deployments that may be asked for, and what an hour of each costs."""
+
+    local: Vector
+    remote: Vector
+    price: Vector
+
+    def __getitem__(self, place: int) -> Deployment:
+        return Deployment(int(self.local[place]), int(self.remote[place]))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model advises."""
+
+    deployment: Deployment
+    why: str
+    done: bool = False
+
+
+class AutoSearch:
+    """The evidence of one job and the search over it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._evidence = Evidence()
+        self._prior: Prior | None = None
+        self._started = False
+        self._second_thoughts = SECOND_THOUGHTS
+
+    def run(self, start: Deployment, limits: Limits) -> Search:
+        """Search from `start` (or from where the job is expected to end), then watch, for ever."""
+        expected = self._setting.expected
+        at = limits.clamp(expected.local, expected.remote) if expected and not self._started else start
+        self._started = True
+        why = f"measure {at} first"
+        while True:
+            at, why = yield from self._find(at, why, limits)
+            why = yield from self._watch(at, why, limits)
+
+    # --- searching -----------------------------------------------------------------------------------------
+
+    def _find(self, at: Deployment, why: str, limits: Limits) -> Steps[tuple[Deployment, str]]:
+        phase = "measure"
+        for probe in range(MOST_PROBES):
+            yield from self._measure(at, phase, why)
+            choice = self._choose(at, limits, last=probe == MOST_PROBES - 1)
+            if choice.done:
+                return choice.deployment, choice.why
+            phase, at, why = phase_of(at, choice.deployment), choice.deployment, choice.why
+        raise AssertionError("the last probe always settles")
+
+    def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
+        """Measure a deployment until its reading is precise enough, and not a mere surprise."""
+        foreseen = self._foreseen(at)
+        self._evidence.add(at, (yield Move(at, phase, f"{why}: deploy {at}.")))
+        for _ in range(MOST_REPEATS - 1):
+            reading = self._evidence.reading(at)
+            doubt = self._doubt(reading, foreseen)
+            if not doubt:
+                return
+            self._evidence.add(at, (yield Move(at, "measure", f"measure {at} again: {doubt}.")))
+
+    def _doubt(self, reading: Reading, foreseen: tuple[float, float] | None) -> str:
+        """Say why a reading does not suffice to decide; empty if it does."""
+        needed = max(self._setting.threshold, reading.wait_share / 4, self._distance(reading) / 3)
+        if SURE * reading.error > needed:
+            return f"its batch time is known to {SURE * reading.error:.1%} only, and {needed:.1%} decides"
+        if foreseen is None or reading.windows >= 3:
+            return ""
+        if reading.windows == 2 and reading.spread <= self._setting.threshold:
+            return ""
+        mean, deviation = foreseen
+        own = reading.batch_time if reading.own_time is None else reading.own_time
+        allowed = max(self._setting.threshold * mean, 2 * deviation, 2 * reading.error * own)
+        if abs(own - mean) > allowed:
+            return f"the trainer's own step took {own:.4g} s where {mean:.4g} s were expected"
+        return ""
+
+    def _distance(self, reading: Reading) -> float:
+        """Return by which share the cost of a reading differs from the nearest other one."""
+        cost = self._cost(reading)
+        others = [self._cost(other) for other in self._evidence.readings() if other.deployment != reading.deployment]
+        return min((abs(cost / other - 1) for other in others), default=0.0)
+
+    def _cost(self, reading: Reading) -> float:
+        return reading.batch_time * self._setting.per_hour(reading.deployment)
+
+    def _foreseen(self, at: Deployment) -> tuple[float, float] | None:
+        """Predict the time of a deployment (the trainer's own, where waiting is measured), in seconds."""
+        readings = self._evidence.readings()
+        if not readings:
+            return None
+        model = explanations(readings, self._prior)[0]
+        place = np.array([float(at.local)]), np.array([float(at.remote)])
+        step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
+        time, deviation = step, step_sd
+        if readings[-1].wait is None and 0 < supply * step < 1:
+            time, deviation = 1 / supply, supply_sd / supply**2
+        return time * model.unit, deviation * model.unit
+
+    def _choose(self, at: Deployment, limits: Limits, last: bool = False) -> Choice:
+        """Say what to measure next, or that the cheapest measured deployment is good enough."""
+        readings = self._evidence.readings()
+        best = self._cheapest(readings, limits)
+        spent = f"{best.deployment} cost ${self._cost(best) / 3600:.3g} a batch, the least of {len(readings)} measured"
+        if last:
+            return Choice(best.deployment, spent, done=True)
+        plateau = self._towards_plateau(at, readings, limits)
+        if plateau:
+            return plateau
+        options = self._candidates(at, limits, max(reading.deployment.workers for reading in readings))
+        pick, hoped = self._most_promising(readings, options)
+        gain = 1 - hoped / self._cost(best)
+        if not gain > self._setting.threshold:
+            check = self._unproven(best, readings, limits)
+            if check:
+                return check
+            why = f"nothing else promises to save more than {max(gain, 0):.1%}"
+            return Choice(best.deployment, f"{spent}, and {why}", done=True)
+        here = self._evidence.reading(at)
+        waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
+        seen = f"{at} take {here.batch_time:.4g} s a batch{waits}"
+        return Choice(pick, f"{seen}; {pick} may save {gain:.1%} of the least so far")
+
+    def _unproven(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+        """Where no fewer remote workers were ever measured beside so many local ones, and they are dear: try half.
+
+        What the model cannot know, that local workers are faster without remote ones beside them, shows only so.
+        """
+        at = best.deployment
+        half = limits.clamp(at.local, at.remote // 2)
+        saved = 1 - self._setting.per_hour(half) / self._setting.per_hour(at)
+        fewer = [r for r in readings if r.deployment.local == at.local and r.deployment.remote < at.remote]
+        if fewer or half.remote >= at.remote or saved <= self._setting.threshold:
+            return None
+        return Choice(half, f"{at} cost the least so far, and {half} would save {saved:.1%} if they were enough")
+
+    def _most_promising(self, readings: Sequence[Reading], options: Candidates) -> tuple[Deployment, float]:
+        """Return the unmeasured deployment of the least hoped cost, of equal ones the smallest; infinite if none is."""
+        models = explanations(readings, self._prior)
+        hoped = np.min([hoped_time(model, options) for model in models], axis=0) * options.price
+        for reading in readings:
+            place = reading.deployment
+            hoped[(options.local == place.local) & (options.remote == place.remote)] = np.inf
+        equal = np.flatnonzero(hoped <= hoped.min() * (1 + TIE))
+        pick = int(min(equal, key=lambda place: (options.local[place] + options.remote[place], hoped[place])))
+        return options[pick], float(hoped[pick])
+
+    def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+        """Where waiting is not measured, find the trainer's own time first: double the workers until it shows.
+
+        Remote workers alone, as Pecan does it: local ones might disturb the trainer, and their pace and the
+        trainer's could not be told apart.
+        """
+        if self._prior or any(reading.wait is not None for reading in readings):
+            return None
+        line = sorted(
+            (reading for reading in readings if reading.deployment == on_one_side(limits, reading.deployment.workers)),
+            key=lambda reading: reading.deployment.workers,
+        )
+        seen = f"{at} take {self._evidence.reading(at).batch_time:.4g} s a batch"
+        if not line:
+            alone = on_one_side(limits, at.workers)
+            return Choice(alone, f"{seen}, so see what {alone} do")
+        last = line[-1]
+        for fewer in line[:-1]:
+            linear = fewer.batch_time * fewer.deployment.workers / last.deployment.workers
+            slack = 2 * self._setting.threshold + 2 * math.hypot(fewer.error, last.error)
+            if last.batch_time > linear * (1 + slack):
+                return None
+        more = on_one_side(limits, 2 * last.deployment.workers)
+        return None if more == last.deployment else Choice(more, f"{seen}, and {more} may be faster")
+
+    def _cheapest(self, readings: Sequence[Reading], limits: Limits) -> Reading:
+        allowed = [r for r in readings if limits.clamp(r.deployment.local, r.deployment.remote) == r.deployment]
+        cost = {r: self._cost(r) for r in allowed}
+        least = min(cost.values())
+        return min((r for r in allowed if cost[r] <= least * (1 + TIE)), key=lambda r: (r.deployment.workers, cost[r]))
+
+    def _candidates(self, at: Deployment, limits: Limits, largest: int) -> Candidates:
+        most = max(LEAST_JUMP, JUMP * at.workers, largest)
+        remotes = ladder(limits.min_remote, limits.max_remote, at.remote)
+        pairs = [
+            (local, remote)
+            for local in ladder(limits.min_local, limits.max_local, at.local)
+            for remote in remotes
+            if 0 < local + remote <= most
+        ]
+        price = {remote: self._setting.per_hour(Deployment(0, remote)) for remote in remotes}
+        local, remote = np.array(pairs, dtype=float).T
+        return Candidates(local, remote, np.array([price[count] for _, count in pairs]))
+
+    # --- watching ------------------------------------------------------------------------------------------
+
+    def _watch(self, at: Deployment, why: str, limits: Limits) -> Steps[str]:
+        """Stay until the windows have left the reference; say how.
+
+        The first windows are the reference, and evidence: a deployment that was chosen by a lucky measurement is
+        chosen no more.
+        """
+        seen: list[Window] = []
+        for _ in range(WATCHED):
+            seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
+        self._evidence.renew(at, seen)
+        if self._second_thoughts and self._choose(at, limits, last=True).deployment != at:
+            self._second_thoughts -= 1
+            return f"{at} take {self._evidence.reading(at).batch_time:.4g} s a batch in the long run"
+        reference, away = list(seen), 0
+        while True:
+            seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
+            before, now = pooled(at, reference), pooled(at, seen[-WATCHED:])
+            moved = departure(before, now, self._setting.threshold)
+            away = away + 1 if moved else 0
+            if away > WATCHED:
+                self._start_over(at, seen[-WATCHED:])
+                return moved
+            if len(seen) > 2 * WATCHED:
+                oldest = seen.pop(0)
+                if not moved and len(reference) < KEPT:
+                    reference.append(oldest)
+
+    def _start_over(self, at: Deployment, recent: Sequence[Window]) -> None:
+        """Keep what was learned as a prior, and forget what was measured of a job that has changed."""
+        self._prior = explanations(self._evidence.readings(), self._prior)[0].learned()
+        self._evidence.forget()
+        self._evidence.renew(at, recent)
+        self._second_thoughts = SECOND_THOUGHTS
+
+
+def departure(before: Reading, now: Reading, threshold: float) -> str:
+    """Say how a deployment has left its reference, by more than T and three standard errors; empty if it has not."""
+    slower = now.batch_time / before.batch_time - 1
+    if abs(slower) > max(threshold, 3 * math.hypot(before.error, now.error)):
+        return f"the batch time went from {before.batch_time:.4g} to {now.batch_time:.4g} s ({slower:+.1%})"
+    waits = now.wait_share - before.wait_share
+    if abs(waits) > max(threshold, 3 * math.hypot(before.wait_error, now.wait_error)):
+        return f"the share of waiting went from {before.wait_share:.1%} to {now.wait_share:.1%}"
+    fewer, more = sorted((before.queue, now.queue))
+    # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
+    error = math.hypot(before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / WATCHED)))
+    if more > (1 + QUEUE_GROWTH) * fewer and more - fewer > max(1, 3 * error):
+        return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
+    return ""
+
+
+def hoped_time(model: Model, options: Candidates) -> Vector:
+    """Predict batch times in seconds, with credit for what is uncertain."""
+    step, step_sd, supply, supply_sd = model.predict(options.local, options.remote)
+    step = np.maximum(step - OPTIMISM * step_sd, LEAST_STEP)
+    return model.unit * np.maximum(step, 1 / np.maximum(supply + OPTIMISM * supply_sd, LEAST_SUPPLY))
+
+
+def phase_of(old: Deployment, new: Deployment) -> str:
+    """Name a move by its greater part."""
+    if abs(new.remote - old.remote) >= abs(new.local - old.local):
+        return "scale_remote" if new.remote > old.remote else "remove_remote"
+    return "add_local" if new.local > old.local else "remove_local"
+
+
+def ladder(least: int, most: int, near: int) -> list[int]:
+    """Return the counts worth considering: all small ones, all near the present one, else steps of 3 %."""
+    counts = {least, most, *range(least, min(most, 64) + 1), *range(max(least, near - 8), min(most, near + 8) + 1)}
+    rung = 64
+    while rung < most:
+        counts.add(max(rung, least))
+        rung += max(1, rung // 32)
+    return sorted(counts)
+
+
+def on_one_side(limits: Limits, workers: int) -> Deployment:
+    """Return so many workers on one side alone: the remote one, if there is one."""
+    if limits.max_remote:
+        return limits.clamp(limits.min_local, workers - limits.min_local)
+    return limits.clamp(workers, 0)

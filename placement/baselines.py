@@ -1,0 +1,65 @@
+"""Modes that place workers on one side only, or not by search: Cachew, collocated, FastFlow."""
+
+from __future__ import annotations
+
+from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
+from pecan_ray.autoscaler.search import Begin, Limits, Move, Search
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment
+
+
+def cachew_paper(setting: Setting) -> Begin:
+    """Remote workers only, by Cachew's autoscaler."""
+    return _remote_only(CACHEW.with_threshold(setting.threshold))
+
+
+def cachew_code(_setting: Setting) -> Begin:
+    """Remote workers only, by Cachew's autoscaler with the constants of its released code."""
+    return _remote_only(CACHEW_CODE)
+
+
+def collocated(setting: Setting) -> Begin:
+    """Local workers only, as many as shorten the batch time."""
+    rule = CACHEW.with_threshold(setting.threshold)
+
+    def begin(start: Deployment, limits: Limits) -> Search:
+        remote = limits.min_remote
+        scale = Scale(
+            lambda count: Deployment(count, remote),
+            max(1, limits.min_local),
+            limits.max_local,
+            ("scale_local", "remove_local"),
+        )
+        return cachew(scale, min(max(start.local, scale.least), scale.most), rule)
+
+    return begin
+
+
+def _remote_only(rule: ScalingRule) -> Begin:
+    def begin(start: Deployment, limits: Limits) -> Search:
+        local = limits.min_local
+        scale = Scale(lambda count: Deployment(local, count), max(1, limits.min_remote), limits.max_remote)
+        return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
+
+    return begin
+
+
+def fastflow(setting: Setting) -> Begin:
+    """A fixed number of remote workers, used if that is faster than the local ones alone (Pecan §4, §6.1).
+
+    This is FastFlow as the Pecan paper describes and provisions it: the least time for workers that the user has
+    fixed (two local, two remote), no scaling, no price.  FastFlow's own choice of a cut within the pipeline is not
+    part of a placement policy.
+    """
+
+    def begin(_start: Deployment, limits: Limits) -> Search:
+        alone = limits.clamp(setting.fixed.local, 0)
+        both = limits.clamp(setting.fixed.local, setting.fixed.remote)
+        first = yield Move(alone, "scale_local", f"measure {alone} first.")
+        second = yield Move(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
+        at = both if second.batch_time < first.batch_time else alone
+        why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
+        while True:
+            yield Move(at, "converged", why, settled=True)
+
+    return begin

@@ -1,0 +1,126 @@
+"""What has been measured of each deployment: windows pooled into readings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, pstdev
+
+from pecan_ray.plan.windows import Deployment, Window
+
+KEPT = 20
+"""Newest windows of a deployment that count."""
+MEDIAN_ERROR = 1.25
+"""Standard error of a median, in standard errors of a mean."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the windows of one deployment say together."""
+
+    deployment: Deployment
+    batch_time: float
+    """Seconds: the mean of one or two windows, the median of more."""
+    wait: float | None
+    """Of batch_time, the seconds in which the trainer waited; None: not measured."""
+    error: float
+    """Relative standard error of batch_time."""
+    wait_error: float
+    """Standard error of wait_share."""
+    windows: int
+    spread: float
+    """Relative difference between the slowest and the fastest window."""
+    queue: float
+    """Batches waiting at the client."""
+    queue_error: float
+    """Standard error of queue."""
+
+    @property
+    def own_time(self) -> float | None:
+        """Seconds of the trainer's own step."""
+        return None if self.wait is None else self.batch_time - self.wait
+
+    @property
+    def wait_share(self) -> float:
+        """Share of the time in which the trainer waited; 0 where it was not measured."""
+        return 0.0 if self.wait is None else self.wait / self.batch_time
+
+
+class Evidence:
+    """The windows of every deployment that was measured."""
+
+    def __init__(self) -> None:
+        self._windows: dict[Deployment, list[Window]] = {}
+
+    def add(self, deployment: Deployment, window: Window) -> None:
+        """Note a window."""
+        kept = self._windows.setdefault(deployment, [])
+        kept.append(window)
+        del kept[:-KEPT]
+
+    def renew(self, deployment: Deployment, windows: Sequence[Window]) -> None:
+        """Let newer windows stand for the deployment, in place of older ones."""
+        self._windows[deployment] = list(windows)[-KEPT:]
+
+    def forget(self) -> None:
+        """Drop everything: it was measured of another trainer, or of other workers."""
+        self._windows.clear()
+
+    def __contains__(self, deployment: object) -> bool:
+        return deployment in self._windows
+
+    def reading(self, deployment: Deployment) -> Reading:
+        """Pool the windows of one deployment."""
+        return pooled(deployment, self._windows[deployment], self.noise())
+
+    def readings(self) -> list[Reading]:
+        """Pool the windows of each deployment, in order of first measurement."""
+        noise = self.noise()
+        return [pooled(deployment, windows, noise) for deployment, windows in self._windows.items()]
+
+    def noise(self) -> float:
+        """Return the relative spread of single windows, from deployments that were measured repeatedly."""
+        repeated = [windows for windows in self._windows.values() if len(windows) > 1]
+        spreads = [spread_of([window.batch_time for window in windows]) for windows in repeated]
+        return median(spreads) if spreads else 0.0
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Return the standard error of their mean; 0 for less than two."""
+    return pstdev(values) / math.sqrt(len(values) - 1) if len(values) > 1 else 0.0
+
+
+def spread_of(times: Sequence[float]) -> float:
+    """Return the relative standard deviation of single windows; 0 for less than two."""
+    return standard_error(times) * math.sqrt(len(times)) / fmean(times)
+
+
+def pooled(deployment: Deployment, windows: Sequence[Window], noise: float = 0.0) -> Reading:
+    """Return what windows of one deployment say together.
+
+    The error is the greatest of what the windows say of themselves, what they show, and what repeated windows of
+    other deployments show (`noise`).
+    """
+    middle = fmean if len(windows) < 3 else median
+    times = [window.batch_time for window in windows]
+    batch_time = middle(times)
+    waits = [window.wait_time for window in windows if window.wait_time is not None]
+    wait = min(middle(waits), batch_time) if len(waits) == len(windows) else None
+    claimed = math.sqrt(sum((window.stderr / window.batch_time) ** 2 for window in windows)) / len(windows)
+    # Two windows say little about their spread: with fewer than four, the other deployments are asked as well.
+    shown = max(noise if len(windows) < 4 else 0.0, spread_of(times)) / math.sqrt(len(windows))
+    wide = 1.0 if len(windows) < 3 else MEDIAN_ERROR
+    queues = [window.queue_size for window in windows]
+    shares = [(window.wait_time or 0.0) / window.batch_time for window in windows]
+    return Reading(
+        deployment,
+        batch_time,
+        wait,
+        error=wide * max(claimed, shown),
+        wait_error=wide * max(claimed, standard_error(shares)),
+        windows=len(windows),
+        spread=(max(times) - min(times)) / batch_time,
+        queue=fmean(queues),
+        queue_error=standard_error(queues),
+    )

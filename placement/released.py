@@ -1,0 +1,81 @@
+"""Pecan's AutoPlacement as its released code does it: the search behind the traces of its authors.
+
+It differs from Algorithm 1 in that every comparison is with the configuration before, so that small losses add up; a
+local or remote worker is "worse" from 10 % on, not from T; no price enters; local workers are never removed (after one
+that was worse, each removed remote worker is followed by another local one); and nothing is watched afterwards.
+"""
+
+from __future__ import annotations
+
+from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, plausible
+from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment, Window
+
+WORSE = 0.10
+IMPLAUSIBLE = 1.3
+
+
+def pecan_code(setting: Setting) -> Begin:
+    """Return the released AutoPlacement as a search."""
+    return lambda start, limits: Released(setting, limits).run(start)
+
+
+class Released:
+    """The state machine ONLY_REMOTE -> INCREASING_LOCAL <-> DECREASING_REMOTE -> STABLE."""
+
+    def __init__(self, setting: Setting, limits: Limits) -> None:
+        self._limits = limits
+        self._rule = ScalingRule(threshold=setting.threshold, implausible=IMPLAUSIBLE)
+        self._at = Deployment(0, 1)
+        self._before: Window
+        self._why = ""
+
+    def run(self, start: Deployment) -> Search:
+        """Scale remote workers, then trade them for local ones until a round changes nothing."""
+        yield from self._only_remote(start)
+        while True:
+            started = self._at
+            unwanted = yield from self._increasing_local()
+            if self._at.local == started.local or self._at.remote <= self._limits.least_remote(self._at.local):
+                break
+            yield from self._decreasing_remote(unwanted)
+            if self._at.remote == started.remote or self._at.local >= self._limits.max_local:
+                break
+        while True:
+            yield Move(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
+
+    def _only_remote(self, start: Deployment) -> Steps[None]:
+        self._at = self._limits.clamp(0, max(1, start.remote))
+        local = self._at.local
+        first = yield Move(self._at, "scale_remote", f"measure {self._at} first.")
+        scale = Scale(lambda count: Deployment(local, count), 1, self._limits.max_remote)
+        level = yield from grow(scale, self._at.remote, first, self._rule)
+        self._at, self._before, self._why = scale.place(level.count), level.last, level.why
+
+    def _increasing_local(self) -> Steps[bool]:
+        """Add local workers until one is worse than the configuration before; it stays all the same."""
+        while self._at.local < self._limits.max_local:
+            self._at = Deployment(self._at.local + 1, self._at.remote)
+            move = Move(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
+            if (yield from self._worse(move)):
+                return True
+        return False
+
+    def _decreasing_remote(self, unwanted: bool) -> Steps[None]:
+        """Remove remote workers until one is missed; after an unwanted local worker, only one."""
+        while self._at.remote > self._limits.least_remote(self._at.local):
+            less = Deployment(self._at.local, self._at.remote - 1)
+            if (yield from self._worse(Move(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))):
+                self._why += f", so remote worker {self._at.remote} comes back"
+                return
+            self._at = less
+            if unwanted and self._at.local < self._limits.max_local:
+                return
+
+    def _worse(self, move: Move) -> Steps[bool]:
+        now = yield from plausible(move, self._before, self._rule)
+        rise = now.batch_time / self._before.batch_time - 1
+        self._why = f"{move.target} take {now.batch_time:.4g} s a batch, {rise:+.1%} of the step before"
+        self._before = now
+        return rise > WORSE

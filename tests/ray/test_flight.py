@@ -1,0 +1,185 @@
+"""Arrow Flight on a real cluster: remote workers deliver by it, whatever breaks, and fall back where it is closed."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.runtime.transports import FlightAddress
+from tests.ray.conftest import living_actors
+from tests.ray.waiting import until
+from tests.unit.flight_rig import Wire
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 1200
+SIDE = 96
+"""A batch of 8 rows has 290 KB, so that it travels alone and without a copy."""
+
+
+def squares(rows: int = ROWS, **config: Any) -> pecan.PecanPipeline:
+    """Elements of 36 KB that hold their own number everywhere."""
+    source = pecan.sources.Arrays(i=np.arange(rows))
+    pipe = pecan.PecanPipeline(source, name="squares", config=pecan.Config(**config))
+    return pipe.map(lambda i: np.full((SIDE, SIDE), i, np.int32), on="i", name="square").batch(8)
+
+
+def ids(batch: Any) -> list[int]:
+    """The elements of a batch; fails if any of them is damaged."""
+    assert (batch["i"] == batch["i"][:, :1, :1]).all()
+    return [int(i) for i in batch["i"][:, 0, 0]]
+
+
+def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
+    return Counter(dict.fromkeys(range(rows), times))
+
+
+def told(report: Any) -> str:
+    return "\n".join(event.text for event in report.events)
+
+
+def kill(name: str) -> None:
+    actor = ray.get_actor(name, namespace="pecan")
+    os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
+
+
+def living_remote(but: list[str]) -> list[str]:
+    return [name for name in living_actors() if ":remote-" in name and name not in but]
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_remote_workers_deliver_each_element_once_by_flight(streams: int) -> None:
+    seen: Counter[int] = Counter()
+    pipe = squares(flight_streams=streams)
+    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=0, remote=2), job="by-flight") as it:
+        for batch in it:
+            assert batch["i"].flags.writeable and batch["i"].flags.aligned
+            seen.update(ids(batch))
+        text = told(it.report())
+    assert seen == once(times=3)
+    for number in range(2):
+        assert f"remote-{number} -> rank 0 by flight: worker and trainer are on different nodes" in text
+    assert "object_store" not in text
+
+
+@pytest.mark.parametrize("transport", ["ring", "flight", "object_store"])
+def test_a_transport_that_is_asked_for_is_used(transport: Any) -> None:
+    pipe = squares(200, transport=transport)
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
+        assert Counter(i for batch in it for i in ids(batch)) == once(200)
+        assert f"by {transport}: Config(transport='{transport}') asks for it" in told(it.report())
+
+
+@pytest.mark.parametrize("streams", [1, 3])
+def test_a_killed_remote_worker_loses_and_repeats_nothing(streams: int) -> None:
+    seen: Counter[int] = Counter()
+    killed: list[str] = []
+    pipe = squares(flight_streams=streams)
+    with pipe.iter_batches(epochs=4, workers=pecan.Workers(local=0, remote=2)) as it:
+        for step, batch in enumerate(it):
+            seen.update(ids(batch))
+            if step in (15, 200, 380):
+                until(lambda: living_remote(but=killed), "no remote worker")
+                killed.append(living_remote(but=killed)[0])
+                kill(killed[-1])
+        report = it.report()
+    assert seen == once(times=4)
+    assert report.workers_lost >= 1
+
+
+def test_scaling_in_drains_streams() -> None:
+    seen: Counter[int] = Counter()
+    with squares(3000).iter_batches(workers=pecan.Workers(local=1, remote=2), job="drained") as it:
+        for step, batch in enumerate(it):
+            seen.update(ids(batch))
+            if step == 20:
+                it.scale(local=1, remote=0)
+            if step == 60:
+                until(lambda: not living_remote(but=[]), "remote workers still run")
+                it.scale(local=0, remote=1)
+        assert it.report().workers_lost == 0
+    assert seen == once(3000)
+
+
+def test_batches_that_the_trainer_keeps_stay_valid_and_are_its_own() -> None:
+    kept = list(squares(400).iter_batches(workers=pecan.Workers(local=0, remote=2)))
+    until(lambda: not living_actors(), "the workers are not gone")
+    gc.collect()
+    assert Counter(i for batch in kept for i in ids(batch)) == once(400)
+    for batch in kept:
+        batch["i"] += 1
+    assert Counter(i - 1 for batch in kept for i in ids(batch)) == once(400)
+
+
+def test_a_strict_order_is_kept_whatever_the_number_of_streams() -> None:
+    pipe = squares(400, flight_streams=4)
+    with pipe.iter_batches(order="strict", workers=pecan.Workers(local=0, remote=1)) as it:
+        order = [(spans, i) for batch in it for spans in [split_of(it.provenance)] for i in ids(batch)]
+    for split in {spans for spans, _ in order}:
+        mine = [i for spans, i in order if spans == split]
+        assert mine == sorted(mine)
+    assert Counter(i for _, i in order) == once(400)
+
+
+def split_of(provenance: Any) -> Any:
+    return tuple(sorted(provenance.spans))
+
+
+def test_a_closed_port_is_told_and_the_object_store_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FlightAddress, "location", property(lambda self: "grpc+tcp://127.0.0.1:9"))
+    with squares(400).iter_batches(workers=pecan.Workers(local=1, remote=1), epochs=2) as it:
+        assert Counter(i for batch in it for i in ids(batch)) == once(400, times=2)
+        text = told(it.report())
+    assert "by object_store from now on" in text and "cannot be read: Flight" in text
+
+
+def test_a_stream_that_breaks_is_opened_again_and_when_it_cannot_be_the_object_store_steps_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wires: dict[int, Wire] = {}
+    real: Any = FlightAddress.location
+
+    def cut(address: FlightAddress) -> str:
+        if address.port not in wires:
+            wires[address.port] = Wire(address, [1_000_000, 3_000_000, 2_000_000] + [0] * 20)
+        return str(real.fget(wires[address.port].address))
+
+    monkeypatch.setattr(FlightAddress, "location", property(cut))
+    with squares().iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=1)) as it:
+        assert Counter(i for batch in it for i in ids(batch)) == once(times=2)
+        report = it.report()
+    assert "by object_store from now on" in told(report) and report.workers_lost == 0
+    assert sum(wire.cuts for wire in wires.values()) >= 3
+    for wire in wires.values():
+        wire.close()
+
+
+def own_mib(pid: int) -> float:
+    return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
+
+
+def test_memory_stays_flat_on_both_sides() -> None:
+    per_epoch = ROWS * SIDE * SIDE * 4 / (1 << 20)
+    measured: list[tuple[float, float]] = []
+    with squares(flight_streams=2).iter_batches(epochs=12, workers=pecan.Workers(local=0, remote=1)) as it:
+        worker = 0
+        for batch in it:
+            assert it.provenance is not None and ids(batch)
+            if not worker:
+                actor = ray.get_actor(it.provenance.worker, namespace="pecan")
+                worker = ray.get(actor.placed.remote())[1]
+            if it.provenance.epoch == len(measured) + 1:
+                measured.append((own_mib(os.getpid()), own_mib(worker)))
+    assert len(measured) == 11
+    for name, before, after in zip(("trainer", "worker"), measured[3], measured[-1], strict=True):
+        grown = after - before
+        assert grown < 1.5 * per_epoch, f"the {name} grew by {grown:.0f} MiB in 7 epochs of {per_epoch:.0f} MiB"

@@ -1,0 +1,83 @@
+"""Pipelines whose transforms wait instead of compute: a few CPUs stand for many."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import pecan_ray as pecan
+from pecan_ray.batches import Batches
+from pecan_ray.placement import Deployment, Prices
+from pecan_ray.plan.prices import GCP_TPU_V2
+from pecan_ray.runtime.placing import Step
+
+BATCH = 4
+SETTLED = 6
+"""So many windows without a change end a search, for a test."""
+SMALL = {"prefetch_bytes": 1 << 20}
+"""Few batches in flight, as large ones would be, so that what the workers supply soon shows at the trainer."""
+
+
+@dataclass(frozen=True)
+class Waits:
+    """A function that takes `seconds` for an element and returns 64 KiB."""
+
+    seconds: float
+
+    def __call__(self, i: Any) -> Any:
+        time.sleep(self.seconds)
+        return np.full(16_384, i, np.float32)
+
+
+def waiting(per_element: float, rows: int = 100_000, **config: Any) -> pecan.PecanPipeline:
+    """Return a pipeline of which every worker does one element at a time."""
+    settings = pecan.Config(**{"reorder": "off", "ring_bytes": 1 << 20, "threads_per_worker": 1, **config})
+    source = pecan.sources.Arrays(i=np.arange(rows))
+    return pecan.PecanPipeline(source, name="waiting", config=settings).map(Waits(per_element), on="i").batch(BATCH)
+
+
+def cheapest(
+    per_element: float, step: float, max_local: int, max_remote: int, prices: Prices = GCP_TPU_V2
+) -> Deployment:
+    """Search all deployments for the one whose batches cost least: max(step, wait / workers) * price."""
+
+    def cost(deployment: Deployment) -> tuple[float, int]:
+        batch_time = max(step, per_element * BATCH / deployment.workers)
+        return batch_time * prices.per_hour(1, deployment.remote), deployment.workers
+
+    everything = (Deployment(local, remote) for local in range(max_local + 1) for remote in range(max_remote + 1))
+    return min((deployment for deployment in everything if deployment.workers), key=cost)
+
+
+def elements(batch: Any) -> list[int]:
+    """Return the numbers of a batch's elements."""
+    return [int(row[0]) for row in batch["i"]]
+
+
+def settled(timeline: Sequence[Step]) -> bool:
+    """Tell whether the newest windows have changed nothing."""
+    used = [step for step in timeline if step.decision.phase != "discarded"][-SETTLED:]
+    unchanged = len({step.decision.target for step in used}) == 1
+    return len(used) == SETTLED and unchanged and all(step.decision.phase == "converged" for step in used)
+
+
+def train(
+    batches: Batches,
+    step: float,
+    until: Callable[[tuple[Step, ...]], bool] = lambda timeline: False,
+    *,
+    look_every: int = 20,
+) -> Counter[int]:
+    """Consume batches, with so many seconds for each, until a timeline is seen or the data ends; count elements."""
+    seen: Counter[int] = Counter()
+    for number, batch in enumerate(batches):
+        seen.update(elements(batch))
+        time.sleep(step)
+        if number % look_every == look_every - 1 and until(batches.report().timeline):
+            break
+    return seen

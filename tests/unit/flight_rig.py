@@ -1,0 +1,127 @@
+"""A worker's Flight server without a worker, a client without a job, and a wire between them that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.slots import into_slot
+from pecan_ray.runtime.flight_client import FlightReader
+from pecan_ray.runtime.flight_server import FlightEndpoint
+from pecan_ray.runtime.ring import RingSlots
+from pecan_ray.runtime.transports import FlightAddress, Message
+from pecan_ray.runtime.worker import Outbox
+
+
+def produce(slots: RingSlots, number: int, columns: dict[str, Any]) -> Produced:
+    """A batch in a slot, as engines make them; its position says which one it is."""
+    held, slot = into_slot(columns, slots)
+    return Produced(held, {(0, 0, 0): [(number << 32, (number + 1) << 32)]}, 1, 0, slot=slot)
+
+
+class Worker:
+    """Produces in a thread of its own and serves what it has produced."""
+
+    def __init__(self, batches: Iterator[dict[str, Any]], limit: int = 64 << 20, **options: Any) -> None:
+        self.outbox, self.slots = Outbox(), RingSlots(limit)
+        self.endpoint = FlightEndpoint("127.0.0.1", self.outbox, **options)
+        self.produced = 0
+        self._batches = batches
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        for number, columns in enumerate(self._batches):
+            self.outbox.put(produce(self.slots, number, columns), None)
+            self.produced = number + 1
+        self.outbox.close()
+
+    def join(self) -> None:
+        self._thread.join(30)
+        assert not self._thread.is_alive(), "the worker still produces"
+
+
+@contextlib.contextmanager
+def working(batches: Iterator[dict[str, Any]], **options: Any) -> Iterator[Worker]:
+    """A worker, whose server ends with the block."""
+    worker = Worker(batches, **options)
+    yield worker
+    worker.endpoint.close()
+
+
+class Client:
+    """Reads one worker and keeps what comes."""
+
+    def __init__(self, address: FlightAddress, most: float = float("inf")) -> None:
+        self.messages: list[Message] = []
+        self.notes: list[str] = []
+        self.open = threading.Event()
+        self.open.set()
+        self._most = most
+        self._lock = threading.Lock()
+        self.reader = FlightReader(address, 0, room=self._room, deliver=self._deliver, tell=self.notes.append)
+
+    def _room(self) -> bool:
+        self.open.wait()
+        return len(self.messages) < self._most
+
+    def _deliver(self, message: Message) -> bool:
+        with self._lock:
+            self.messages.append(message)
+        return True
+
+    def numbers(self) -> list[int]:
+        """Which batches came, in order."""
+        return [start >> 32 for message in self.messages for start, _ in message.spans[0, 0, 0]]
+
+
+class Wire:
+    """Forwards a port of its own to a server's, and is cut after every so many bytes to the client."""
+
+    def __init__(self, address: FlightAddress, cut_after: list[int]) -> None:
+        self._target = (address.host, address.port)
+        self._cuts = cut_after
+        self.cuts = 0
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.address = replace(address, host="127.0.0.1", port=self._socket.getsockname()[1])
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._socket.accept()
+            except OSError:
+                return
+            allowed = self._cuts.pop(0) if self._cuts else None
+            server = socket.create_connection(self._target)
+            threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client, allowed), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket, allowed: int | None) -> None:
+        passed = 0
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                passed += len(data)
+                if allowed is not None and passed > allowed:
+                    self.cuts += 1
+                    break
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str, Any]]:
+    """Batches that hold their own number everywhere."""
+    for number in range(count):
+        yield {"x": np.full(shape, number, np.int32), "y": np.full(3, number, np.float64)}

@@ -1,0 +1,182 @@
+"""A tiny plant to drive scaling policies with: batch time as a function of local and remote workers.
+
+    batch_time(l, r) = max( t_model * (1 + interference * l),  t_work / (l * speed_l + r * speed_r) )
+
+The first is the trainer's own step, the second the pace of the workers.  Noise is seeded, time does not pass.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from pecan_ray.plan.prices import Prices
+from pecan_ray.plan.windows import Decision, Deployment, Window
+
+QUEUE = 8
+"""Batches that the client's queue holds."""
+PAUSE = 150
+"""Batches after a change that belong to no window (Pecan and Cachew: RESCALE_BUFFER_INTERVAL)."""
+
+
+class Policy(Protocol):
+    """What can be driven."""
+
+    @property
+    def converged(self) -> bool: ...
+
+    def decide(self, window: Window, deployment: Deployment) -> Decision: ...
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A job on its cluster."""
+
+    t_model: float = 0.1
+    t_work: float = 1.0
+    speed_l: float = 1.0
+    speed_r: float = 1.0
+    interference: float = 0.0
+    prices: Prices = field(default_factory=lambda: Prices(4.96, 0.42))
+    max_local: int = 16
+    max_remote: int = 64
+    slowdown: Callable[[int, int], float] | None = None
+    """Takes the place of 1 + interference * local."""
+    local_supply: Callable[[int, int], float] | None = None
+    """Takes the place of local * speed_l."""
+
+    def step(self, at: Deployment) -> float:
+        """Seconds of the trainer's own step."""
+        if self.slowdown:
+            return self.t_model * self.slowdown(at.local, at.remote)
+        return self.t_model * (1 + self.interference * at.local)
+
+    def supply(self, at: Deployment) -> float:
+        """Batches per second of the workers."""
+        local = self.local_supply(at.local, at.remote) if self.local_supply else at.local * self.speed_l
+        return (local + at.remote * self.speed_r) / self.t_work
+
+    def batch_time(self, at: Deployment) -> float:
+        """Seconds per batch."""
+        return max(self.step(at), 1 / self.supply(at))
+
+    def cost(self, at: Deployment) -> float:
+        """Dollars an hour, times seconds a batch."""
+        return self.batch_time(at) * self.prices.per_hour(1, at.remote)
+
+    def cheapest(self) -> Deployment:
+        """Search all deployments."""
+        every = (Deployment(n, m) for n in range(self.max_local + 1) for m in range(self.max_remote + 1) if n + m)
+        return min(every, key=lambda at: (self.cost(at), at.workers))
+
+    def excess(self, at: Deployment) -> float:
+        """Share by which a deployment costs more than the cheapest one."""
+        return self.cost(at) / self.cost(self.cheapest()) - 1
+
+
+@dataclass
+class Meter:
+    """Measures windows of a plant; `noise` is the relative spread of a window, `stalls` how many a trainer's pause
+    spoils."""
+
+    plant: Plant
+    seed: int = 0
+    noise: float = 0.0
+    stalls: float = 0.0
+    batches: int = 100
+    waits: bool = True
+    """Whether the client measures how long it waits."""
+
+    def __post_init__(self) -> None:
+        self._random = random.Random(self.seed)
+
+    def window(self, at: Deployment) -> Window:
+        """Measure one window."""
+        own = self.plant.step(at) * self._factor()
+        if self._random.random() < self.stalls:
+            own *= self._random.uniform(1.1, 1.5)
+        starved = self.plant.batch_time(at) > self.plant.step(at)
+        batch_time = max(own, self.plant.batch_time(at) * self._factor()) if starved else own
+        spare = max(0.02, 1 - 1 / self.plant.supply(at) / own)
+        return Window(
+            batch_time=batch_time,
+            queue_size=QUEUE * spare * self._factor(),
+            batches=self.batches,
+            wait_time=batch_time - own if self.waits else None,
+            stderr=self.noise * batch_time,
+        )
+
+    def _factor(self) -> float:
+        return math.exp(self._random.gauss(0, self.noise)) if self.noise else 1.0
+
+
+@dataclass
+class Drive:
+    """What happened when a policy was driven."""
+
+    final: Deployment
+    converged: bool
+    windows: int
+    """Windows until it converged, the last one included."""
+    dollars: float
+    """What was spent until then."""
+    moves: list[Deployment]
+    """Every deployment that ran, without repetitions in a row."""
+    decisions: list[Decision]
+
+
+def drive(policy: Policy, meter: Meter, start: Deployment, longest: int = 600, after: int = 0) -> Drive:
+    """Run a policy until it has converged, and `after` windows more."""
+    at, moves, decisions, dollars, windows, left = start, [start], [], 0.0, 0, after
+    fresh = True
+    for _ in range(longest):
+        window = meter.window(at)
+        if not policy.converged and left == after:
+            windows += 1
+            seconds = window.batch_time * (window.batches + (PAUSE if fresh else 0))
+            dollars += seconds * meter.plant.prices.per_hour(1, at.remote) / 3600
+        decisions.append(policy.decide(window, at))
+        fresh = decisions[-1].target != at
+        at = decisions[-1].target
+        if fresh:
+            moves.append(at)
+        if policy.converged or left < after:
+            if left == 0:
+                break
+            left -= 1
+    return Drive(at, policy.converged, windows, dollars, moves, decisions)
+
+
+def random_plant(seed: int) -> Plant:
+    """Draw a job: from trivial to one that needs forty workers, cheap and dear hosts, fast and slow local workers."""
+    draw = random.Random(seed)
+    t_model = 10 ** draw.uniform(-2, 0)
+    return Plant(
+        t_model=t_model,
+        t_work=t_model * 10 ** draw.uniform(-0.3, 1.6),
+        speed_l=draw.uniform(0.4, 1.6),
+        speed_r=draw.uniform(0.6, 1.4),
+        interference=draw.choice([0.0, 10 ** draw.uniform(-3, -1)]),
+        prices=Prices(draw.uniform(1, 12), draw.uniform(0.1, 1.0)),
+        max_local=draw.choice([4, 8, 16]),
+    )
+
+
+def crowded_plant(seed: int) -> Plant:
+    """Draw a job that is not of the model's form: the host's CPUs run out, and receiving slows local workers down."""
+    draw = random.Random(seed + 10_000)
+    plant = random_plant(seed)
+    cores = draw.uniform(2, 14)
+    crowd = draw.choice([0.0, draw.uniform(0.01, 0.1)])
+    receiving = draw.choice([0.0, draw.uniform(0.0, 0.06)])
+
+    def slowdown(local: int, remote: int) -> float:
+        return 1 + plant.interference * local + crowd * max(0.0, local - cores) + 0.001 * remote
+
+    def local_supply(local: int, remote: int) -> float:
+        return min(local, cores) * plant.speed_l * max(0.1, 1 - receiving * remote)
+
+    return replace(plant, slowdown=slowdown, local_supply=local_supply)

@@ -1,0 +1,115 @@
+"""Whether compression pays: decided from measured speeds alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.runtime.compression import (
+    LEAST_GAIN,
+    LOTS_MEASURED,
+    Codec,
+    LinkMeter,
+    choose_compression,
+    measure_codecs,
+    pack,
+    unpack,
+)
+
+SPEED: dict[Codec, float] = {"lz4": 600e6, "zstd": 200e6}
+RATIO: dict[Codec, float] = {"lz4": 2.0, "zstd": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "codec"),
+    [(3e9, "none"), (1.25e9, "none"), (125e6, "lz4"), (12.5e6, "zstd"), (1e6, "zstd")],
+)
+def test_the_slower_the_link_the_stronger_the_codec(bandwidth: float, codec: str) -> None:
+    chosen, reason = choose_compression(bandwidth, SPEED, RATIO)
+    assert chosen == codec
+    assert f"{bandwidth / 1e6:.0f} MB/s" in reason
+
+
+def test_data_that_does_not_shrink_is_sent_as_it_is() -> None:
+    chosen, reason = choose_compression(1e6, SPEED, {"lz4": 1.0, "zstd": 1.01})
+    assert chosen == "none"
+    assert "does not gain" in reason
+
+
+def test_a_link_that_is_faster_than_the_worker_needs_no_codec() -> None:
+    chosen, reason = choose_compression(10e6, SPEED, RATIO, made_bytes_s=9e6)
+    assert chosen == "none"
+    assert reason == "the link carries 10 MB/s, the worker makes 9 MB/s"
+
+
+def test_without_codecs_nothing_is_compressed() -> None:
+    assert choose_compression(1e6, {}, {})[0] == "none"
+
+
+speeds = st.floats(1e5, 1e11)
+
+
+@given(speeds, speeds, speeds, st.floats(0.9, 50), st.floats(0.9, 50))
+def test_the_choice_is_never_slower_than_no_codec(link: float, lz4: float, zstd: float, r1: float, r2: float) -> None:
+    speed: dict[Codec, float] = {"lz4": lz4, "zstd": zstd}
+    ratio: dict[Codec, float] = {"lz4": r1, "zstd": r2}
+    codec, _ = choose_compression(link, speed, ratio)
+    seconds: dict[Codec, float] = {name: 1 / speed[name] + 1 / (link * ratio[name]) for name in speed}
+    if codec == "none":
+        assert all(1 / link <= LEAST_GAIN * each * (1 + 1e-9) for each in seconds.values())
+    else:
+        assert LEAST_GAIN * seconds[codec] <= (1 / link) * (1 + 1e-9)
+        assert seconds[codec] == min(seconds.values())
+
+
+def test_bandwidth_is_that_of_the_best_lot_and_waiting_behind_another_does_not_count() -> None:
+    meter = LinkMeter()
+    meter.begun(0, 10_000_000, now_s=0.0)
+    meter.begun(1, 10_000_000, now_s=0.1)
+    meter.confirmed(0, now_s=0.2)  # 0.2 s
+    meter.confirmed(1, now_s=0.3)  # 0.1 s behind the first
+    assert meter.bandwidth_bytes_s == pytest.approx(100e6)
+    assert not meter.ready
+
+
+def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
+    meter = LinkMeter()
+    for number in range(20):
+        meter.begun(number, 1000, now_s=number)
+        meter.confirmed(number, now_s=number + 0.5)
+    meter.confirmed(99, now_s=30.0)
+    assert meter.lots == 0 and meter.bandwidth_bytes_s == 0.0
+
+
+def measured(waited_s: float) -> float:
+    meter = LinkMeter()
+    for number in range(LOTS_MEASURED):
+        meter.begun(number, 1_000_000, now_s=float(number))
+        meter.confirmed(number, now_s=number + 1.0)
+    assert meter.ready
+    return meter.made_bytes_s(waited_s)
+
+
+def test_a_stream_that_waited_for_batches_has_sent_all_that_was_made() -> None:
+    assert measured(waited_s=4.0) == pytest.approx(1e6)
+    assert measured(waited_s=0.1) == math.inf
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+@pytest.mark.parametrize("data", [b"", b"a", np.arange(100_000).tobytes()])
+def test_packing_and_unpacking_returns_the_same(codec: Any, data: bytes) -> None:
+    assert unpack(pack(pa.py_buffer(data), codec), len(data), codec).to_pybytes() == data
+
+
+def test_codecs_are_measured_on_the_data_at_hand() -> None:
+    flat, noise = np.zeros(3_000_000, np.uint8), np.random.default_rng(0).bytes(3_000_000)
+    fast, shrunk = measure_codecs(pa.py_buffer(flat))
+    _, kept = measure_codecs(pa.py_buffer(noise))
+    assert set(fast) == {"lz4", "zstd"} and min(fast.values()) > 0
+    assert min(shrunk.values()) > 50 and max(kept.values()) < 1.01

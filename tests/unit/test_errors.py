@@ -1,0 +1,95 @@
+"""Exceptions: the tree is as drawn, and each crosses process borders whole."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from pecan_ray import errors
+from pecan_ray.errors import PecanError
+
+KINDS = [
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, PecanError) and kind.__module__ == errors.__name__
+]
+FIELDS = {"op": "resize", "file": "a.jpg", "element": 7, "column": None, "shape": (1, 2)}
+
+
+def drawn_tree() -> dict[str, str | None]:
+    """Read the parent of each class from the drawing in the module's docstring."""
+    parents: dict[str, str | None] = {}
+    line_of_descent: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        stem = line[4:]
+        word = stem.lstrip("│├└─ ").split(" ")[0]
+        if not line.startswith("    ") or not word.endswith("Error"):
+            continue
+        depth = (len(stem) - len(stem.lstrip("│├└─ "))) // 4
+        line_of_descent[depth:] = [word]
+        parents[word] = line_of_descent[depth - 1] if depth else None
+    return parents
+
+
+def test_the_tree_is_as_drawn() -> None:
+    real = {
+        kind.__name__: next((base.__name__ for base in kind.__bases__ if issubclass(base, PecanError)), None)
+        for kind in KINDS
+    }
+    assert drawn_tree() == real and len(real) >= 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("through", [pickle, cloudpickle])
+def test_pickling_keeps_message_and_fields(kind: type[PecanError], through: Any) -> None:
+    error = through.loads(through.dumps(kind("resize failed: 10 %", **FIELDS)))
+    assert type(error) is kind and str(error) == error.message == "resize failed: 10 %"
+    assert error.fields == FIELDS and (error.op, error.element, error.shape) == ("resize", 7, (1, 2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_copying_keeps_message_and_fields(kind: type[PecanError]) -> None:
+    for error in (copy.copy(kind("text", **FIELDS)), copy.deepcopy(kind("text", **FIELDS))):
+        assert type(error) is kind and error.message == "text" and error.fields == FIELDS
+
+
+def raised(pickled: bytes) -> None:
+    """Raise an error that was pickled elsewhere."""
+    raise cloudpickle.loads(pickled)
+
+
+def test_every_error_crosses_a_process_border_and_comes_back() -> None:
+    sent = [kind(f"text of {kind.__name__}", **FIELDS) for kind in KINDS]
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        for error in sent:
+            back = pool.submit(raised, cloudpickle.dumps(error)).exception()
+            assert isinstance(back, PecanError) and type(back) is type(error)
+            assert (back.message, back.fields) == (error.message, error.fields)
+
+
+def test_an_error_that_nobody_catches_shows_its_message() -> None:
+    program = "from pecan_ray.errors import OpError; raise OpError('resize failed on element 3', op='resize')"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert run.stderr.splitlines()[-1] == "pecan_ray.errors.OpError: resize failed on element 3"
+
+
+def test_fields_are_attributes_and_others_are_not() -> None:
+    error = PecanError("text", op="resize")
+    assert error.op == "resize"
+    with pytest.raises(AttributeError, match="PecanError has no attribute 'file'"):
+        _ = error.file
+
+
+def test_errors_are_also_what_python_calls_them() -> None:
+    assert issubclass(errors.PlanError, ValueError)
+    assert issubclass(errors.SourceNotFoundError, FileNotFoundError)
+    assert issubclass(errors.SourcePermissionError, PermissionError)
+    assert issubclass(errors.MissingExtraError, ImportError)

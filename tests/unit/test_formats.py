@@ -1,0 +1,181 @@
+"""Batches as NumPy, torch, TensorFlow and JAX: values, dtypes, and memory that is shared rather than copied."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.integrations.formats import converter
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Items
+
+
+def objects(*values: Any) -> Any:
+    column = np.empty(len(values), object)
+    for row, value in enumerate(values):
+        column[row] = value
+    return column
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+NUMBERS = ["u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "?"]
+
+
+# --- numpy ---------------------------------------------------------------------------------------------------
+
+
+def test_numpy_batches_are_handed_on_as_they_are() -> None:
+    batch = {"x": np.arange(3), "s": objects("a", b"b")}
+    converted = converter("numpy")(batch)
+    assert converted == batch and converted is not batch and converted["x"] is batch["x"]
+
+
+def test_an_unknown_format_is_refused() -> None:
+    unknown: Any = "cupy"
+    with pytest.raises(PlanError, match="format must be 'numpy', 'torch', 'tf' or 'jax', but got 'cupy'"):
+        converter(unknown)
+
+
+# --- torch ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def torch() -> Any:
+    return pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("dtype", NUMBERS)
+def test_torch_shares_the_memory_of_a_batch(torch: Any, dtype: str) -> None:
+    array = np.arange(12).reshape(3, 4).astype(dtype)
+    tensor = converter("torch")({"x": array})["x"]
+    assert isinstance(tensor, torch.Tensor) and tensor.data_ptr() == address(array)
+    assert tensor.numpy().dtype == array.dtype and np.array_equal(tensor.numpy(), array)
+
+
+def test_torch_copies_what_it_must_not_write_into(torch: Any) -> None:
+    array = np.arange(4)
+    array.flags.writeable = False
+    tensor = converter("torch")({"x": array})["x"]
+    tensor += 1
+    assert array.tolist() == [0, 1, 2, 3] and tensor.tolist() == [1, 2, 3, 4]
+
+
+def test_torch_takes_arrays_in_any_memory_order(torch: Any) -> None:
+    convert = converter("torch")
+    assert convert({"x": np.arange(4)[::-1]})["x"].tolist() == [3, 2, 1, 0]
+    assert convert({"x": np.arange(4, dtype=">i4")})["x"].tolist() == [0, 1, 2, 3]
+    assert convert({"x": np.arange(4).reshape(2, 2).T})["x"].tolist() == [[0, 2], [1, 3]]
+    assert convert({"x": np.float32(1.5)})["x"].item() == 1.5
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_torch_has_its_own_small_floats(torch: Any, name: str) -> None:
+    array = np.array([[1, 2], [0, -4]]).astype(getattr(ml_dtypes, name))
+    tensor = converter("torch")({"x": array})["x"]
+    assert tensor.dtype == getattr(torch, name) and tensor.data_ptr() == address(array)
+    assert tensor.float().tolist() == [[1, 2], [0, -4]]
+
+
+def test_torch_leaves_alone_what_it_has_no_tensors_for(torch: Any) -> None:
+    batch = {
+        "text": objects("a", "b"),
+        "raw": objects(b"a", b"b"),
+        "ragged": objects(np.zeros(1), np.zeros(2)),
+        "when": np.array(["2024-01-01"], "M8[D]"),
+        "tiny": np.zeros(2, ml_dtypes.int4),
+        "long": np.zeros(2, np.longdouble),
+        "name": "text",
+        "count": 3,
+    }
+    converted = converter("torch")(batch)
+    assert all(converted[name] is batch[name] for name in batch)
+
+
+# --- TensorFlow ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tf() -> Any:
+    return pytest.importorskip("tensorflow")
+
+
+@pytest.mark.parametrize("dtype", [*NUMBERS, ml_dtypes.bfloat16])
+def test_tensorflow_keeps_values_and_dtypes(tf: Any, dtype: Any) -> None:
+    array = np.arange(12).reshape(3, 4).astype(dtype)
+    tensor = converter("tf")({"x": array})["x"]
+    assert tf.is_tensor(tensor) and tensor.dtype == tf.as_dtype(array.dtype)
+    assert np.array_equal(tensor.numpy(), array)
+
+
+def test_tensorflow_takes_bytes_and_text(tf: Any) -> None:
+    batch = {"text": objects("a", "ü"), "raw": objects(b"\xff", b""), "fixed": np.array(["ab", "c"]), "one": "x"}
+    converted = converter("tf")(batch)
+    assert all(tf.is_tensor(tensor) and tensor.dtype == tf.string for tensor in converted.values())
+    assert converted["text"].numpy().tolist() == [b"a", "ü".encode()]
+    assert converted["raw"].numpy().tolist() == [b"\xff", b""]
+    assert converted["fixed"].numpy().tolist() == [b"ab", b"c"]
+
+
+def test_tensorflow_leaves_other_objects_alone(tf: Any) -> None:
+    batch = {
+        "ragged": objects(np.zeros(1), np.zeros(2)),
+        "lists": objects([1], [2, 3]),
+        "missing": objects("a", None),
+        "when": np.array(["2024-01-01"], "M8[D]"),
+        "nothing": None,
+    }
+    converted = converter("tf")(batch)
+    assert all(converted[name] is batch[name] for name in batch)
+
+
+def test_tensorflow_takes_read_only_arrays_and_single_numbers(tf: Any) -> None:
+    array = np.arange(4)
+    array.flags.writeable = False
+    converted = converter("tf")({"x": array, "i": 3, "f": np.float32(0.5)})
+    assert converted["x"].numpy().tolist() == [0, 1, 2, 3]
+    assert (int(converted["i"]), float(converted["f"])) == (3, 0.5)
+
+
+# --- JAX -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is not None, reason="JAX is installed")
+def test_a_format_whose_framework_is_missing_says_what_to_install() -> None:
+    with pytest.raises(MissingExtraError, match='format="jax" needs jax, which is not installed: pip install jax') as e:
+        converter("jax")
+    assert e.value.extra == "jax" and isinstance(e.value, ImportError)
+
+
+@pytest.mark.parametrize(("format", "package"), [("torch", "torch"), ("tf", "tensorflow"), ("jax", "jax")])
+def test_every_missing_framework_is_named(monkeypatch: pytest.MonkeyPatch, format: Any, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtraError, match=f"pip install {package}$"):
+        converter(format)
+
+
+def test_jax_arrays_keep_values_and_small_floats() -> None:
+    pytest.importorskip("jax")
+    batch = {"x": np.arange(3, dtype=np.int32), "b": np.ones(2, ml_dtypes.bfloat16), "s": objects("a")}
+    converted = converter("jax")(batch)
+    assert np.asarray(converted["x"]).tolist() == [0, 1, 2]
+    assert converted["b"].dtype == ml_dtypes.bfloat16 and converted["s"] is batch["s"]
+
+
+# --- through a pipeline --------------------------------------------------------------------------------------
+
+
+def test_a_pipeline_yields_tensors(torch: Any) -> None:
+    rows = [{"x": np.full(2, n, np.float32), "label": n, "name": f"n{n}"} for n in range(4)]
+    pipe = PecanPipeline(Items(rows)).map(lambda x: x.astype(ml_dtypes.bfloat16), on="x", name="cast").batch(2)
+    first, second = pipe.iter_batches(debug=True, format="torch")
+    assert first["x"].dtype == torch.bfloat16 and second["x"].tolist() == [[2, 2], [3, 3]]
+    assert first["label"].tolist() == [0, 1] and first["name"].tolist() == ["n0", "n1"]

@@ -1,0 +1,99 @@
+"""Sending a plan to workers: what cannot be pickled is named before anything starts."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.errors import PlanError, UnpicklablePlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.runtime.session import pickle_plan
+from pecan_ray.sources import Arrays, Items
+from tests.unit.engine_leases import column, run_engine
+
+
+def numbers() -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(4)))
+
+
+def test_a_plan_with_closures_and_lambdas_arrives_as_it_was() -> None:
+    by = 3
+
+    def scaled(i: Any) -> Any:
+        return i * by
+
+    pipe = numbers().map(scaled, on="i").filter(lambda i: i != 3, on="i").batch(4)
+    arrived = pickle.loads(pickle_plan(pipe.plan))
+    assert column(run_engine(arrived, order="strict"), "i") == [0, 6, 9]
+
+
+def holding(value: Any) -> Callable[[Any], Any]:
+    def function(i: Any) -> Any:
+        return i if value else None
+
+    return function
+
+
+def by_default(value: Any) -> Callable[[Any], Any]:
+    def function(i: Any, held: Any = value) -> Any:
+        return i if held else None
+
+    return function
+
+
+class Counting:
+    """A function with an attribute that cannot be sent."""
+
+    def __init__(self, value: Any) -> None:
+        self.by = 2
+        self.guard = value
+
+    def __call__(self, i: Any) -> Any:
+        return i * self.by
+
+    def method(self, i: Any) -> Any:
+        """Return the number itself."""
+        return i
+
+
+@pytest.fixture(params=["lock", "open file", "generator"])
+def unsendable(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A value that belongs to this process alone."""
+    with open(__file__, "rb") as file:
+        yield {"lock": threading.Lock(), "open file": file, "generator": (i for i in range(3))}[request.param]
+
+
+@pytest.mark.parametrize(
+    ("made", "variable"),
+    [
+        (holding, "value"),
+        (by_default, "default 0"),
+        (Counting, "guard"),
+        (lambda value: Counting(value).method, "guard"),
+    ],
+)
+def test_the_variable_that_cannot_be_sent_is_named(unsendable: Any, made: Callable[[Any], Any], variable: str) -> None:
+    pipe = numbers().map(lambda i: i, on="i", name="fine").map(made(unsendable), on="i", name="guilty")
+    with pytest.raises(UnpicklablePlanError, match=f"guilty: .* since its variable '{variable}' cannot be") as caught:
+        pickle_plan(pipe.batch(2).plan)
+    assert (caught.value.op, caught.value.variable) == ("guilty", variable)
+    assert "Create it inside the function, or in a module that workers import." in str(caught.value)
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_a_source_that_cannot_be_sent_is_named() -> None:
+    pipe = PecanPipeline(Items([threading.Lock()])).batch(2)
+    with pytest.raises(UnpicklablePlanError, match="the source Items cannot be sent to workers: TypeError: cannot"):
+        pickle_plan(pipe.plan)
+
+
+def test_what_else_cannot_be_sent_is_an_error_of_the_plan() -> None:
+    guard = threading.Lock()
+    pipe = numbers().bucket_by_length([2], sizes=2, length=lambda element: 1 if guard else 2)
+    with pytest.raises(PlanError, match="the pipeline cannot be sent to workers: TypeError: cannot pickle"):
+        pickle_plan(pipe.plan)

@@ -1,0 +1,265 @@
+"""`PecanPipeline`: building, names, arguments, a look at the data, and runs in this very process."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import pickle
+import threading
+import traceback
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.errors import BatchShapeError, PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays, Items
+
+OPS, NAME = "ops", "name"
+WRONG_SOURCE: Any = [1, 2]
+
+
+def numbers(rows: int = 10, name: str = "i", **options: Any) -> PecanPipeline:
+    return PecanPipeline(Arrays({name: np.arange(rows)}), **options)
+
+
+def add_one(i: Any) -> Any:
+    return i + 1
+
+
+def names(pipe: PecanPipeline) -> list[str]:
+    return [op.name for op in pipe.plan.all_ops()]
+
+
+# --- building ------------------------------------------------------------------------------------------------
+
+
+def test_every_method_returns_a_new_pipeline_and_leaves_the_old_one() -> None:
+    base = numbers(name="i", seed=3)
+    steps = [
+        base.map(add_one, on="i"),
+        base.filter(bool, on="i"),
+        base.flat_map(list),
+        base.batch(2),
+        base.padded_batch(2),
+        base.bucket_by_length([1], sizes=2, length="i"),
+        base.unbatch(),
+        base.shuffle(2),
+        base.repeat(2),
+        base.take(2),
+        base.skip(2),
+        base.prefetch(2),
+        base.zip(numbers(name="j")),
+        base.concat(numbers()),
+        base.mix(numbers(), weights=[1, 1]),
+    ]
+    assert names(base) == [] and len(base) == 10
+    assert all(step.plan is not base.plan and step.name == base.name for step in steps)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(base.plan, OPS, ())
+    with pytest.raises(AttributeError):
+        setattr(base, NAME, "other")
+
+
+def test_operators_are_named_by_their_functions_and_names_are_unique() -> None:
+    scale = functools.partial(add_one)
+    pipe = numbers().map(add_one).map(add_one).map(lambda e: e).map(lambda e: e).map(scale).map(str.upper, on="i")
+    pipe = pipe.map(add_one, name="mine").filter(bool).batch(2).unbatch().batch(3)
+    assert names(pipe) == [
+        "add_one",
+        "add_one_2",
+        "map",
+        "map_2",
+        "partial",
+        "upper",
+        "mine",
+        "bool",
+        "batch",
+        "unbatch",
+        "batch_2",
+    ]
+    with pytest.raises(PlanError, match="the name 'mine' is taken by another operator of the pipeline pipeline"):
+        pipe.map(add_one, name="mine")
+
+
+def test_a_join_renames_what_both_sides_have() -> None:
+    side = numbers().map(add_one, on="i").map(add_one, on="i").batch(2)
+    joined = side.concat(side, side.map(dict, name="add_one_3")).map(add_one, on="i")
+    assert names(joined)[:3] == ["add_one", "add_one_2", "batch"]
+    assert len(set(names(joined))) == len(names(joined)) == 11
+    assert names(side) == ["add_one", "add_one_2", "batch"]
+
+
+def test_the_text_of_a_pipeline_shows_its_steps() -> None:
+    text = repr(numbers(name="i").map(add_one, on="i").shuffle(5).batch(2))
+    assert text.startswith("PecanPipeline(Arrays, name='pipeline', engine='python').map(add_one).shuffle(")
+    assert ".batch(" in text
+    assert repr(numbers().zip(numbers(name="j"))).startswith("PecanPipeline(zip, name='pipeline'")
+
+
+def test_a_pipeline_is_true_and_can_be_pickled() -> None:
+    empty = PecanPipeline(Items([]))
+    assert empty and len(empty) == 0
+    assert repr(pickle.loads(pickle.dumps(numbers().batch(2)))) == repr(numbers().batch(2))
+
+
+WRONG: list[tuple[Any, str]] = [
+    (
+        lambda p: PecanPipeline(WRONG_SOURCE),
+        r"needs a source of pecan_ray\.sources, but got list\. Wrap Python objects",
+    ),
+    (lambda p: numbers(engine="torch"), "engine must be 'python' or 'tensorflow', but got 'torch'"),
+    (lambda p: numbers(seed=-1), "seed needs a whole number >= 0, but got -1"),
+    (lambda p: p.map("f"), "map needs a function, but got str"),
+    (lambda p: p.filter(None), "filter needs a function, but got NoneType"),
+    (lambda p: p.flat_map([]), "flat_map needs a function, but got list"),
+    (lambda p: p.batch(0), "batch needs a whole number >= 1, but got 0"),
+    (lambda p: p.batch(2.0), r"batch needs a whole number >= 1, but got 2\.0"),
+    (lambda p: p.batch(True), "batch needs a whole number >= 1, but got True"),
+    (lambda p: p.padded_batch(-1), "padded_batch needs a whole number >= 1, but got -1"),
+    (lambda p: p.shuffle(0), "shuffle needs a whole number >= 1, but got 0"),
+    (lambda p: p.repeat(0), "repeat needs a whole number >= 1, but got 0"),
+    (lambda p: p.take(-1), "take needs a whole number >= 0, but got -1"),
+    (lambda p: p.skip("1"), "skip needs a whole number >= 0, but got '1'"),
+    (lambda p: p.prefetch(0), "prefetch needs a whole number >= 1, but got 0"),
+    (lambda p: p.bucket_by_length([], sizes=1, length="i"), r"boundaries must rise, but got \[\]"),
+    (lambda p: p.bucket_by_length([3, 3], sizes=1, length="i"), r"boundaries must rise, but got \[3, 3\]"),
+    (lambda p: p.bucket_by_length([3, 2], sizes=1, length="i"), r"boundaries must rise, but got \[3, 2\]"),
+    (lambda p: p.bucket_by_length([3], sizes=[1], length="i"), "1 boundaries make 2 buckets, but sizes has 1"),
+    (lambda p: p.bucket_by_length([3], sizes=[1, 0], length="i"), "bucket_by_length needs a whole number >= 1"),
+    (lambda p: p.zip(), "zip needs at least one other pipeline"),
+    (lambda p: p.concat([1, 2]), "concat needs pipelines, but got list"),
+    (lambda p: p.concat(numbers(engine="tensorflow")), r"pipelines of different engines \(python, tensorflow\)"),
+    (lambda p: p.mix(p, weights=[1]), r"weights needs one positive number per pipeline \(2\), but got \[1\]"),
+    (lambda p: p.mix(p, weights=[1, 0]), r"one positive number per pipeline \(2\), but got \[1, 0\]"),
+    (lambda p: p.mix(p, weights=[1, float("nan")]), r"one positive number per pipeline \(2\), but got \[1, nan\]"),
+    (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
+    (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
+    (lambda p: p.iter_batches(order="sorted"), "order must be one of 'relaxed', 'strict', but got 'sorted'"),
+    (lambda p: p.iter_batches(epochs=0), "epochs must be at least 1"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG)
+def test_a_wrong_argument_is_refused_at_once(call: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        call(numbers())
+
+
+# --- a look at the data --------------------------------------------------------------------------------------
+
+
+def test_peek_returns_the_first_element_or_batch_and_reads_no_further() -> None:
+    calls: list[int] = []
+
+    def noted(i: Any) -> Any:
+        calls.append(int(i))
+        return i
+
+    pipe = numbers(1000).map(noted, on="i")
+    assert pipe.peek() == {"i": 0} and len(calls) <= 2
+    batch = pipe.batch(3).peek()
+    assert isinstance(batch, dict) and batch["i"].tolist() == [0, 1, 2]
+    several: Any = pipe.batch(2).peek(2)
+    assert [batch["i"].tolist() for batch in several] == [[0, 1], [2, 3]]
+    assert len(pipe.take(2).peek(5)) == 2
+
+
+def test_peek_into_nothing_is_an_error() -> None:
+    with pytest.raises(PlanError, match="peek: the pipeline empty yields nothing"):
+        PecanPipeline(Items([]), name="empty").repeat().peek()
+    with pytest.raises(PlanError, match="peek: the pipeline pipeline yields nothing"):
+        numbers().filter(lambda e: False).batch(2).peek()
+
+
+# --- debug ---------------------------------------------------------------------------------------------------
+
+
+def test_debug_runs_in_this_process_and_thread_in_the_order_of_the_source() -> None:
+    where: set[tuple[int, int]] = set()
+
+    def noted(i: Any) -> Any:
+        where.add((os.getpid(), threading.get_ident()))
+        return i
+
+    with numbers(7).map(noted, on="i", processes=True).batch(3).iter_batches(epochs=2, debug=True) as batches:
+        found = [batch["i"].tolist() for batch in batches]
+    assert found == [[0, 1, 2], [3, 4, 5], [6]] * 2
+    assert where == {(os.getpid(), threading.get_ident())}
+
+
+def fails(i: Any) -> Any:
+    try:
+        return int("key")
+    except ValueError as error:
+        raise ZeroDivisionError(f"for {i}") from error
+
+
+def test_debug_raises_the_functions_own_exception_with_a_note() -> None:
+    with pytest.raises(ZeroDivisionError, match="for 0") as caught:
+        list(numbers().map(fails, on="i").batch(3).iter_batches(debug=True))
+    assert isinstance(caught.value.__cause__, ValueError), "its own cause is kept"
+    assert caught.value.__notes__ == ["fails failed on element 0 of split 0: ZeroDivisionError: for 0"]
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    assert frames[-1].name == "fails" and frames[0].name == "test_debug_raises_the_functions_own_exception_with_a_note"
+    text = "".join(traceback.format_exception(caught.value))
+    assert "OpError" not in text and "The above exception was the direct cause" in text
+
+
+def test_debug_raises_our_own_errors_as_they_are() -> None:
+    pipe = PecanPipeline(Items([{"x": 1}, {"y": 1}], split_rows=2)).batch(2)
+    with pytest.raises(BatchShapeError, match=r"element 1 of split 0 has the columns \['y'\]"):
+        list(pipe.iter_batches(debug=True))
+
+
+def test_debug_leaves_out_bad_elements_when_asked_to() -> None:
+    def odd(i: Any) -> Any:
+        assert i % 2
+        return i
+
+    pipe = numbers(8).map(odd, on="i").batch(3)
+    assert [batch["i"].tolist() for batch in pipe.iter_batches(debug=True, on_error="skip")] == [[1, 3, 5], [7]]
+
+
+def test_debug_drops_the_remainder_that_the_plan_drops() -> None:
+    pipe = numbers(8).batch(3, drop_remainder=True)
+    assert [batch["i"].tolist() for batch in pipe.iter_batches(debug=True)] == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_seed_gives_the_same_augmentation_and_each_epoch_another() -> None:
+    def noise(i: Any, rng: np.random.Generator) -> Any:
+        return i + rng.random()
+
+    def run(seed: int) -> list[Any]:
+        pipe = numbers(5, seed=seed).map(noise, on="i").batch(5)
+        return [batch["i"].tolist() for batch in pipe.iter_batches(epochs=2, debug=True)]
+
+    first = run(seed=1)
+    assert first == run(seed=1) != run(seed=2) and first[0] != first[1]
+
+
+def test_the_report_of_a_debug_run_counts_batches_and_elements() -> None:
+    batches = numbers(7).batch(3).map(dict).iter_batches(epochs=2, debug=True)
+    for _ in batches:
+        pass
+    report = batches.report()
+    assert (report.batches, report.elements) == (6, 14)
+    assert str(report).startswith("pecan job pipeline (debug, in this process): 6 batches, 14 elements in")
+    elements = numbers(7).take(4).iter_batches(debug=True)
+    assert len(list(elements)) == 4 and elements.report().elements == 4
+
+
+def test_there_are_no_workers_to_scale_in_debug() -> None:
+    with (
+        numbers().batch(2).iter_batches(debug=True) as batches,
+        pytest.raises(PlanError, match="scale: there are no workers in debug mode"),
+    ):
+        batches.scale(local=2, remote=0)
+
+
+def test_unit_tests_cannot_start_ray() -> None:
+    with pytest.raises(AssertionError, match="move it to tests/ray"):
+        numbers().batch(2).iter_batches(workers=pecan.Workers())

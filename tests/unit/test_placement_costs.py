@@ -1,0 +1,136 @@
+"""Prices, costs and where local workers go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import PlanError
+from pecan_ray.placement import (
+    Deployment,
+    Host,
+    Prices,
+    PriceTier,
+    UnitPrices,
+    WorkerUse,
+    cost_by_use,
+    cost_of,
+    cost_of_epoch,
+    expected_workers,
+    spread_by_power,
+    spread_local,
+)
+
+GCP = Prices(accelerator_host=4.96, remote_worker=0.42)
+MIXED = Prices(4.96, 0.42, (PriceTier("spot", 0.12, 4), PriceTier("on-demand", 0.90, 8)))
+
+
+def test_an_epoch_costs_its_time_times_hosts_and_workers() -> None:
+    """Pecan §6.1: ResNet50 v2-8 takes 395 s an epoch with one remote worker, and costs $0.59 (Table 4)."""
+    cost = cost_of_epoch(1251, 395 / 1251, Deployment(9, 1), GCP)
+    assert cost.total == pytest.approx(395 / 3600 * (4.96 + 0.42))
+    assert cost.total == pytest.approx(0.59, abs=0.005)
+    assert cost.remote_share == pytest.approx(0.42 / 5.38)
+    assert cost.host_share + cost.remote_share == pytest.approx(1)
+
+
+def test_remote_workers_make_up_62_percent_with_19_of_them() -> None:
+    """Pecan §1: the share of remote workers in Cachew's ResNet50 v2-8."""
+    assert cost_of(3600, Deployment(0, 19), GCP).remote_share == pytest.approx(0.62, abs=0.005)
+
+
+def test_the_wasted_part_is_what_was_paid_while_trainers_waited() -> None:
+    cost = cost_of_epoch(100, 0.5, Deployment(0, 2), GCP, clients=2, wait_time=0.2)
+    assert cost.wasted_share == pytest.approx(0.4)
+    assert cost.wasted == pytest.approx(0.4 * 50 / 3600 * (2 * 4.96 + 2 * 0.42))
+
+
+def test_nothing_costs_nothing() -> None:
+    cost = cost_of(0, Deployment(1, 1), GCP)
+    assert (cost.total, cost.host_share, cost.remote_share, cost.wasted_share) == (0, 0, 0, 0)
+
+
+def test_workers_charged_by_use_cost_what_they_use() -> None:
+    """tf.data service, equation 1: half-idle workers cost half, the trainer's host all it has."""
+    unit = UnitPrices(cpu=0.03, memory=0.004, accelerator=1.0)
+    host = Host(cpus=96, memory_gib=335, accelerators=8)
+    full = cost_by_use(3600, Deployment(0, 10), unit, host, WorkerUse(8, 32), clients=2)
+    half = cost_by_use(3600, Deployment(0, 10), unit, host, WorkerUse(4, 16), clients=2)
+    assert full.host == half.host == pytest.approx(2 * (96 * 0.03 + 335 * 0.004 + 8))
+    assert full.remote == pytest.approx(2 * half.remote) == pytest.approx(10 * (8 * 0.03 + 32 * 0.004))
+
+
+def test_remote_workers_fill_the_cheapest_nodes_first() -> None:
+    assert MIXED.fill(3) == {"spot": 3}
+    assert MIXED.fill(6) == {"spot": 4, "": 2}
+    assert MIXED.remote_per_hour(6) == pytest.approx(4 * 0.12 + 2 * 0.42)
+    assert MIXED.per_hour(2, 0) == pytest.approx(9.92)
+
+
+@given(st.integers(0, 200))
+def test_every_remote_worker_has_a_price(remote: int) -> None:
+    assert sum(MIXED.fill(remote).values()) == remote
+    assert MIXED.remote_per_hour(remote + 1) > MIXED.remote_per_hour(remote)
+
+
+@given(st.integers(0, 500), st.integers(1, 40))
+def test_local_workers_are_dealt_out_in_turn(local: int, clients: int) -> None:
+    spread = spread_local(local, clients)
+    assert sum(spread) == local and len(spread) == clients
+    assert max(spread) - min(spread) <= 1
+    assert spread == spread_by_power(local, [1.0] * clients)
+
+
+def test_a_host_with_three_times_the_cpus_gets_three_times_the_local_workers() -> None:
+    assert spread_by_power(8, [96, 32]) == (6, 2)
+    assert spread_by_power(1, [32, 96]) == (0, 1)
+
+
+def test_as_many_workers_are_expected_as_the_trainer_is_faster() -> None:
+    assert expected_workers(trainer_rate=10.0, worker_rate=2.5) == 4
+    assert expected_workers(trainer_rate=10.0, worker_rate=3.0) == 4
+    assert expected_workers(trainer_rate=1.0, worker_rate=30.0) == 1
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Prices(),
+        lambda: Prices(accelerator_host=4.96),
+        lambda: Prices(-1.0, 0.42),
+        lambda: Prices(4.96, -0.42),
+        lambda: Prices(math.nan, 0.42),
+        lambda: Prices(math.inf, 0.42),
+        lambda: Prices(4.96, 0.42, (PriceTier("spot", 0.1, 4), PriceTier("spot", 0.2, 4))),
+        lambda: Prices(4.96, 0.42, (PriceTier("", 0.1, 4),)),
+        lambda: PriceTier("spot", -0.1, 4),
+        lambda: PriceTier("spot", 0.1, -4),
+        lambda: Deployment(-1, 0),
+        lambda: Deployment(0, -1),
+        lambda: cost_of(-1.0, Deployment(0, 1), GCP),
+        lambda: cost_of(math.nan, Deployment(0, 1), GCP),
+        lambda: cost_of(1.0, Deployment(0, 1), GCP, clients=0),
+        lambda: cost_of(1.0, Deployment(0, 1), GCP, waiting=-1.0),
+        lambda: UnitPrices(0.1, -0.1, 1.0),
+        lambda: Host(-1, 1, 1),
+        lambda: WorkerUse(math.nan, 1),
+        lambda: spread_local(-1, 2),
+        lambda: spread_local(1, 0),
+        lambda: spread_by_power(1, []),
+        lambda: spread_by_power(1, [0.0]),
+        lambda: expected_workers(0.0, 1.0),
+        lambda: expected_workers(1.0, math.nan),
+    ],
+)
+def test_nonsense_is_refused_when_it_is_given(make: Callable[[], object]) -> None:
+    with pytest.raises(PlanError):
+        make()
+
+
+def test_a_missing_price_is_named_in_the_error() -> None:
+    with pytest.raises(PlanError, match=r"remote_worker must be a price .*: pass remote_worker="):
+        Prices(accelerator_host=4.96)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.runtime.messages import StepTotals
+from pecan_ray.runtime.windows import WindowMeter, window_of
+
+STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)
+
+
+def totals(steps: list[tuple[float, float, int]], start: StepTotals = StepTotals()) -> StepTotals:
+    for seconds, share, queued in steps:
+        start = start.step(seconds, seconds * share, queued)
+    return start
+
+
+@given(STEPS)
+def test_a_window_holds_the_means_of_its_steps(steps: list[tuple[float, float, int]]) -> None:
+    sums = totals(steps)
+    window = window_of([sums], touched=False)
+    kept = sums.batches
+    assert window.batches == kept and window.wait_time is not None
+    if not sums.pauses:
+        times = [seconds for seconds, _, _ in steps]
+        mean = sum(times) / len(times)
+        assert math.isclose(window.batch_time, mean, rel_tol=1e-6)
+        deviation = math.sqrt(sum((t - mean) ** 2 for t in times) / len(times) / len(times))
+        assert math.isclose(window.stderr, deviation, rel_tol=1e-3, abs_tol=1e-4)
+    assert 0 <= window.wait_time <= window.batch_time
+
+
+def test_a_window_ends_when_every_trainer_has_its_batches() -> None:
+    meter = WindowMeter(trainers=2, batches=20, seconds=1e9)
+    for rank in range(2):
+        meter.add(rank, StepTotals())
+    meter.add(0, totals([(0.1, 0.5, 2)] * 30))
+    assert meter.close() is None
+    meter.add(1, totals([(0.3, 0.5, 4)] * 20))
+    window = meter.close()
+    assert window is not None and not window.defect()
+    assert (round(window.batch_time, 6), round(window.queue_size, 6), window.batches) == (0.2, 3.0, 20)
+    assert meter.close() is None
+
+
+def test_an_old_window_ends_with_fewer_batches() -> None:
+    meter = WindowMeter(trainers=1, batches=500, seconds=5.0)
+    meter.add(0, StepTotals())
+    meter.add(0, totals([(1.0, 0.0, 0)] * 9))
+    assert meter.close() is None
+    meter.add(0, totals([(1.0, 0.0, 0)] * 10))
+    assert meter.close() is not None
+
+
+@pytest.mark.parametrize("why", ["workers changed", "the trainer paused"])
+def test_a_disturbed_window_is_marked(why: str) -> None:
+    meter = WindowMeter(trainers=1, batches=20, seconds=1e9)
+    meter.add(0, StepTotals())
+    steps = [(0.1, 0.5, 2)] * 25
+    if why == "workers changed":
+        meter.touch()
+    else:
+        steps.insert(15, (180.0, 0.0, 9))
+    meter.add(0, totals(steps))
+    window = meter.close()
+    assert window is not None and window.touched and "came or went" in window.defect()
+    meter.add(0, totals([(0.1, 0.5, 2)] * 25, totals(steps)))
+    following = meter.close()
+    assert following is not None and not following.touched
+    assert math.isclose(following.batch_time, 0.1)
+
+
+def test_waiting_long_for_data_is_no_pause() -> None:
+    sums = totals([(0.1, 0.5, 2)] * 20 + [(60.0, 0.999, 0)])
+    assert sums.pauses == 0 and sums.batches == 21
