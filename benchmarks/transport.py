@@ -2,6 +2,8 @@
 
     python benchmarks/transport.py [--rounds 5] [--json FILE] [--address HOST:PORT] [--only WORD ...]
 
+benchmarks/links.py runs it over slower networks.
+
 The worker's real streams and the trainer's real client, between them a worker that makes batches out of nothing:
 slots that were written once.  Two raylets are started on this machine (or an existing cluster of two nodes is used).
 Beside them, where TensorFlow is installed, tf.data service, and the physical limit: a plain TCP socket.  All sides
@@ -44,7 +46,8 @@ from pecan_ray.runtime.worker import PreprocessingWorker
 LARGE = 64 * 224 * 224 * 3
 SMALL = 1 << 10
 SIZES = {LARGE: 150, SMALL: 20_000}
-"""Bytes of a batch, and how many of them are one measurement."""
+"""Bytes of a batch, and how many of them are one measurement over a fast network."""
+OURS = "flight, other node, 1 stream"
 FOREIGN_LOAD = 0.15
 """Share of the machine's processors that others may use without spoiling the comparison."""
 
@@ -53,17 +56,32 @@ class EmptyWorker(PreprocessingWorker):
     """A worker whose batches cost nothing."""
 
     @ray.method(concurrency_group="run")
-    def pump(self, nbytes: int, batches: int) -> None:
-        """Produce so many batches of so many bytes; new memory is written once, so that it exists."""
+    def pump(self, nbytes: int, batches: int, shrinks: bool) -> None:
+        """Produce so many batches of so many bytes; new memory is written once, so that it exists.
+
+        `shrinks`: like a normalized photograph in float32; otherwise noise.
+        """
         written: set[int] = set()
         for number in range(batches):
             slot = self._slots.acquire(nbytes)
             memory = np.frombuffer(slot.buffer, np.uint8)[:nbytes]
             if slot.number not in written:
                 written.add(slot.number)
-                memory[:] = np.random.default_rng(slot.number).integers(0, 256, nbytes, np.uint8)
+                memory[:] = photograph(nbytes) if shrinks else noise(nbytes)
             spans = {(0, 0, 0): [(number << 32, (number + 1) << 32)]}
             self._outbox.put(Produced({"x": memory}, spans, 1, 0, slot=slot), None)
+
+
+def photograph(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Bytes that compress like a photograph: a smooth curve with some noise in 256 steps, normalized to float32."""
+    steps = np.random.default_rng(0).normal(0, 3, -(-nbytes // 4))
+    levels = np.clip(128 + 60 * np.sin(np.arange(steps.size) / 200) + steps, 0, 255).astype(np.uint8)
+    return ((levels.astype(np.float32) - 120) / 60).view(np.uint8)[:nbytes]
+
+
+def noise(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Bytes that nothing compresses."""
+    return np.frombuffer(np.random.default_rng(0).bytes(nbytes), np.uint8)
 
 
 class Bookkeeper:
@@ -71,9 +89,15 @@ class Bookkeeper:
 
     def __init__(self, worker: WorkerInfo) -> None:
         self._orders: Orders | None = Orders(0, 0, False, (worker,), ())
+        self._notes: list[str] = []
 
     async def sync(self, report: ClientReport) -> None:
-        """Ignore a client's report."""
+        """Keep what a client tells about its transport."""
+        self._notes += report.notes
+
+    async def notes(self) -> list[str]:
+        """Return what was told."""
+        return self._notes
 
     async def orders(self, rank: int) -> Orders:
         """Name the worker once."""
@@ -92,7 +116,7 @@ class Nodes:
     other: str
 
 
-def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: Config) -> float:
+def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: Config, shrinks: bool = False) -> float:
     """Batches per second through our client, from the first batch to the last."""
     remote: Any = ray.remote
     pipe = pecan.PecanPipeline(pecan.sources.Items([0]), name="transport").batch(1)
@@ -107,12 +131,15 @@ def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: 
         node_id, pid = ray.get(worker.placed.remote())
         assert node_id == node
         keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, "local", worker))
-        worker.pump.remote(nbytes, batches)
+        worker.pump.remote(nbytes, batches, shrinks)
         client = BatchClient(keeper, 0, 1, nodes.mine, 256 << 20)
         try:
-            return counted(lambda: client.next(), batches)
+            rate = counted(lambda: client.next(), batches)
         finally:
             client.close()
+        for note in ray.get(keeper.notes.remote()) if shrinks else ():
+            print(note, flush=True)
+        return rate
     finally:
         ray.kill(worker)
         if keeper is not None:
@@ -128,12 +155,13 @@ def counted(take: Callable[[], Any], batches: int) -> float:
     return (batches - 1) / (time.perf_counter() - began)
 
 
-def through_socket(nbytes: int, batches: int) -> float:
-    """The limit: fresh memory on one side, a TCP socket, and one read into memory that is used again."""
-    context = multiprocessing.get_context("spawn")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        process = context.Process(target=_pour, args=(listener.getsockname()[1], nbytes, batches))
-        process.start()
+def through_socket(nodes: Nodes, nbytes: int, batches: int) -> float:
+    """The limit: memory on one side, a TCP socket, and one read into memory that is used again."""
+    remote: Any = ray.remote
+    node_ip: Any = ray.util.get_node_ip_address
+    with socket.create_server((str(node_ip()), 0)) as listener:
+        pourer = remote(num_cpus=0, label_selector={"ray.io/node-id": nodes.other})(_pour)
+        poured = pourer.remote(listener.getsockname()[:2], nbytes, batches)
         connection, _ = listener.accept()
         memory = memoryview(bytearray(nbytes))
 
@@ -144,12 +172,12 @@ def through_socket(nbytes: int, batches: int) -> float:
 
         rate = counted(take, batches)
         connection.close()
-        process.join()
+    ray.get(poured)
     return rate
 
 
-def _pour(port: int, nbytes: int, batches: int) -> None:
-    with socket.create_connection(("127.0.0.1", port)) as connection:
+def _pour(address: tuple[str, int], nbytes: int, batches: int) -> None:
+    with socket.create_connection(address) as connection:
         memory = np.random.default_rng(0).bytes(nbytes)
         for _ in range(batches):
             connection.sendall(memory)
@@ -200,16 +228,17 @@ def _tensorflow() -> Any:
 def sides(nodes: Nodes) -> dict[str, Callable[[int, int], float]]:
     """All ways, by name."""
 
-    def ours(other: bool, **config: Any) -> Callable[[int, int], float]:
-        return lambda nbytes, batches: through_pecan(nodes, nbytes, batches, other, Config(**config))
+    def ours(other: bool, shrinks: bool = False, **config: Any) -> Callable[[int, int], float]:
+        return lambda nbytes, batches: through_pecan(nodes, nbytes, batches, other, Config(**config), shrinks)
 
-    found = {
+    found: dict[str, Callable[[int, int], float]] = {
         "ring, same node": ours(False, transport="ring"),
-        "flight, other node, 1 stream": ours(True, transport="flight", compression="none"),
+        OURS: ours(True, transport="flight", compression="none"),
         "flight, other node, 2 streams": ours(True, transport="flight", compression="none", flight_streams=2),
+        "flight, other node, compressed where it pays": ours(True, True, transport="flight"),
         "object store, same node": ours(False, transport="object_store"),
         "object store, other node": ours(True, transport="object_store"),
-        "TCP socket (the limit)": through_socket,
+        "TCP socket (the limit)": lambda nbytes, batches: through_socket(nodes, nbytes, batches),
     }
     if find_spec("tensorflow") is not None:
         found["tf.data service, loopback"] = through_tf_data_service
@@ -231,13 +260,13 @@ def _busy_and_all() -> tuple[int, int]:
 
 
 def measure(
-    ways: dict[str, Callable[[int, int], float]], rounds: int
+    ways: dict[str, Callable[[int, int], float]], sizes: dict[int, int], rounds: int
 ) -> tuple[dict[int, dict[str, list[float]]], float]:
     """Run all ways in turn; return batches per second by size and way, and the mean load from elsewhere."""
-    rates: dict[int, dict[str, list[float]]] = {size: {name: [] for name in ways} for size in SIZES}
+    rates: dict[int, dict[str, list[float]]] = {size: {name: [] for name in ways} for size in sizes}
     loads = []
     for number in range(rounds):
-        for size, batches in SIZES.items():
+        for size, batches in sizes.items():
             for name, way in ways.items():
                 loads.append(foreign_load())
                 rates[size][name].append(way(size, batches))
@@ -248,21 +277,21 @@ def measure(
 def table(rates: dict[int, dict[str, list[float]]], load: float) -> str:
     """Medians and spreads, and how they compare where the machine was ours."""
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
-    rounds = len(next(iter(rates[LARGE].values())))
+    ways = list(next(iter(rates.values())))
+    rounds = len(next(iter(rates.values()))[ways[0]])
     lines = [f"{machine}; batches per second, medians of {rounds} rounds (least to most)", ""]
-    lines.append("| way | 9.6 MB | 1 KB |\n| --- | --- | --- |")
-    for name in rates[LARGE]:
-        cells = [
-            f"{statistics.median(r):.0f} ({min(r):.0f} to {max(r):.0f})"
-            for r in (rates[LARGE][name], rates[SMALL][name])
-        ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+    lines.append("| way | " + " | ".join(f"{size} bytes" for size in rates) + " |")
+    lines.append("| --- |" + " --- |" * len(rates))
+    for way in ways:
+        cells = [f"{statistics.median(r[way]):.0f} ({min(r[way]):.0f} to {max(r[way]):.0f})" for r in rates.values()]
+        lines.append(f"| {way} | {' | '.join(cells)} |")
     if load > FOREIGN_LOAD:
-        lines.append(f"\nNo ratios: other programs used {load:.0%} of the machine meanwhile.")
-        return "\n".join(lines)
-    flight = statistics.median(rates[LARGE]["flight, other node, 1 stream"])
-    for name, measured in rates[LARGE].items():
-        lines.append(f"flight with 1 stream is {flight / statistics.median(measured):.2f} x {name} (9.6 MB)")
+        return "\n".join([*lines, "", f"No ratios: other programs used {load:.0%} of the machine meanwhile."])
+    for size, measured in rates.items():
+        if OURS in measured:
+            ours = statistics.median(measured[OURS])
+            others = [f"{ours / statistics.median(measured[way]):.2f} x {way}" for way in ways if way != OURS]
+            lines.append(f"\n{size} bytes: {OURS} is " + ", ".join(others))
     return "\n".join(lines)
 
 
@@ -274,7 +303,7 @@ def connect(address: str | None) -> tuple[Nodes, Any]:
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 1 << 30})
         cluster.add_node(num_cpus=2, object_store_memory=1 << 30)
         cluster.wait_for_nodes()
-        address = cluster.address
+        address = str(cluster.address)
     ray.init(address=address, namespace="pecan", logging_level=logging.ERROR, log_to_driver=False)
     mine = str(ray.get_runtime_context().get_node_id())
     nodes: Any = ray.nodes
@@ -288,11 +317,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--address", help="of a cluster of two nodes, joined from one of them (default: start one)")
+    parser.add_argument("--large", type=int, default=SIZES[LARGE], help="large batches in one measurement")
+    parser.add_argument("--small", type=int, default=SIZES[SMALL], help="small batches in one measurement")
     parser.add_argument("--only", nargs="*", default=[""], help="only ways with one of these words in their names")
     args = parser.parse_args()
     nodes, cluster = connect(args.address)
     ways = {name: way for name, way in sides(nodes).items() if any(word in name for word in args.only)}
-    rates, load = measure(ways, args.rounds)
+    sizes = {size: count for size, count in {LARGE: args.large, SMALL: args.small}.items() if count}
+    rates, load = measure(ways, sizes, args.rounds)
     print("\n" + table(rates, load))
     if args.json is not None:
         args.json.write_text(json.dumps({"foreign_load": load, "batches_per_second": rates}, indent=1))

@@ -72,10 +72,17 @@ class AutoWorkers:
 
     def __post_init__(self) -> None:
         _check_choices(self, {"mode": PlacementMode})
-        if self.window_s <= 0:
-            raise PlanError(f"window_s must be positive, but got {self.window_s}.")
-        if not self.patience_s > 0:
-            raise PlanError(f"patience_s must be positive, but got {self.patience_s}.")
+        for side in ("local", "remote"):
+            least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
+            if least < 0 or (most is not None and most < least):
+                raise PlanError(f"min_{side} must be from 0 to max_{side}, but got {least} and {most}.")
+        if self.max_local == self.max_remote == 0:
+            raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
+        if not 0 <= self.threshold < 1:
+            raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
+        for name in ("window_s", "patience_s"):
+            if not getattr(self, name) > 0:
+                raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
         if self.window_batches is not None and self.window_batches < 2:
             raise PlanError(f"window_batches must be at least 2, but got {self.window_batches}.")
 
@@ -171,6 +178,8 @@ class IterOptions:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
         if self.prefetch_bytes < 1:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
+        if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
+            raise PlanError('sharding="static" deals the data to fixed workers: pass workers=Workers(...).')
 
 
 def _check_choices(options: object, choices: Mapping[str, object]) -> None:

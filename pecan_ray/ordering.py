@@ -25,6 +25,7 @@ from pecan_ray.profiling.sample import (
     with_ops_of,
 )
 from pecan_ray.profiling.trial import MIN_GAIN, Check, Comparison, Order, Trial
+from pecan_ray.pushdown import push_down
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, Move, OrderPlan, auto_order, candidates, predict
 from pecan_ray.reorder.policy import Pair
 
@@ -131,21 +132,28 @@ def order_plan(
     began = time.perf_counter()
     wanted = [one for one in stretches(plan) if sample_all or (mode != "off" and one.movable > 1)]
     if not wanted:
-        return Ordering(plan, plan, mode)
+        return Ordering(plan, plan, mode, notes=_pushed(plan, engine, mode))
     found = {one.names: one for one in known}
     missing = [one.names for one in wanted if one.names not in found]
     asked = (plan, missing, engine, mode, seed, elements, seconds, check, skip_bad)
     made = call_apart(_orders, *asked, seconds=seconds) if needs_own_process(engine) else _orders(*asked)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
     orders = [found[one.names] for one in wanted]
+    after = reordered(plan, {one.names: one.adopted.order for one in orders})
+    notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
     return Ordering(
         before=plan,
-        plan=reordered(plan, {one.names: one.adopted.order for one in orders}),
+        plan=after,
         mode=mode,
         stretches=tuple(orders),
         seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys(note for one in orders for note in (*one.sample.notes, *one.notes))),
+        notes=tuple(dict.fromkeys([*notes, *_pushed(after, engine, mode)])),
     )
+
+
+def _pushed(plan: Plan, engine: EngineName, mode: Mode) -> tuple[str, ...]:
+    """Say what the decoder takes over when the plan is run: `push_down` merges operators behind the ordering."""
+    return tuple(one.told() for one in push_down(plan, engine)[1]) if mode == "cost" else ()
 
 
 def _orders(

@@ -49,6 +49,7 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
+from pecan_ray.pushdown import Pushed, push_down
 from pecan_ray.runtime.messages import Event
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -377,12 +378,13 @@ class PecanPipeline:
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
         own, equally many batches.  `workers` fixes the numbers of workers; without it AutoPlacement finds them
-        while the job runs (`AutoWorkers` sets its mode, prices and bounds).  `debug` runs everything in this very
-        process, with plain tracebacks.  A pipeline without `batch` yields single elements.
+        while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
+        static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
+        A pipeline without `batch` yields single elements.
         """
         options = IterOptions(
             epochs=epochs,
-            workers=workers or AutoWorkers(),
+            workers=workers or (Workers() if sharding == "static" else AutoWorkers()),
             format=format,
             rank=rank,
             world_size=world_size,
@@ -396,18 +398,22 @@ class PecanPipeline:
         # Trainers that share a job must run one plan: it is that of the first one whose controller is made, whatever
         # order the others have found.
         ordering = self._ordered(skip_bad=on_error != "raise")
-        said = ordering.summary()
-        if said:
-            logger.info("%s: %s", self._name, said)
+        plan = ordering.plan
+        pushed: tuple[Pushed, ...] = ()
+        if self._config.reorder == "cost":
+            plan, pushed = push_down(plan, self._engine)
+        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
+        for text in said:
+            logger.info("%s: %s", self._name, text)
         return Batches(
-            ordering.plan,
+            plan,
             name=self._name,
             engine=self._engine,
             seed=self._seed,
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
-            prepared=(Event(0.0, "reorder", said),) if said else (),
+            prepared=tuple(Event(0.0, "reorder", text) for text in said),
         )
 
     # --- inside --------------------------------------------------------------------------------------------

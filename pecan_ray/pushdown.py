@@ -62,6 +62,10 @@ class Pushed:
     into: str
     """Name of the operator that does their work now: that of the one with the random numbers, so that they stay."""
 
+    def told(self) -> str:
+        """Say it in words."""
+        return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
+
 
 def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with its decoders merged with what follows them, and what was done; joins are left alone."""

@@ -18,10 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
 from pecan_ray.placement.evidence import KEPT, Evidence, Reading, pooled
-from pecan_ray.placement.model import Model, Prior, Vector, explanations
+from pecan_ray.placement.model import WAITING, Model, Prior, Vector, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -33,10 +34,18 @@ SURE = 1.64
 """Standard errors in the interval that must clear T before a window decides (90 %)."""
 MOST_REPEATS = 5
 """Windows of one deployment after which it is judged whatever the noise."""
+SURPRISE = 0.10
+"""A step that is by this share longer or shorter than expected is measured again, however vague the expectation."""
 MOST_PROBES = 24
 """Deployments measured in one search."""
 LEAST_JUMP, JUMP = 8, 4
 """So many workers, or so many times the present ones, may be asked for at once."""
+STARVING = 0.25
+"""While the trainer waits for more than T, a saving of this share of T is worth a look."""
+CERTAIN = 3
+"""So many windows without waiting are no accident."""
+LEANER = 0.8
+"""Fewer workers at the same cost are tried if they are this share of the present ones, or less."""
 LEAST_STEP, LEAST_SUPPLY = 0.1, 1e-9
 """Bounds of what the model may hope or fear, in its units."""
 WATCHED = 5
@@ -61,6 +70,13 @@ class Candidates:
     local: Vector
     remote: Vector
     price: Vector
+    fresh: NDArray[np.bool_]
+    """Those that were not measured, and may be better than those that were."""
+
+    @property
+    def workers(self) -> Vector:
+        """Number of workers in all."""
+        return self.local + self.remote
 
     def __getitem__(self, place: int) -> Deployment:
         return Deployment(int(self.local[place]), int(self.remote[place]))
@@ -82,6 +98,7 @@ class AutoSearch:
         self._setting = setting
         self._evidence = Evidence()
         self._prior: Prior | None = None
+        self._explained: list[Model] | None = None
         self._started = False
         self._second_thoughts = SECOND_THOUGHTS
 
@@ -110,13 +127,13 @@ class AutoSearch:
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
         """Measure a deployment until its reading is precise enough, and not a mere surprise."""
         foreseen = self._foreseen(at)
-        self._evidence.add(at, (yield Move(at, phase, f"{why}: deploy {at}.")))
+        self._note(at, (yield Move(at, phase, f"{why}: deploy {at}.")))
         for _ in range(MOST_REPEATS - 1):
             reading = self._evidence.reading(at)
             doubt = self._doubt(reading, foreseen)
             if not doubt:
                 return
-            self._evidence.add(at, (yield Move(at, "measure", f"measure {at} again: {doubt}.")))
+            self._note(at, (yield Move(at, "measure", f"measure {at} again: {doubt}.")))
 
     def _doubt(self, reading: Reading, foreseen: tuple[float, float] | None) -> str:
         """Say why a reading does not suffice to decide; empty if it does."""
@@ -129,7 +146,7 @@ class AutoSearch:
             return ""
         mean, deviation = foreseen
         own = reading.batch_time if reading.own_time is None else reading.own_time
-        allowed = max(self._setting.threshold * mean, 2 * deviation, 2 * reading.error * own)
+        allowed = max(self._setting.threshold * mean, min(2 * deviation, SURPRISE * mean), 2 * reading.error * own)
         if abs(own - mean) > allowed:
             return f"the trainer's own step took {own:.4g} s where {mean:.4g} s were expected"
         return ""
@@ -148,7 +165,7 @@ class AutoSearch:
         readings = self._evidence.readings()
         if not readings:
             return None
-        model = explanations(readings, self._prior)[0]
+        model = self._explanations()[0]
         place = np.array([float(at.local)]), np.array([float(at.remote)])
         step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
         time, deviation = step, step_sd
@@ -166,19 +183,48 @@ class AutoSearch:
         plateau = self._towards_plateau(at, readings, limits)
         if plateau:
             return plateau
-        options = self._candidates(at, limits, max(reading.deployment.workers for reading in readings))
-        pick, hoped = self._most_promising(readings, options)
-        gain = 1 - hoped / self._cost(best)
-        if not gain > self._setting.threshold:
-            check = self._unproven(best, readings, limits)
-            if check:
-                return check
-            why = f"nothing else promises to save more than {max(gain, 0):.1%}"
-            return Choice(best.deployment, f"{spent}, and {why}", done=True)
-        here = self._evidence.reading(at)
-        waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
-        seen = f"{at} take {here.batch_time:.4g} s a batch{waits}"
-        return Choice(pick, f"{seen}; {pick} may save {gain:.1%} of the least so far")
+        options = self._candidates(at, limits, readings)
+        hoped = np.min([hoped_time(model, options) for model in self._explanations()], axis=0) * options.price
+        pick = smallest_of(options, hoped)
+        gain = 1 - hoped[pick] / self._cost(best)
+        if gain > self._worth_a_look(best):
+            here = self._evidence.reading(at)
+            waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
+            seen = f"{at} take {here.batch_time:.4g} s a batch{waits}"
+            return Choice(options[pick], f"{seen}; {options[pick]} may save {gain:.1%} of the least so far")
+        check = self._unproven(best, readings, limits) or self._leaner(best, options)
+        why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"
+        return check or Choice(best.deployment, why, done=True)
+
+    def _worth_a_look(self, best: Reading) -> float:
+        """Return the saving from which on an unmeasured deployment is tried: less, while the trainer still waits."""
+        return self._setting.threshold * (1.0 if best.wait_share <= self._setting.threshold else STARVING)
+
+    def _leaner(self, best: Reading, options: Candidates) -> Choice | None:
+        """Where markedly fewer workers are likely to cost the same, try them."""
+        known = [reading for reading in self._evidence.readings() if reading.wait is not None]
+        if known and all(reading.wait_share <= WAITING for reading in known):
+            return self._half(best, options)
+        model = self._explanations()[0]
+        cost = np.where(options.fresh, likely_time(model, options) * options.price, np.inf)
+        cost[options.workers > LEANER * best.deployment.workers] = np.inf
+        if not cost.min() <= self._cost(best) * (1 + TIE):
+            return None
+        pick = smallest_of(options, np.where(cost <= self._cost(best) * (1 + TIE), 1.0, np.inf))
+        why = f"{best.deployment} cost the least so far, and {options[pick]} are likely to do as well"
+        return Choice(options[pick], why)
+
+    def _half(self, best: Reading, options: Candidates) -> Choice | None:
+        """Where the trainer never waited, nobody knows how few workers would do: try half of them."""
+        few = (
+            options.fresh
+            & (options.workers <= best.deployment.workers / 2)
+            & (options.remote <= best.deployment.remote)
+        )
+        if not few.any():
+            return None
+        pick = int(np.flatnonzero(few & (options.workers == options.workers[few].max()))[-1])
+        return Choice(options[pick], f"the trainer never waited beside {best.deployment}, so see whether half will do")
 
     def _unproven(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
         """Where no fewer remote workers were ever measured beside so many local ones, and they are dear: try half.
@@ -192,17 +238,6 @@ class AutoSearch:
         if fewer or half.remote >= at.remote or saved <= self._setting.threshold:
             return None
         return Choice(half, f"{at} cost the least so far, and {half} would save {saved:.1%} if they were enough")
-
-    def _most_promising(self, readings: Sequence[Reading], options: Candidates) -> tuple[Deployment, float]:
-        """Return the unmeasured deployment of the least hoped cost, of equal ones the smallest; infinite if none is."""
-        models = explanations(readings, self._prior)
-        hoped = np.min([hoped_time(model, options) for model in models], axis=0) * options.price
-        for reading in readings:
-            place = reading.deployment
-            hoped[(options.local == place.local) & (options.remote == place.remote)] = np.inf
-        equal = np.flatnonzero(hoped <= hoped.min() * (1 + TIE))
-        pick = int(min(equal, key=lambda place: (options.local[place] + options.remote[place], hoped[place])))
-        return options[pick], float(hoped[pick])
 
     def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: Limits) -> Choice | None:
         """Where waiting is not measured, find the trainer's own time first: double the workers until it shows.
@@ -233,10 +268,13 @@ class AutoSearch:
         allowed = [r for r in readings if limits.clamp(r.deployment.local, r.deployment.remote) == r.deployment]
         cost = {r: self._cost(r) for r in allowed}
         least = min(cost.values())
-        return min((r for r in allowed if cost[r] <= least * (1 + TIE)), key=lambda r: (r.deployment.workers, cost[r]))
+        return min(
+            (r for r in allowed if cost[r] <= least * (1 + TIE)),
+            key=lambda r: (r.deployment.workers, r.deployment.remote, cost[r]),
+        )
 
-    def _candidates(self, at: Deployment, limits: Limits, largest: int) -> Candidates:
-        most = max(LEAST_JUMP, JUMP * at.workers, largest)
+    def _candidates(self, at: Deployment, limits: Limits, readings: Sequence[Reading]) -> Candidates:
+        most = max(LEAST_JUMP, JUMP * at.workers, *(reading.deployment.workers for reading in readings))
         remotes = ladder(limits.min_remote, limits.max_remote, at.remote)
         pairs = [
             (local, remote)
@@ -246,7 +284,27 @@ class AutoSearch:
         ]
         price = {remote: self._setting.per_hour(Deployment(0, remote)) for remote in remotes}
         local, remote = np.array(pairs, dtype=float).T
-        return Candidates(local, remote, np.array([price[count] for _, count in pairs]))
+        fresh = np.ones(len(pairs), dtype=bool)
+        for reading in readings:
+            place = reading.deployment
+            fresh &= (local != place.local) | (remote != place.remote)
+            if reading.windows >= CERTAIN and reading.wait is not None and reading.wait_share <= WAITING:
+                # More workers do not serve a trainer better that does not wait.
+                fresh &= (local < place.local) | (remote < place.remote)
+        return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
+
+    def _explanations(self) -> list[Model]:
+        if self._explained is None:
+            self._explained = explanations(self._evidence.readings(), self._prior)
+        return self._explained
+
+    def _renew(self, at: Deployment, windows: Sequence[Window]) -> None:
+        self._evidence.renew(at, windows)
+        self._explained = None
+
+    def _note(self, at: Deployment, window: Window) -> None:
+        self._evidence.add(at, window)
+        self._explained = None
 
     # --- watching ------------------------------------------------------------------------------------------
 
@@ -259,8 +317,8 @@ class AutoSearch:
         seen: list[Window] = []
         for _ in range(WATCHED):
             seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
-        self._evidence.renew(at, seen)
-        if self._second_thoughts and self._choose(at, limits, last=True).deployment != at:
+        self._renew(at, seen)
+        if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
             return f"{at} take {self._evidence.reading(at).batch_time:.4g} s a batch in the long run"
         reference, away = list(seen), 0
@@ -279,9 +337,9 @@ class AutoSearch:
 
     def _start_over(self, at: Deployment, recent: Sequence[Window]) -> None:
         """Keep what was learned as a prior, and forget what was measured of a job that has changed."""
-        self._prior = explanations(self._evidence.readings(), self._prior)[0].learned()
+        self._prior = self._explanations()[0].learned()
         self._evidence.forget()
-        self._evidence.renew(at, recent)
+        self._renew(at, recent)
         self._second_thoughts = SECOND_THOUGHTS
 
 
@@ -295,17 +353,37 @@ def departure(before: Reading, now: Reading, threshold: float) -> str:
         return f"the share of waiting went from {before.wait_share:.1%} to {now.wait_share:.1%}"
     fewer, more = sorted((before.queue, now.queue))
     # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
-    error = math.hypot(before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / WATCHED)))
+    error = math.hypot(
+        before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / WATCHED))
+    )
     if more > (1 + QUEUE_GROWTH) * fewer and more - fewer > max(1, 3 * error):
         return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
     return ""
 
 
+def likely_time(model: Model, options: Candidates) -> Vector:
+    """Predict batch times in seconds."""
+    step, _, supply, _ = model.predict(options.local, options.remote)
+    return model.unit * np.maximum(step, 1 / np.maximum(supply, LEAST_SUPPLY))
+
+
 def hoped_time(model: Model, options: Candidates) -> Vector:
-    """Predict batch times in seconds, with credit for what is uncertain."""
+    """Predict batch times in seconds, with credit for what is uncertain; infinite where nothing is left to hope for.
+
+    Workers do not speed the trainer's own step up: no deployment is hoped to be faster than it is without them.
+    """
     step, step_sd, supply, supply_sd = model.predict(options.local, options.remote)
-    step = np.maximum(step - OPTIMISM * step_sd, LEAST_STEP)
-    return model.unit * np.maximum(step, 1 / np.maximum(supply + OPTIMISM * supply_sd, LEAST_SUPPLY))
+    alone, alone_sd = model.predict(np.zeros(1), np.zeros(1))[:2]
+    floor = max(LEAST_STEP, float(alone[0] - OPTIMISM * alone_sd[0]))
+    step = np.maximum(step - OPTIMISM * step_sd, floor)
+    time = model.unit * np.maximum(step, 1 / np.maximum(supply + OPTIMISM * supply_sd, LEAST_SUPPLY))
+    return np.where(options.fresh, time, np.inf)
+
+
+def smallest_of(options: Candidates, cost: Vector) -> int:
+    """Return which costs least; of those that cost nearly the same, the one with the fewest workers."""
+    equal = np.flatnonzero(cost <= cost.min() * (1 + TIE))
+    return int(min(equal, key=lambda place: (options.workers[place], cost[place])))
 
 
 def phase_of(old: Deployment, new: Deployment) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
 
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -88,7 +88,10 @@ class Evidence:
 
 def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of their mean; 0 for less than two."""
-    return pstdev(values) / math.sqrt(len(values) - 1) if len(values) > 1 else 0.0
+    if len(values) < 2:
+        return 0.0
+    mean = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) * (len(values) - 1)))
 
 
 def spread_of(times: Sequence[float]) -> float:

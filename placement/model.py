@@ -35,6 +35,8 @@ LEAST_SPEED = 1e-3
 """Supply of a worker that seems to supply nothing, in the model's units."""
 AGED = 0.5
 """Relative standard deviation of what was learned before the job changed."""
+STALL = 0.03
+"""A step that is longer by this share than one beside more workers was no step, but a stall."""
 CROWDING = 2.0
 """Standard deviation of a bend of the step, in those of its slope: a host that is full disturbs suddenly."""
 LOCAL_KNOTS = (2.0, 4.0, 8.0, 12.0)
@@ -132,7 +134,8 @@ def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, p
     bend = [spread * CROWDING] * len(LOCAL_KNOTS) + [spread / 8] * len(REMOTE_KNOTS)
     mean = np.array([1.0, prior.interference, 0.0] + [0.0] * len(bend))
     values = np.array(steps) / unit
-    errors = values * (FIT + np.array([reading.error for reading in readings]))
+    # Of a long wait and a short step, the error of their sum is the greater part of the step.
+    errors = values * FIT + np.array([reading.error * reading.batch_time for reading in readings]) / unit
     return fit(step_features(local, remote), values, errors, mean, np.array([1.0, spread, spread / 8, *bend]))
 
 
@@ -157,11 +160,13 @@ def fit_supply(readings: Sequence[Reading], bound: Sequence[bool], unit: float, 
 
 def fit_model(readings: Sequence[Reading], bound: Sequence[bool], prior: Prior | None) -> Model:
     """Fit a job, given where the workers set the pace (`bound`)."""
-    own = [
-        (reading, reading.batch_time if reading.own_time is None else reading.own_time)
-        for reading, waits in zip(readings, bound, strict=True)
-        if reading.own_time is not None or not waits
-    ]
+    own = credible(
+        [
+            (reading, reading.batch_time if reading.own_time is None else reading.own_time)
+            for reading, waits in zip(readings, bound, strict=True)
+            if reading.own_time is not None or not waits
+        ]
+    )
     if not own:
         # Nobody has seen the trainer without a wait: believe that twice the workers would be of use.
         fastest = min(readings, key=lambda reading: reading.batch_time)
@@ -170,6 +175,21 @@ def fit_model(readings: Sequence[Reading], bound: Sequence[bool], prior: Prior |
     prior = prior or first_prior(readings, bound)
     step = fit_step([reading for reading, _ in own], [step for _, step in own], unit, prior)
     return Model(unit, fit_supply(readings, bound, unit, prior), step)
+
+
+def credible(own: list[tuple[Reading, float]]) -> list[tuple[Reading, float]]:
+    """Leave out steps that were longer than those beside more workers: the trainer stalled itself."""
+    kept = []
+    for reading, step in own:
+        at = reading.deployment
+        beside_more = [
+            other_step * (1 + STALL + 2 * other.error)
+            for other, other_step in own
+            if other.deployment.local >= at.local and other.deployment.remote >= at.remote and other is not reading
+        ]
+        if all(step <= most for most in beside_more):
+            kept.append((reading, step))
+    return kept
 
 
 def first_prior(readings: Sequence[Reading], bound: Sequence[bool]) -> Prior:

@@ -10,6 +10,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from pecan_ray.profiling.columns import equal
+
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
 Clock: TypeAlias = Callable[[], float]
@@ -104,7 +106,7 @@ class GlobalRandomness:
 
     def __init__(self) -> None:
         self._python = random.getstate()
-        self._numpy: Any = np.random.get_state()
+        self._numpy: Any = np.random.get_state(legacy=False)
         torch = sys.modules.get("torch")
         self._torch: Any = torch.get_rng_state() if torch is not None else None
 
@@ -119,8 +121,6 @@ class GlobalRandomness:
     def moved(self) -> bool:
         """Tell whether anybody has drawn a number since."""
         now = GlobalRandomness()
-        if self._python != now._python:
-            return True
-        if self._numpy[2] != now._numpy[2] or not np.array_equal(self._numpy[1], now._numpy[1]):
+        if self._python != now._python or not equal(self._numpy, now._numpy):
             return True
         return self._torch is not None and not bool((self._torch == now._torch).all())

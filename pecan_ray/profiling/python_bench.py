@@ -19,7 +19,7 @@ from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import Clock, Examined, GlobalRandomness, Stage
+from pecan_ray.profiling.bench import Clock, Examined, GlobalRandomness, Limits, Stage
 from pecan_ray.profiling.columns import equal
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import Stopwatch
@@ -48,11 +48,11 @@ class ChainStage:
 class PythonBench:
     """A stretch of a plan in the python engine."""
 
-    def __init__(self, stretch: Stretch, *, seed: int, deadline: float, clock: Clock) -> None:
+    def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
-        sources = [Bounded(source, deadline, clock) for source in plan.sources()]
+        sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
         leases = AllLeases(sources, epoch=0, repetitions=1)
         assembly = Assembly(plan, sources, self._options, leases, Loose(), pool=None, call=complete_call)
         self._items = _items(assembly)

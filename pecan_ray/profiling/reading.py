@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 
 from pecan_ray.plan.splits import Element, Source, Split
 from pecan_ray.profiling.bench import Clock
 
 
 class Bounded:
-    """Another source's elements, until a deadline."""
+    """Another source's elements, until a deadline, and not many more than a sample needs.
 
-    def __init__(self, source: Source, deadline: float, clock: Clock) -> None:
-        self._source, self._deadline, self._clock = source, deadline, clock
+    A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
+    """
+
+    def __init__(self, source: Source, count: int, deadline: float, clock: Clock) -> None:
+        self._source, self._count, self._deadline, self._clock = source, count, deadline, clock
+        self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
-        for split in self._source.splits():
+        for split in self._source.splits() if self._first is None else [Split(0)]:
             if self._clock() > self._deadline:
                 return
             yield split
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the source's elements, in time."""
-        for element in self._source.read(split, start):
+        if self._first is None:
+            elements = self._source.read(split, start)
+        else:
+            elements = itertools.islice(self._first(self._count), start, None)
+        for element in elements:
             if self._clock() > self._deadline:
                 return
             yield element

@@ -138,15 +138,15 @@ def load_engine(engine: EngineName) -> None:
         importlib.import_module("pecan_ray.profiling.tensor_bench")
 
 
-def make_bench(stretch: Stretch, engine: EngineName, seed: int, deadline: float, clock: Clock) -> Bench:
+def make_bench(stretch: Stretch, engine: EngineName, seed: int, limits: Limits, clock: Clock) -> Bench:
     """Return the bench of an engine; a framework is imported only for its own engine."""
     if engine == "tensorflow":
         from pecan_ray.profiling.tensor_bench import TensorBench
 
-        return TensorBench(stretch, seed=seed, deadline=deadline, clock=clock)
+        return TensorBench(stretch, seed=seed, limits=limits, clock=clock)
     from pecan_ray.profiling.python_bench import PythonBench
 
-    return PythonBench(stretch, seed=seed, deadline=deadline, clock=clock)
+    return PythonBench(stretch, seed=seed, limits=limits, clock=clock)
 
 
 @dataclass
@@ -299,7 +299,7 @@ def sample_stretch(
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
-    bench = make_bench(stretch, engine, seed, until, clock)
+    bench = make_bench(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: Tally(op) for op in stretch.ops}
     sampled = Sampled(stretch, bench, limits, clock, tallies=tallies)
     sampled.read(until)

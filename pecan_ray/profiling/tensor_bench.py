@@ -12,7 +12,7 @@ from pecan_ray.engines.tensorflow.single import Compiled, Single, Singles, Spec,
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import Clock, Examined, Stage
+from pecan_ray.profiling.bench import Clock, Examined, Limits, Stage
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import ProcessStopwatch
 
@@ -38,10 +38,10 @@ class CompiledStage:
 class TensorBench:
     """A stretch of a plan in the tensorflow engine."""
 
-    def __init__(self, stretch: Stretch, *, seed: int, deadline: float, clock: Clock) -> None:
+    def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
-        sources = [Bounded(source, deadline, clock) for source in plan.sources()]
+        sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
         leases = AllLeases(sources, epoch=0, repetitions=1)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()

@@ -30,7 +30,7 @@ REPEATS = 2
 """Runs of an element in each order; what differs from run to run is the error of measuring."""
 CHUNK, LEAST_COMPARED = 8, 32
 SOON_S, PATIENCE_S = 1.0, 3.0
-"""A comparison that has not told by then may do with fewer elements, and is given up."""
+"""Measured seconds after which a comparison may do with fewer elements, and after which it is given up."""
 CERTAINTY = 2.0
 """Standard errors that count as certain."""
 MIN_GAIN = 0.02
@@ -162,11 +162,13 @@ class Trial:
         places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
         for one in stages:
             _run(one, self._bench.fresh(held[0]))  # what is made on first use is no time of the operator's
-        began = sampled.clock()
-        while sampled.in_time() and (found is None or sampled.clock() <= began + PATIENCE_S):
+        spent = 0.0
+        while sampled.in_time() and (found is None or spent < PATIENCE_S):
             for place in itertools.islice(places, min(CHUNK, len(held))):
-                runs.setdefault(place, []).append(self._in_turn(stages, held[place]))
-            if len(runs) >= min(LEAST_COMPARED, len(held)) or sampled.clock() > began + SOON_S:
+                pairs = self._in_turn(stages, held[place])
+                runs.setdefault(place, []).append(pairs)
+                spent += float(pairs.sum())
+            if len(runs) >= min(LEAST_COMPARED, len(held)) or spent > SOON_S:
                 found = _comparison(list(runs.values()), len(held))
                 if found.decided:
                     break

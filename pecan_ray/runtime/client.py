@@ -232,8 +232,7 @@ class BatchClient:
             del self._flights[worker.name]
             if reader.ended or self._closed:
                 return None
-        if trouble is None:
-            ray.get(alive)  # raises: that is why the reader was stopped
+        ray.get(alive if trouble is None else worker.handle.placed.remote())  # raises if the worker is gone
         tell(f"by object_store from now on, since {address.host}:{address.port} cannot be read: {trouble}")
         logger.warning(
             "batches of %s come by Ray's object store, since %s:%d cannot be read: %s. Open the ports of the nodes to "

@@ -57,19 +57,21 @@ def _mb(bytes_s: float) -> str:
 
 
 class LinkMeter:
-    """Estimates a link's bandwidth from the times at which lots were begun and confirmed: the best of the first ones.
+    """Estimates a link's bandwidth from the times at which lots were begun and confirmed: their bytes by their seconds.
 
-    A lot that waited behind another is timed from that one's confirmation.  The best one counts, since a busy reader
-    only makes a lot slower; the first ones, since the reader's queue is empty then.  Times are in seconds.
+    A lot that waited behind another is timed from that one's confirmation: so it does not matter if one confirmation
+    is noticed late and the next one soon after.  The first lot, during which TCP finds its speed, and those for which
+    the reader had no room do not count.  Times are in seconds.
     """
 
     def __init__(self) -> None:
-        self.bandwidth_bytes_s = 0.0
         self.lots = 0
+        """Lots that count."""
         self._begun: dict[int, tuple[float, int]] = {}
+        self._bytes = self._sent_bytes = 0
+        self._seconds = 0.0
         self._first_s: float | None = None
         self._last_s = -math.inf
-        self._bytes = 0
 
     def begun(self, number: int, nbytes: int, now_s: float) -> None:
         """Note that a lot is about to be written."""
@@ -77,22 +79,28 @@ class LinkMeter:
         if self._first_s is None:
             self._first_s = now_s
 
-    def confirmed(self, number: int, now_s: float) -> None:
-        """Note that a lot has arrived."""
+    def confirmed(self, number: int, now_s: float, *, held: bool = False) -> None:
+        """Note that a lot has arrived; `held`: the reader had no room for it at first."""
         if number not in self._begun:
             return
         begun_s, nbytes = self._begun.pop(number)
-        seconds = now_s - max(begun_s, self._last_s)
+        first, seconds = self._last_s == -math.inf, now_s - max(begun_s, self._last_s)
         self._last_s = now_s
-        self._bytes += nbytes
-        if nbytes >= LEAST_LOT and seconds > 0:
+        self._sent_bytes += nbytes
+        if nbytes >= LEAST_LOT and not first and not held:
             self.lots += 1
-            self.bandwidth_bytes_s = max(self.bandwidth_bytes_s, nbytes / seconds)
+            self._bytes += nbytes
+            self._seconds += seconds
 
     @property
     def ready(self) -> bool:
         """Tell whether enough lots were measured to decide."""
         return self.lots >= LOTS_MEASURED
+
+    @property
+    def bandwidth_bytes_s(self) -> float:
+        """What the link carries."""
+        return self._bytes / max(self._seconds, 1e-9)
 
     def made_bytes_s(self, waited_s: float) -> float:
         """Return what the worker makes, given the seconds in which the stream had nothing to send.
@@ -102,7 +110,7 @@ class LinkMeter:
         elapsed_s = self._last_s - (self._first_s or 0.0)
         if waited_s < 0.05 * elapsed_s or elapsed_s <= 0:
             return math.inf
-        return self._bytes / elapsed_s
+        return self._sent_bytes / elapsed_s
 
 
 def measure_codecs(sample: pa.Buffer) -> tuple[dict[Codec, float], dict[Codec, float]]:

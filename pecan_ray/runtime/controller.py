@@ -83,6 +83,7 @@ class AutoPlacementController:
             )
         )
         self._members: dict[str, Member] = {}
+        self._past: dict[str, Member] = {}
         self._made = {"local": 0, "remote": 0}
         self._wanted = {"local": 0, "remote": 0}
         self._clients: dict[int, str] = {}
@@ -136,6 +137,9 @@ class AutoPlacementController:
         nodes = list(dict.fromkeys(self._clients.values()))
         room = await asyncio.to_thread(room_for, nodes, remote_selector(nodes, config.remote_labels))
         self._hosts = dict(zip(nodes, room.host_cpus, strict=True))
+        if self._job.shape.serial and not isinstance(workers, Workers):
+            workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
+            self._tell("placement", "one worker at a time can run this pipeline: AutoPlacement has nothing to decide")
         if isinstance(workers, Workers):
             self._scale(workers.local, workers.remote)
             return
@@ -195,12 +199,9 @@ class AutoPlacementController:
 
     def _awaited(self, placing: Placing) -> int:
         """Count the workers that were asked for and may still come."""
+        coming = [member for member in self._members.values() if member.info is None and not member.draining]
         now = time.monotonic()
-        return sum(
-            member.info is None and not member.draining and (member.placed or now - member.asked < patience)
-            for member in self._members.values()
-            for patience in [placing.patience_s if not member.host else placing.local_patience_s]
-        )
+        return sum(member.placed or now - member.asked < placing.patience(member.placement) for member in coming)
 
     def _changed_workers(self) -> None:
         """Note that workers came or went: what is measured now belongs to no deployment."""
@@ -332,26 +333,34 @@ class AutoPlacementController:
             self._scale(local, remote)
 
     def _scale(self, local: int, remote: int) -> None:
-        """Set the numbers of workers: start what lacks, drain what is too many."""
+        """Set the numbers of workers: start what lacks, and drain what is too many once that has come."""
         self._wanted = {"local": local, "remote": remote}
         self._tell("scale", f"{local} local and {remote} remote workers wanted")
         power = [max(cpus, LEAST_POWER) for cpus in self._hosts.values()]
         self._shares = dict(zip(self._hosts, spread_by_power(local, power), strict=True))
-        for node, count in self._shares.items():
-            self._fit([m for m in self._members.values() if m.host == node], count, node)
-        self._fit([m for m in self._members.values() if not m.host], remote, "")
+        for host, count in (*self._shares.items(), ("", remote)):
+            for _ in range(count - len(self._staying(host))):
+                self._start(host)
+        self._shed()
         self._metrics.deployed(self._running_now(), self._wanted)
         self._notify()
 
-    def _fit(self, members: list[Member], count: int, host: str) -> None:
-        """Bring the workers of one trainer's node, or all remote ones (host ""), to a number."""
-        staying = [member for member in members if not member.draining]
-        # Those that wait for a place go first: nothing is lost with them.
-        staying.sort(key=lambda member: member.info is None)
-        for member in staying[count:]:
-            self._drain(member)
-        for _ in range(count - len(staying)):
-            self._start(host)
+    def _staying(self, host: str) -> list[Member]:
+        """Return the workers of one trainer's node, or all remote ones (host ""), those that run before the others."""
+        staying = [m for m in self._members.values() if m.host == host and not m.draining]
+        return sorted(staying, key=lambda member: member.info is None)
+
+    def _shed(self) -> None:
+        """Drain the workers that are too many; those that run only when none is awaited, or a job might have none."""
+        wanted = {**self._shares, "": self._wanted["remote"]}
+        too_many = [member for host, count in wanted.items() for member in self._staying(host)[count:]]
+        for member in too_many:
+            if member.info is None:
+                self._drain(member)
+        if all(member.info or member.draining for member in self._members.values()):
+            for member in too_many:
+                if member.info is not None:
+                    self._drain(member)
 
     def _start(self, host: str) -> None:
         placement = "local" if host else "remote"
@@ -391,6 +400,7 @@ class AutoPlacementController:
             self._ledger.join(member.name)
             self._tell("worker", f"{member.name} runs as process {pid}")
             self._changed_workers()
+            self._shed()
             self._deal_static()
             self._notify()
             await member.handle.run.remote()
@@ -425,13 +435,14 @@ class AutoPlacementController:
 
     def _on_lost(self, worker: str, why: str) -> None:
         """Take a dead worker's data back and start another one in its place."""
-        member = self._members.pop(worker, None)
+        member = self._members.get(worker)
         if member is None or self._ledger.finished:
             return
         self._ledger.lost(worker)
         if member.draining:
-            self._changed_workers()
+            self._gone(member)
             return
+        self._past[worker] = self._members.pop(worker)
         self._lost += 1
         self._lost_in_a_row += 1
         if self._lost_in_a_row > MOST_LOST_IN_A_ROW:
@@ -446,8 +457,8 @@ class AutoPlacementController:
         self._changed_workers()
         self._tell("lost", f"{worker} is lost: {why}; what it held is given out again")
         logger.warning("%s is lost: %s; what it held is given out again", worker, why)
-        running = sum(m.placement == member.placement and not m.draining for m in self._members.values())
-        if running < self._wanted[member.placement] and self._error is None:
+        wanted = self._shares[member.host] if member.host else self._wanted["remote"]
+        if len(self._staying(member.host)) < wanted and self._error is None:
             self._start(member.host)
         self._notify()
 
@@ -477,8 +488,9 @@ class AutoPlacementController:
         self._gone(member)
 
     def _gone(self, member: Member) -> None:
-        """Forget a worker that has drained."""
+        """Take a worker that has drained off the job."""
         if self._members.pop(member.name, None) is not None:
+            self._past[member.name] = member
             self._changed_workers()
         self._notify()
 
@@ -553,7 +565,7 @@ class AutoPlacementController:
             "left_out_elements": self._ledger.left_out_elements,
             "dropped": [(lease.key, lease.spans) for lease in self._ledger.dropped],
             "workers_lost": self._lost,
-            "workers": {m.name: (m.placement, m.stats) for m in self._members.values()},
+            "workers": {m.name: (m.placement, m.stats) for m in (*self._past.values(), *self._members.values())},
             "events": list(self._events),
             "timeline": list(self._placing.timeline) if self._placing is not None else [],
             "deployments": list(self._deployments),

@@ -169,9 +169,9 @@ class _Stream:
         """Take confirmations until the client closes its side."""
         try:
             while True:
-                (received,) = CONFIRMATION.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
+                received, held = CONFIRMATION.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
                 with self._measuring:
-                    self._meter.confirmed(received - 1, time.monotonic())
+                    self._meter.confirmed(received - 1, time.monotonic(), held=held)
                 self._lane.confirm(received)
         except StopIteration:
             self._whole = True

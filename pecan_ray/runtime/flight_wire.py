@@ -27,8 +27,8 @@ HELLO = "hello"
 """Action that shows whether a server can be reached and believes the token."""
 END, GONE = b"end", b"gone"
 """Last words of a stream: there is no more; there may be more, but not here."""
-CONFIRMATION = struct.Struct("<q")
-"""What a client answers: how many lots of a lane it has received."""
+CONFIRMATION = struct.Struct("<q?")
+"""What a client answers: how many lots of a lane it has received, and whether it had no room for the last one."""
 ALIGNMENT = 16
 """gRPC puts a message at a multiple of it: so the body is aligned if what precedes it is padded."""
 HEADER = 136
@@ -131,7 +131,10 @@ def _varint(number: int) -> int:
 
 
 def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
-    """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise."""
+    """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise.
+
+    Labels are unpickled: a trainer believes its workers, as it does when Ray carries what they send.
+    """
     pieces: list[Any] = []
     while True:
         try:
@@ -149,10 +152,10 @@ def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
         if text.equals(pa.py_buffer(GONE)):
             raise ConnectionError("the worker has ended the stream early")
         label = pickle.loads(text)
-        memory = _memory(pieces, label)
+        arrived = [(label, _memory(pieces, label))]
+        del label
         pieces = []
-        yield label, memory
-        del label, memory
+        yield arrived.pop()  # nothing here keeps what was taken
 
 
 def _memory(pieces: list[Any], label: Label) -> Memory:

@@ -56,10 +56,9 @@ class Placing:
     """The user has fixed the numbers of workers."""
     timeline: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
 
-    @property
-    def local_patience_s(self) -> float:
-        """How long a local worker may wait for a place."""
-        return min(LOCAL_PATIENCE_S, self.patience_s)
+    def patience(self, placement: str) -> float:
+        """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
+        return self.patience_s if placement == "remote" else min(LOCAL_PATIENCE_S, self.patience_s)
 
     def report(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""

@@ -82,26 +82,34 @@ def choose_transport(
     `sees_process`: whether the reader may open the writer's files; it may not from another container.
     `wanted`: the one that the user asks for, which is taken where it works.
     """
-    obstacles: dict[Transport, str] = {}
-    supported, reason = ring_supported()
-    if writer_node != reader_node:
-        obstacles["ring"] = "worker and trainer are on different nodes"
-    elif not supported:
-        obstacles["ring"] = f"shared memory is not available: {reason}"
-    elif not sees_process:
-        obstacles["ring"] = "the trainer may not open the worker's memory files (another container or user?)"
-    if find_spec("pyarrow._flight") is None:
-        obstacles["flight"] = "this pyarrow was built without Flight"
-    if wanted != "auto" and wanted not in obstacles:
-        return wanted, f"Config(transport={wanted!r}) asks for it"
-    # The object store needs no second copy on one node, where Flight would.
-    ranking: tuple[Transport, ...] = ("ring", "flight") if writer_node != reader_node else ("ring",)
-    chosen: Transport = next((way for way in ranking if way not in obstacles), "object_store")
+    apart = writer_node != reader_node
     if wanted != "auto":
-        return chosen, f"Config(transport={wanted!r}) cannot be followed: {obstacles[wanted]}"
+        refused = _obstacle(wanted, apart, sees_process)
+        if not refused:
+            return wanted, f"Config(transport={wanted!r}) asks for it"
+    # The object store needs no second copy on one node, where Flight would.
+    ranking: tuple[Transport, ...] = ("ring", "flight") if apart else ("ring",)
+    obstacles = {way: _obstacle(way, apart, sees_process) for way in ranking}
+    chosen: Transport = next((way for way in ranking if not obstacles[way]), "object_store")
+    if wanted != "auto":
+        return chosen, f"Config(transport={wanted!r}) cannot be followed: {refused}"
     if chosen == "ring":
         return chosen, "worker and trainer share a node"
-    return chosen, "; ".join(obstacles[way] for way in ranking if way in obstacles)
+    return chosen, "; ".join(filter(None, obstacles.values()))
+
+
+def _obstacle(way: Transport, apart: bool, sees_process: bool) -> str:
+    """Say why a way cannot be used; nothing if it can."""
+    if way == "flight":
+        return "" if find_spec("pyarrow._flight") else "this pyarrow was built without Flight"
+    if way == "object_store":
+        return ""
+    if apart:
+        return "worker and trainer are on different nodes"
+    supported, reason = ring_supported()
+    if not supported:
+        return f"shared memory is not available: {reason}"
+    return "" if sees_process else "the trainer may not open the worker's memory files (another container or user?)"
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:

@@ -37,7 +37,7 @@ class WindowMeter:
         self._begun.setdefault(rank, totals)
 
     def touch(self) -> None:
-        """Note that workers came, went or died: the window under way ends here, and measures neither before nor after."""
+        """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
         self._touched = True
 
     def drain(self) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from pecan_ray.plan.windows import Window
-from pecan_ray.simulator.flow import Feed, Totals
+from pecan_ray.simulator.flow import Flow, Totals
 
 LEAST_BATCHES = 10
 """Of a window that is closed for its age."""
@@ -37,10 +37,11 @@ RELEASED = ClientRule(window_s=None, discard=150, pauses=False, counts_draining=
 class Meter:
     """Cuts the totals of a job's clients into windows."""
 
-    def __init__(self, feeds: list[Feed], rule: ClientRule, batches: int, remote_cpu: float) -> None:
-        self._feeds, self._rule, self._batches = feeds, rule, rule.window_batches or batches
+    def __init__(self, flow: Flow, rule: ClientRule, batches: int, remote_cpu: float) -> None:
+        self._flow, self._rule, self._batches = flow, rule, rule.window_batches or batches
         self._remote_cpu = remote_cpu
         self._begun: list[Totals] = []
+        self._worked = 0.0
         self.since = 0.0
         """When the window began."""
         self._touched = False
@@ -50,8 +51,8 @@ class Meter:
 
     def restart(self, now: float) -> None:
         """Begin a window."""
-        self._begun = [replace(feed.totals) for feed in self._feeds]
-        self.since, self._touched, self._remote_seconds = now, False, 0.0
+        self._begun = [replace(client.totals) for client in self._flow.clients]
+        self.since, self._touched, self._remote_seconds, self._worked = now, False, 0.0, self._flow.feed.worked
 
     def touch(self, now: float) -> None:
         """Workers came or went."""
@@ -66,7 +67,10 @@ class Meter:
         self._remote_seconds += seconds * remote
 
     def _have(self) -> int:
-        return min(feed.totals.batches - begun.batches for feed, begun in zip(self._feeds, self._begun, strict=True))
+        return min(part.batches for part in self._parts())
+
+    def _parts(self) -> list[Totals]:
+        return [client.totals.since(begun) for client, begun in zip(self._flow.clients, self._begun, strict=True)]
 
     def lacking(self) -> int:
         """Return how many more batches the window (or what is skipped before it) needs."""
@@ -82,7 +86,7 @@ class Meter:
 
     def close(self, now: float) -> Window | None:
         """Return the window if it is complete, and begin the next one."""
-        parts = [feed.totals.since(begun) for feed, begun in zip(self._feeds, self._begun, strict=True)]
+        parts = self._parts()
         least = min(part.batches for part in parts)
         if self._skip:
             if least >= self._skip:
@@ -92,16 +96,15 @@ class Meter:
         aged = now >= self.deadline() and least >= LEAST_BATCHES
         if least < self._batches and not aged:
             return None
-        window = window_of(parts, self._touched, self._utilization(parts))
+        window = window_of(parts, self._touched, self._utilization())
         self.restart(now)
         return window
 
-    def _utilization(self, parts: list[Totals]) -> float | None:
+    def _utilization(self) -> float | None:
         """Return how much of their CPUs the remote workers used; None where there was none."""
         if self._remote_seconds <= 0:
             return None
-        worked = sum(part.worked for part in parts) / len(parts)
-        return min(1.0, worked / self._remote_seconds) * self._remote_cpu
+        return min(1.0, (self._flow.feed.worked - self._worked) / self._remote_seconds) * self._remote_cpu
 
 
 def window_of(parts: list[Totals], touched: bool, cpu: float | None) -> Window:

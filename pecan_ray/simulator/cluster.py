@@ -16,7 +16,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Window
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.flow import NEVER
-from pecan_ray.simulator.job import JobSpec, JobState, Turn, drain_time, new_job, start_delay
+from pecan_ray.simulator.job import JobSpec, Turn, drain_time, new_job, start_delay
 from pecan_ray.simulator.nodes import Node, Pool, PoolRule, Request
 from pecan_ray.simulator.outcome import Outcome, outcome_of
 
@@ -63,7 +63,7 @@ class Simulation:
             now, number, token = heappop(self._calls)
             if token == self._tokens[number]:
                 self._act(number, now)
-        batches = sum(feed.produced for job in self._jobs for feed in job.flow.feeds)
+        batches = sum(job.flow.feed.produced for job in self._jobs)
         turns = sum(len(job.timeline) for job in self._jobs)
         return Simulated(
             tuple(outcome_of(job) for job in self._jobs),
@@ -90,7 +90,7 @@ class Simulation:
         if job.finished:
             return
         if job.due() <= now:
-            job.flow.settle(now)
+            job.flow.feed.produce_until(now)
         while (due := job.pop_due(now)) is not None:
             self._happen(number, *due)
         self._compute(number)
@@ -129,7 +129,7 @@ class Simulation:
     def _fit(self, number: int, fast: bool) -> None:
         """Start what lacks, let go what is too many."""
         job = self._jobs[number]
-        job.flow.settle(job.now)
+        job.flow.feed.produce_until(job.now)
         for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
             surplus = job.staying(placement) - wanted
             for _ in range(-surplus):

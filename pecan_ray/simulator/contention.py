@@ -8,8 +8,9 @@ onto the accelerators.  The last two come first (they are few threads, always ru
     local supply = min( l * cpus of a worker, host CPUs - load * pace - receive * pace * share from remote ) / work
     work         = CPU seconds of a batch, times 1 + crowding * (l - 1)
 
-and every busy local worker, and a host at its limit, makes the step longer.  Pace and supply depend on each other:
-they are iterated to a fixed point.  All functions work on arrays of deployments at once.
+and every busy local worker, and a host at its limit, makes the step longer.  Every worker serves all clients alike: on
+a host, batches of the local workers of other hosts are received as those of remote ones are.  Pace and supply depend
+on each other: they are iterated to a fixed point.  All functions work on arrays of deployments at once.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Pace:
     local_s: Vector
     """Of one local worker; infinite where there is none."""
     remote_s: Vector
-    """Of one remote worker, for one client of all that it serves."""
+    """Of one remote worker."""
     host_cpu: Vector
     """Utilization of the trainer's host."""
     busy: Vector
@@ -68,13 +69,14 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
     remote_supply = there / each
     step = np.full_like(here, trainer.step_s)
     rate = np.minimum(1 / step, np.maximum(here * workload.local.cpus / work + remote_supply, 1e-12))
-    from_remote = np.where(there > 0, 1.0, 0.0)
+    elsewhere = (workload.clients - 1) / workload.clients
+    from_remote = np.where(there > 0, 1.0, elsewhere)
     for _ in range(ITERATIONS):
         own = (host.load_cpu_s + host.receive_cpu_s * from_remote) * rate
         left = np.maximum(host.cpus - own, 1e-3 * host.cpus)
         local_supply = np.minimum(here * workload.local.cpus, left) / work
         supply = np.maximum(local_supply + remote_supply, 1e-12)
-        from_remote = remote_supply / supply
+        from_remote = (remote_supply + local_supply * elsewhere) / supply
         busy = np.minimum(1.0, rate / supply)
         used = own + busy * local_supply * work
         crowded = np.maximum(0.0, used / host.cpus - CALM) / (1 - CALM)
@@ -84,7 +86,7 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
         batch_s=1 / rate,
         step_s=step,
         local_s=np.where(here > 0, here / np.maximum(local_supply, 1e-12), np.inf),
-        remote_s=np.full_like(here, each * workload.clients),
+        remote_s=np.full_like(here, each),
         host_cpu=used / host.cpus,
         busy=busy,
     )

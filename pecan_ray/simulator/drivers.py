@@ -1,4 +1,4 @@
-"""The policies behind one face: AutoPlacement as it is, those that only count remote workers, and a fixed deployment."""
+"""The policies behind one face: AutoPlacement as it is, those that only count remote workers, a fixed deployment."""
 
 from __future__ import annotations
 

@@ -98,9 +98,7 @@ def run_mode(
     def driver() -> AutoPlacement:
         return placement(workload, mode, threshold)
 
-    return repeat(
-        workload, driver, ordered=ordered, client=client_of(mode, window), seeds=seeds, after=after
-    )
+    return repeat(workload, driver, ordered=ordered, client=client_of(mode, window), seeds=seeds, after=after)
 
 
 def run_setup(workload: Workload, setup: Setup, seeds: Sequence[int] = SEEDS) -> list[Outcome]:

@@ -1,7 +1,7 @@
 """What the papers report, as far as it concerns placement and scaling.
 
-Sources: the text and tables of Pecan (ATC'24) and Cachew (ATC'22), the dollars printed on the bars of Pecan's Figures 5
-and 6, the pictures of reference results in Cachew's artifact (read off, to about 1 %), and the logs in Pecan's artifact.
+Sources: the text and tables of Pecan (ATC'24) and Cachew (ATC'22), the dollars printed on the bars of Pecan's Figures
+5 and 6, the pictures of reference results in Cachew's artifact (read off, to about 1 %), and the logs in Pecan's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ class Reported:
     """Local workers, where the paper says them."""
 
 
-CONFIGURATIONS = ("Cachew", "Cachew + AutoOrder", "AutoPlacement", "AutoPlacement + AutoOrder", "collocated", "FastFlow")
+CONFIGURATIONS = (
+    "Cachew",
+    "Cachew + AutoOrder",
+    "AutoPlacement",
+    "AutoPlacement + AutoOrder",
+    "collocated",
+    "FastFlow",
+)
 
 PECAN: dict[str, dict[str, Reported]] = {
     "resnet50-v2-8": {

@@ -1,15 +1,15 @@
-"""Batches of one job, from its workers through bounded queues to its trainers: exact to the batch, without an event each.
+"""Batches of one job, from its workers through a bounded queue to its trainers: exact to the batch, without events.
 
-For batch n of a client, with f the time at which the next worker finishes, K the places for finished batches, a(n) when
-the client asks, g(n) when it gets, and d(n) when the accelerators are done:
+For the n-th batch, with f the time at which the next worker finishes and K the places for finished batches, taken in
+turn by clients that ask at a, get it at g, and whose accelerators, in step, are done with step m at d(m):
 
     e(n) = max( f, g(n - K) )                      the batch enters the queue as soon as there is a place
-    g(n) = max( a(n), e(n) )                       wait = g(n) - a(n)
-    d(n) = max( d(n - 1), g(n) of all clients ) + step
-    a(n + 1) = max( g(n) + dispatch, d(n - run_ahead) ), and d(n) where the program waits for the accelerators
+    g(n) = max( a, e(n) )                          wait = g(n) - a
+    d(m) = max( d(m - 1), last g of the step ) + step
+    a    = max( g + dispatch, d(m - run_ahead) ), and d(m) where the program waits for the accelerators
 
-The worker starts its next batch at e(n): while the queue is full it stands still.  Workers are kept in a heap by the time
-at which they finish; production is computed when it is consumed, or up to a moment at which workers come or go.
+The worker starts its next batch at e(n): while the queue is full it stands still.  Workers are kept in a heap by the
+time at which they finish; production is computed when it is consumed, or up to a moment at which workers come or go.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from pecan_ray.simulator.noise import BLOCK, Services, Steps
 from pecan_ray.simulator.workload import Trainer
 
 NEVER = math.inf
-PAUSE_FACTOR, PAUSE_S = 20.0, 2.0
-"""What the live client takes for a pause: so many times the usual step, and longer than this."""
+PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
+"""What the live client takes for a pause: after so many steps, so many times the trainer's usual own time, and longer
+than this."""
 
 
 @dataclass
@@ -37,12 +38,13 @@ class Totals:
     waited: float = 0.0
     queued: float = 0.0
     """Sum of the times that batches lay in the queue."""
-    worked: float = 0.0
-    """Sum of the times that remote workers worked."""
-    received: int = 0
-    """Batches that remote workers have made."""
     pauses: int = 0
     """Steps that were left out: the trainer did something else meanwhile."""
+
+    def is_pause(self, own: float) -> bool:
+        """Say whether the trainer's own part of a step is far out of line."""
+        usual = self.seconds - self.waited
+        return self.batches >= PAUSE_AFTER and own * self.batches > PAUSE_FACTOR * usual
 
     def since(self, before: Totals) -> Totals:
         """Return the sums of what came after."""
@@ -50,8 +52,17 @@ class Totals:
 
 
 @dataclass
+class Client:
+    """One trainer."""
+
+    got: float = 0.0
+    asked: float = 0.0
+    totals: Totals = field(default_factory=Totals)
+
+
+@dataclass
 class Feed:
-    """The workers of one client and what they have finished for it."""
+    """The workers of a job and what they have finished; every client takes of it."""
 
     services: Services
     capacity: int
@@ -64,11 +75,12 @@ class Feed:
     """(when it entered, worker) of finished batches that were computed before they were taken."""
     taken: deque[float] = field(default_factory=deque)
     """When the last batches were taken, as many as there are places."""
-    got: float = 0.0
-    asked: float = 0.0
-    totals: Totals = field(default_factory=Totals)
     produced: int = 0
     lost: int = 0
+    received: int = 0
+    """Batches that remote workers have made."""
+    worked: float = 0.0
+    """Sum of the times that remote workers worked."""
     noise: list[float] = field(default_factory=list)
     drawn: int = BLOCK
 
@@ -131,36 +143,42 @@ class Feed:
         service = self.service_s[worker] * self.factor()
         heapreplace(self.heap, (entered + service, worker))
         if worker in self.remote:
-            self.totals.worked += service
-            self.totals.received += 1
+            self.worked += service
+            self.received += 1
         self.produced += 1
         self.ready.append((entered, worker))
 
-    @property
-    def waiting(self) -> int:
-        """Finished batches that were computed and not taken."""
-        return len(self.ready)
+    def take(self, now: float) -> None:
+        """Give the next batch away; its entry is not after `now`."""
+        if not self.ready:
+            self._produce(self.entry())
+        self.ready.popleft()
+        self.taken.append(now)
 
 
 class Flow:
-    """All clients of one job, in step."""
+    """One job: a feed and the clients that take of it in step."""
 
     def __init__(
         self,
         trainer: Trainer,
-        feeds: list[Feed],
+        feed: Feed,
         steps: Steps,
-        begin: float,
-        batches_per_epoch: int,
+        *,
+        clients: int = 1,
+        begin: float = 0.0,
+        batches_per_epoch: int = 1,
         pauses: bool = True,
     ) -> None:
         """`pauses`: leave out of the totals a step that is far out of line, as the live client does."""
-        self.trainer, self.steps = trainer, steps
-        self.feeds = feeds
+        self.trainer, self.steps, self.feed = trainer, steps, feed
+        self.clients = [Client(begin, begin) for _ in range(clients)]
         self._per_epoch = batches_per_epoch
-        self.long_s = max(PAUSE_S, PAUSE_FACTOR * trainer.step_s) if pauses else NEVER
+        self.long_s = PAUSE_S if pauses else NEVER
+        """Shorter steps are no pauses."""
         self.step_s = trainer.step_s
         self.consumed = 0
+        """Steps that were begun: batches of each client."""
         self.done = begin
         self.paused = 0.0
         """Seconds of pauses."""
@@ -170,67 +188,58 @@ class Flow:
         self.ahead: deque[float] = deque(maxlen=max(1, trainer.run_ahead))
         self.noise: list[float] = []
         self.special = self._next_special()
-        for feed in feeds:
-            feed.got = feed.asked = begin
 
     @property
     def idle(self) -> bool:
         """Whether nobody works and nothing is left."""
-        return all(not feed.heap and not feed.ready for feed in self.feeds)
+        return not self.feed.heap and not self.feed.ready
 
     @property
     def latest(self) -> float:
         """When the last batch was taken."""
-        return max(feed.got for feed in self.feeds)
+        return max(client.got for client in self.clients)
 
     def advance(self, until: float, most: int) -> bool:
-        """Take `most` batches, but none after `until`; return whether all could be taken."""
-        if len(self.feeds) == 1:
-            return advance_alone(self, self.feeds[0], until, most)
+        """Take `most` batches for each client, but begin none after `until`; return whether all could be taken."""
+        if len(self.clients) == 1:
+            return advance_alone(self, self.clients[0], self.feed, until, most)
         return self.advance_together(until, most)
 
     def advance_together(self, until: float, most: int) -> bool:
-        """The same for any number of clients, whose accelerators step together."""
+        """The same for any number of clients, whose accelerators step together.
+
+        The clients take turns in being first.  A step of which some clients have their batch is finished, also after
+        `until`, unless nobody works.
+        """
+        count = len(self.clients)
         for _ in range(most):
-            times = [max(feed.asked, feed.entry()) for feed in self.feeds]
-            got = max(times)
-            if got > until:
+            asked = min(client.asked for client in self.clients)
+            first = max(asked, self.feed.entry())
+            if first > until or first == NEVER or (not self.feed.heap and len(self.feed.ready) < count):
                 return False
-            for feed, time in zip(self.feeds, times, strict=True):
-                self._take(feed, time)
+            got = 0.0
+            for place in range(count):
+                client = self.clients[(self.consumed + place) % count]
+                got = max(got, self._take(client))
             self._step(got)
         return True
 
-    def _take(self, feed: Feed, got: float) -> None:
-        if feed.ready:
-            entered, _ = feed.ready.popleft()
-        else:
-            entered = feed.entry()
-            worker = feed.heap[0][1]
-            drawn = feed.drawn
-            if drawn >= BLOCK:
-                feed.noise, drawn = feed.services.block(), 0
-            feed.drawn = drawn + 1
-            service = feed.service_s[worker] * feed.noise[drawn]
-            heapreplace(feed.heap, (entered + service, worker))
-            if worker in feed.remote:
-                feed.totals.worked += service
-                feed.totals.received += 1
-            feed.produced += 1
-        interval = got - feed.got
-        totals = feed.totals
-        if interval > self.long_s and feed.asked - feed.got > self.long_s:
+    def _take(self, client: Client) -> float:
+        entered = self.feed.entry()
+        got = max(client.asked, entered)
+        self.feed.take(got)
+        interval, totals = got - client.got, client.totals
+        own = client.asked - client.got
+        if own > self.long_s and totals.is_pause(own):
             totals.pauses += 1
-            feed.got = got
-            feed.taken.append(got)
-            return
-        totals.batches += 1
-        totals.seconds += interval
-        totals.squares += interval * interval
-        totals.waited += got - feed.asked
-        totals.queued += got - entered
-        feed.got = got
-        feed.taken.append(got)
+        else:
+            totals.batches += 1
+            totals.seconds += interval
+            totals.squares += interval * interval
+            totals.waited += got - client.asked
+            totals.queued += got - entered
+        client.got = got
+        return got
 
     def _step(self, got: float) -> None:
         """Run the accelerators on a batch, and find out when the clients ask again."""
@@ -248,9 +257,9 @@ class Flow:
             ask = self.done
         if self.consumed >= self.special:
             ask = self.pause()
-        for feed in self.feeds:
-            least = feed.got + self.dispatch_s
-            feed.asked = ask if ask > least else least
+        for client in self.clients:
+            least = client.got + self.dispatch_s
+            client.asked = ask if ask > least else least
 
     def pause(self) -> float:
         """Do what happens every so many batches: wait for the accelerators, write a checkpoint, evaluate."""
@@ -269,26 +278,20 @@ class Flow:
         periods = [trainer.sync_every, trainer.pause_every, self._per_epoch if trainer.epoch_pause_s else 0]
         return min((self.consumed // period + 1) * period for period in periods if period) if any(periods) else NEVER
 
-    def settle(self, now: float) -> None:
-        """Bring production up to a moment at which workers come or go."""
-        for feed in self.feeds:
-            feed.produce_until(now)
 
-
-def advance_alone(flow: Flow, feed: Feed, until: float, most: int) -> bool:
+def advance_alone(flow: Flow, client: Client, feed: Feed, until: float, most: int) -> bool:
     """Do what `Flow.advance_together` does, for one client and written out: this loop is where simulations spend time.
 
     Everything is kept in local variables meanwhile.
     """
     heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
-    service_s, remote, totals, ahead = feed.service_s, feed.remote, feed.totals, flow.ahead
+    service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
     most_ahead, at_once = ahead.maxlen, not flow.trainer.run_ahead
-    got, asked, done, step_s, dispatch_s = feed.got, feed.asked, flow.done, flow.step_s, flow.dispatch_s
+    got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
-    seconds = squares = waited = queued = worked = starved = 0.0
-    batches = produced = received = 0
-    places = len(taken)
-    complete = True
+    seconds, squares, waited, queued = totals.seconds, totals.squares, totals.waited, totals.queued
+    batches, long_s = totals.batches, flow.long_s
+    worked, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
     for _ in range(most):
         if ready:
             entered = ready[0][0]
@@ -317,7 +320,11 @@ def advance_alone(flow: Flow, feed: Feed, until: float, most: int) -> bool:
                 worked += service
                 received += 1
         interval = now - got
-        if interval > flow.long_s and asked - got > flow.long_s:
+        if (
+            asked - got > long_s
+            and batches >= PAUSE_AFTER
+            and (asked - got) * batches > PAUSE_FACTOR * (seconds - waited)
+        ):
             totals.pauses += 1
         else:
             batches += 1
@@ -346,15 +353,12 @@ def advance_alone(flow: Flow, feed: Feed, until: float, most: int) -> bool:
             done = flow.done
         if asked < now + dispatch_s:
             asked = now + dispatch_s
-    feed.got, feed.asked, feed.noise, feed.drawn = got, asked, noise, drawn
+    client.got, client.asked, feed.noise, feed.drawn = got, asked, noise, drawn
     feed.produced += produced
+    feed.received += received
+    feed.worked += worked
     flow.done, flow.noise = done, steps
     flow.starved += starved
-    totals.batches += batches
-    totals.seconds += seconds
-    totals.squares += squares
-    totals.waited += waited
-    totals.queued += queued
-    totals.worked += worked
-    totals.received += received
+    totals.batches, totals.seconds, totals.squares = batches, seconds, squares
+    totals.waited, totals.queued = waited, queued
     return complete

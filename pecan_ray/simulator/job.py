@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from pecan_ray.placement import spread_local
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, Meter
 from pecan_ray.simulator.contention import PaceTable
@@ -53,8 +52,6 @@ class Member:
     """A worker of the job."""
 
     placement: str
-    client: int
-    """Whose host it runs on; -1: remote."""
     slowness: float = 1.0
     working: bool = False
     draining: bool = False
@@ -97,7 +94,7 @@ class JobState:
     converged: Snapshot | None = None
     converged_to: Deployment | None = None
     finished: bool = False
-    last_running: Deployment = Deployment(0, 0)
+    last_running: Deployment | None = None
     killed: int = 0
     busy: float = 1.0
     """Share of the time in which the workers work: they stand still while their queues are full."""
@@ -145,9 +142,9 @@ class JobState:
             self.flow.consumed,
             self.remote_seconds,
             self.flow.starved,
-            self.flow.feeds[0].totals.waited,
+            self.flow.clients[0].totals.waited,
             self.flow.paused,
-            sum(feed.totals.received for feed in self.flow.feeds),
+            self.flow.feed.received,
         )
 
     def refresh(self) -> None:
@@ -156,27 +153,21 @@ class JobState:
         step_s, local_s, remote_s, self.busy = self.table.at(local, remote)
         self.flow.step_s = step_s
         workload = self.spec.workload
-        for client, feed in enumerate(self.flow.feeds):
-            mine = [(n, m) for n, m in self.members.items() if m.working and m.client in (-1, client)]
-            for number, member in mine:
-                feed.service_s[number] = (local_s if member.client >= 0 else remote_s) * member.slowness
-            places = sum(workload.worker(member.placement).buffer for _, member in mine)
-            feed.resize(workload.client_buffer + places)
-
-    def feeds_of(self, member: Member) -> list[Feed]:
-        """Return the clients that a worker serves."""
-        feeds = self.flow.feeds
-        return feeds if member.client < 0 else [feeds[member.client]]
+        at_work = [(n, m) for n, m in self.members.items() if m.working]
+        places = workload.clients * workload.client_buffer + sum(
+            workload.worker(member.placement).buffer for _, member in at_work
+        )
+        times = {n: (local_s if m.placement == "local" else remote_s) * m.slowness for n, m in at_work}
+        self.flow.feed.service_s.update(times)
+        self.flow.feed.resize(places)
 
     def begin(self, number: int) -> None:
         """Let a worker work."""
         member = self.members[number]
         member.working = True
-        for feed in self.feeds_of(member):
-            feed.service_s[number] = 1.0
         self.refresh()
-        for feed in self.feeds_of(member):
-            feed.join(number, feed.service_s[number], self.now, member.client < 0)
+        feed = self.flow.feed
+        feed.join(number, feed.service_s[number], self.now, member.placement == "remote")
         self.meter.touch(self.now)
 
     def end(self, number: int, *, killed: bool) -> None:
@@ -184,8 +175,8 @@ class JobState:
         member = self.members.pop(number)
         if not member.working:
             return
-        for feed in self.feeds_of(member):
-            feed.leave(number, self.spec.workload.client_buffer if killed else None)
+        workload = self.spec.workload
+        self.flow.feed.leave(number, workload.clients * workload.client_buffer if killed else None)
         self.refresh()
         if self.spec.client.counts_draining or not member.draining:
             self.meter.touch(self.now)
@@ -214,50 +205,33 @@ class JobState:
         self.finished = True
 
     def new_member(self, placement: str) -> int:
-        """Add a worker that is to start; a local one on the host with the fewest."""
-        client = -1
-        if placement == "local":
-            clients = self.spec.workload.clients
-            have = [0] * clients
-            for member in self.members.values():
-                if member.client >= 0 and not member.draining:
-                    have[member.client] += 1
-            goal = spread_local(sum(have) + 1, clients)
-            client = max(range(clients), key=lambda place: goal[place] - have[place])
+        """Add a worker that is to start."""
         number, self.made = self.made, self.made + 1
-        self.members[number] = Member(placement, client)
+        self.members[number] = Member(placement)
         return number
 
     def superfluous(self, placement: str, count: int) -> list[int]:
-        """Choose workers to let go: first those that have not begun, then the newest of the fullest host."""
+        """Choose workers to let go: first those that have not begun, then the newest."""
         staying = [n for n, m in self.members.items() if m.placement == placement and not m.draining]
-        chosen: list[int] = []
-        for _ in range(count):
-            crowd = {n: sum(self.members[o].client == self.members[n].client for o in staying) for n in staying}
-            pick = max(staying, key=lambda n: (not self.members[n].working, crowd[n], n))
-            staying.remove(pick)
-            chosen.append(pick)
-        return chosen
+        return sorted(staying, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
 def new_job(spec: JobSpec, table: PaceTable) -> JobState:
     """Return a job that is about to begin."""
     workload = spec.workload
-    feeds = [
-        Feed(
-            Services(
-                generator(spec.seed, workload.name, "services", client),
-                workload.noise.batch_cv,
-                workload.noise.drift_sd,
-                workload.noise.drift_batches,
-            ),
-            workload.client_buffer,
-        )
-        for client in range(workload.clients)
-    ]
-    steps = Steps(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv)
-    flow = Flow(workload.trainer, feeds, steps, spec.arrives_s, workload.batches_per_epoch, spec.client.pauses)
-    meter = Meter(feeds, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
+    noise = workload.noise
+    rng = generator(spec.seed, workload.name, "services")
+    services = Services(rng, noise.batch_cv, noise.drift_sd, noise.drift_batches)
+    flow = Flow(
+        workload.trainer,
+        Feed(services, workload.clients * workload.client_buffer),
+        Steps(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv),
+        clients=workload.clients,
+        begin=spec.arrives_s,
+        batches_per_epoch=workload.batches_per_epoch,
+        pauses=spec.client.pauses,
+    )
+    meter = Meter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)
     return JobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
 
@@ -273,6 +247,6 @@ def start_delay(workload: Workload, seed: int, number: int, placement: str) -> f
 def drain_time(state: JobState, number: int) -> float:
     """Return how long a worker goes on until it has finished its split."""
     workload = state.spec.workload
-    service = state.feeds_of(state.members[number])[0].service_s[number]
+    service = state.flow.feed.service_s[number]
     share = generator(state.spec.seed, workload.name, "drain", number).random()
     return math.ceil(workload.split_batches * share) * service / state.busy

@@ -62,7 +62,7 @@ def outcome_of(job: JobState) -> Outcome:
         workload=workload.name,
         timeline=tuple(job.timeline),
         final=job.wanted,
-        running=job.last_running,
+        running=job.last_running or job.running(),
         converged=job.converged,
         converged_to=job.converged_to or job.wanted,
         end=end,
@@ -75,10 +75,10 @@ def outcome_of(job: JobState) -> Outcome:
         cost=paid(workload, end),
         killed=job.killed,
         flows=Flows(
-            sum(feed.produced for feed in job.flow.feeds),
-            len(job.flow.feeds) * job.flow.consumed,
-            sum(len(feed.ready) for feed in job.flow.feeds),
-            sum(feed.lost for feed in job.flow.feeds),
+            job.flow.feed.produced,
+            workload.clients * job.flow.consumed,
+            len(job.flow.feed.ready),
+            job.flow.feed.lost,
         ),
     )
 

@@ -244,7 +244,9 @@ def build(
 ) -> Workload:
     """Make a workload of parameters by dotted path."""
     groups = {
-        group: kind(**{path.partition(".")[2]: value for path, value in entries.items() if path.startswith(f"{group}.")})
+        group: kind(
+            **{path.partition(".")[2]: value for path, value in entries.items() if path.startswith(f"{group}.")}
+        )
         for group, kind in GROUPS.items()
     }
     flat = {path: value for path, value in entries.items() if "." not in path}
@@ -257,9 +259,7 @@ def changed(workload: Workload, **entries: Any) -> Workload:
     unknown = sorted(named.keys() - units().keys())
     if unknown:
         raise PlanError(f"there is no parameter {unknown[0]!r}; there are {', '.join(sorted(units()))}.")
-    return build(
-        workload.name, workload.title, workload.prices, dict(parameters(workload)) | named, workload.origins
-    )
+    return build(workload.name, workload.title, workload.prices, dict(parameters(workload)) | named, workload.origins)
 
 
 def names() -> list[str]:

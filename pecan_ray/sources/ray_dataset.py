@@ -37,6 +37,11 @@ class RayDataset:
         for row in rows.iter_rows(public_row_format=True):
             yield dict(row)
 
+    def first(self, count: int) -> Iterator[Element]:
+        """Yield the first rows, for which only the first blocks are computed; they are not kept."""
+        for row in self.dataset.limit(count).iter_rows():
+            yield dict(row)
+
     def num_elements(self) -> int | None:
         """Return the number of rows once the dataset has been executed, before that None."""
         if "_blocks" not in self.__dict__:

@@ -136,7 +136,7 @@ def split_of(provenance: Any) -> Any:
 
 def test_a_closed_port_is_told_and_the_object_store_steps_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlightAddress, "location", property(lambda self: "grpc+tcp://127.0.0.1:9"))
-    with squares(400).iter_batches(workers=pecan.Workers(local=1, remote=1), epochs=2) as it:
+    with squares(400).iter_batches(workers=pecan.Workers(local=0, remote=1), epochs=2) as it:
         assert Counter(i for batch in it for i in ids(batch)) == once(400, times=2)
         text = told(it.report())
     assert "by object_store from now on" in text and "cannot be read: Flight" in text
@@ -159,6 +159,29 @@ def test_a_stream_that_breaks_is_opened_again_and_when_it_cannot_be_the_object_s
         report = it.report()
     assert "by object_store from now on" in told(report) and report.workers_lost == 0
     assert sum(wire.cuts for wire in wires.values()) >= 3
+    for wire in wires.values():
+        wire.close()
+
+
+def test_a_worker_that_is_gone_without_a_word_from_the_network_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wires: dict[int, Wire] = {}
+    real: Any = FlightAddress.location
+
+    def silent(address: FlightAddress) -> str:
+        if address.port not in wires:
+            wires[address.port] = Wire(address, [], silent=True)
+        return str(real.fget(wires[address.port].address))
+
+    monkeypatch.setattr(FlightAddress, "location", property(silent))
+    seen: Counter[int] = Counter()
+    with squares().iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=1)) as it:
+        for step, batch in enumerate(it):
+            seen.update(ids(batch))
+            if step == 30:
+                kill(living_remote(but=[])[0])
+        report = it.report()
+    assert seen == once(times=2) and report.workers_lost == 1
+    assert "object_store" not in told(report)
     for wire in wires.values():
         wire.close()
 

@@ -43,6 +43,13 @@ def test_blocks_are_the_splits() -> None:
 
 
 @pytest.mark.usefixtures("small_ray")
+def test_the_first_rows_are_given_without_executing_the_dataset() -> None:
+    source = RayDataset(ray.data.range(1000, override_num_blocks=10))
+    assert [int(row["id"]) for row in source.first(5)] == [0, 1, 2, 3, 4]
+    assert source.num_elements() is None
+
+
+@pytest.mark.usefixtures("small_ray")
 def test_another_process_reads_the_same_blocks() -> None:
     source = RayDataset(ray.data.from_items([{"n": n} for n in range(10)], override_num_blocks=2))
     splits = list(source.splits())

@@ -19,7 +19,7 @@ from pecan_ray.runtime.placing import Step
 BATCH = 4
 SETTLED = 6
 """So many windows without a change end a search, for a test."""
-SMALL = {"prefetch_bytes": 1 << 20}
+SMALL: dict[str, Any] = {"prefetch_bytes": 1 << 20}
 """Few batches in flight, as large ones would be, so that what the workers supply soon shows at the trainer."""
 
 
@@ -36,9 +36,13 @@ class Waits:
 
 def waiting(per_element: float, rows: int = 100_000, **config: Any) -> pecan.PecanPipeline:
     """Return a pipeline of which every worker does one element at a time."""
-    settings = pecan.Config(**{"reorder": "off", "ring_bytes": 1 << 20, "threads_per_worker": 1, **config})
+    settings: dict[str, Any] = {"reorder": "off", "ring_bytes": 1 << 20, "threads_per_worker": 1, **config}
     source = pecan.sources.Arrays(i=np.arange(rows))
-    return pecan.PecanPipeline(source, name="waiting", config=settings).map(Waits(per_element), on="i").batch(BATCH)
+    return (
+        pecan.PecanPipeline(source, name="waiting", config=pecan.Config(**settings))
+        .map(Waits(per_element), on="i")
+        .batch(BATCH)
+    )
 
 
 def cheapest(

@@ -83,11 +83,17 @@ class Client:
 
 
 class Wire:
-    """Forwards a port of its own to a server's, and is cut after every so many bytes to the client."""
+    """Forwards a port of its own to a server's; one connection after the other is cut after so many bytes.
 
-    def __init__(self, address: FlightAddress, cut_after: list[int]) -> None:
+    `silent`: nobody is told when a connection ends, as when a node loses its power.
+    """
+
+    def __init__(self, address: FlightAddress, cut_after: list[int], silent: bool = False) -> None:
         self._target = (address.host, address.port)
+        self._silent = silent
+        self._open: list[socket.socket] = []
         self._cuts = cut_after
+        self._cutting = threading.Lock()
         self.cuts = 0
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.address = replace(address, host="127.0.0.1", port=self._socket.getsockname()[1])
@@ -99,26 +105,40 @@ class Wire:
                 client, _ = self._socket.accept()
             except OSError:
                 return
-            allowed = self._cuts.pop(0) if self._cuts else None
             server = socket.create_connection(self._target)
-            threading.Thread(target=self._forward, args=(client, server, None), daemon=True).start()
-            threading.Thread(target=self._forward, args=(server, client, allowed), daemon=True).start()
+            self._open += [client, server]
+            threading.Thread(target=self._forward, args=(client, server, False), daemon=True).start()
+            threading.Thread(target=self._forward, args=(server, client, True), daemon=True).start()
 
-    def _forward(self, source: socket.socket, target: socket.socket, allowed: int | None) -> None:
+    def _forward(self, source: socket.socket, target: socket.socket, cut: bool) -> None:
         passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 passed += len(data)
-                if allowed is not None and passed > allowed:
-                    self.cuts += 1
+                if cut and self._is_cut(passed):
                     break
                 target.sendall(data)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+        if not self._silent:
+            shut(source, target)
+
+    def _is_cut(self, passed: int) -> bool:
+        with self._cutting:
+            if not self._cuts or passed <= self._cuts[0]:
+                return False
+            self._cuts.pop(0)
+            self.cuts += 1
+            return True
 
     def close(self) -> None:
         self._socket.close()
+        shut(*self._open)
+
+
+def shut(*ends: socket.socket) -> None:
+    """End connections, whose threads and peers then learn of it."""
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
 
 
 def numbered(count: int, shape: tuple[int, ...] = (64, 64)) -> Iterator[dict[str, Any]]:

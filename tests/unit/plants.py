@@ -129,7 +129,7 @@ class Drive:
 
 
 def drive(policy: Policy, meter: Meter, start: Deployment, longest: int = 600, after: int = 0) -> Drive:
-    """Run a policy until it has converged, and `after` windows more."""
+    """Run a policy until it has converged, `after` windows more, and until it has converged again."""
     at, moves, decisions, dollars, windows, left = start, [start], [], 0.0, 0, after
     fresh = True
     for _ in range(longest):
@@ -144,7 +144,7 @@ def drive(policy: Policy, meter: Meter, start: Deployment, longest: int = 600, a
         if fresh:
             moves.append(at)
         if policy.converged or left < after:
-            if left == 0:
+            if left <= 0 and policy.converged:
                 break
             left -= 1
     return Drive(at, policy.converged, windows, dollars, moves, decisions)

@@ -68,14 +68,26 @@ def test_the_choice_is_never_slower_than_no_codec(link: float, lz4: float, zstd:
         assert seconds[codec] == min(seconds.values())
 
 
-def test_bandwidth_is_that_of_the_best_lot_and_waiting_behind_another_does_not_count() -> None:
+@pytest.mark.parametrize("noticed_s", [[0.3, 0.4, 0.5, 0.6], [0.3, 0.499, 0.5, 0.6], [0.3, 0.5999, 0.59995, 0.6]])
+def test_bandwidth_does_not_depend_on_when_confirmations_are_noticed(noticed_s: list[float]) -> None:
     meter = LinkMeter()
-    meter.begun(0, 10_000_000, now_s=0.0)
-    meter.begun(1, 10_000_000, now_s=0.1)
-    meter.confirmed(0, now_s=0.2)  # 0.2 s
-    meter.confirmed(1, now_s=0.3)  # 0.1 s behind the first
+    for number in range(len(noticed_s)):
+        meter.begun(number, 10_000_000, now_s=0.1 * number)
+        if number:
+            meter.confirmed(number - 1, noticed_s[number - 1])
+    meter.confirmed(len(noticed_s) - 1, noticed_s[-1])
+    assert meter.lots == 3
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
     assert not meter.ready
+
+
+def test_a_lot_for_which_the_reader_had_no_room_says_nothing_of_the_link() -> None:
+    meter = LinkMeter()
+    for number, (held, noticed_s) in enumerate([(False, 1.0), (False, 1.1), (True, 61.1), (False, 61.2)]):
+        meter.begun(number, 10_000_000, now_s=0.0)
+        meter.confirmed(number, noticed_s, held=held)
+    assert meter.lots == 2
+    assert meter.bandwidth_bytes_s == pytest.approx(100e6)
 
 
 def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
@@ -89,7 +101,7 @@ def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
 
 def measured(waited_s: float) -> float:
     meter = LinkMeter()
-    for number in range(LOTS_MEASURED):
+    for number in range(LOTS_MEASURED + 1):
         meter.begun(number, 1_000_000, now_s=float(number))
         meter.confirmed(number, now_s=number + 1.0)
     assert meter.ready

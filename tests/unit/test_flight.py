@@ -10,6 +10,7 @@ import signal
 import socket
 import threading
 import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -68,10 +69,25 @@ def test_the_client_gets_views_that_are_aligned_and_writable() -> None:
         assert (message.columns["x"] == number + 1).all()
 
 
-def test_a_batch_is_freed_with_its_last_view() -> None:
-    with working(numbered(1, (500, 500))) as worker:
+def test_a_batch_is_freed_with_its_last_view_also_while_its_stream_waits() -> None:
+    go_on = threading.Event()
+
+    def one_and_later_another() -> Iterator[dict[str, Any]]:
+        yield from numbered(1, (500, 500))
+        go_on.wait()
+        yield from numbered(1, (500, 500))
+
+    with working(one_and_later_another()) as worker:
         client = Client(worker.endpoint.welcome(0))
-        client.reader.run()
+        reading = threading.Thread(target=client.reader.run)
+        reading.start()
+        until(lambda: client.messages, "nothing came")
+        check_that_the_memory_goes_with_the_last_view(client)
+        go_on.set()
+        reading.join(30)
+
+
+def check_that_the_memory_goes_with_the_last_view(client: Client) -> None:
     columns = client.messages.pop().columns
     view = columns["x"][3:, ::7].T
     memory = weakref.ref(owner_of(columns["x"]))
@@ -79,8 +95,7 @@ def test_a_batch_is_freed_with_its_last_view() -> None:
     gc.collect()
     assert memory() is not None and (view == 0).all()
     del view
-    gc.collect()
-    assert memory() is None
+    until(lambda: memory() is None, "the memory is still held")
 
 
 def serve(pipe: Connection, count: int, options: dict[str, Any]) -> None:
@@ -178,6 +193,26 @@ def test_batches_without_arrays_and_bad_elements_arrive() -> None:
     endpoint.close()
     (message,) = client.messages
     assert message.columns["text"][0] == b"only" and message.bad == empty.bad
+
+
+def test_values_of_classes_that_came_with_the_pipeline_arrive() -> None:
+    class Box:
+        def __init__(self, weight: int) -> None:
+            self.weight = weight
+
+    with working(iter([{"box": np.array([Box(3), Box(4)], object), "x": np.arange(9)}])) as worker:
+        client = Client(worker.endpoint.welcome(0))
+        assert client.reader.run() is None
+    assert [box.weight for box in client.messages[0].columns["box"]] == [3, 4]
+
+
+def test_a_value_that_cannot_be_sent_stops_the_stream_and_not_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight_client, "PAUSE_S", 0.001)
+    lock = threading.Lock()
+    with working(iter([{"x": np.arange(99_000)}, {"lock": np.array([lock], object)}])) as worker:
+        client = Client(worker.endpoint.welcome(0))
+        trouble = client.reader.run()
+    assert trouble is not None and client.numbers() == [0]
 
 
 def test_a_short_last_batch_does_not_carry_the_empty_rest_of_its_slot() -> None:
@@ -315,7 +350,7 @@ def test_a_wrong_token_is_refused_for_every_call() -> None:
         assert trouble is not None and "Unauthenticated" in trouble and client.messages == []
         with flight.FlightClient(address.location) as bare:
             wish = flight.FlightDescriptor.for_command(json.dumps({"rank": 0, "lane": 0, "received": 0}))
-            calls = [
+            calls: list[Callable[[], Any]] = [
                 lambda: bare.do_exchange(wish)[1].read_chunk(),
                 lambda: list(bare.do_action(flight.Action(flight_wire.HELLO, b""))),
                 lambda: list(bare.list_flights()),

@@ -37,9 +37,7 @@ RETINA_PECAN: Trace = [
 
 def replay(policy: AutoPlacement, trace: Trace) -> list[Deployment]:
     """Feed the windows of a trace; return what the policy asked for after each."""
-    return [
-        policy.decide(Window(ms / 1000, 1.0, 500), Deployment(local, remote)).target for local, remote, ms in trace
-    ]
+    return [policy.decide(Window(ms / 1000, 1.0, 500), Deployment(local, remote)).target for local, remote, ms in trace]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,6 +33,7 @@ from pecan_ray.profiling.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.profiling.tally import curve_points
 from pecan_ray.reorder import NEUTRAL_BAND, auto_order
 
+ROOT = Path(__file__).resolve().parents[2]
 COUNT = 40
 
 
@@ -542,3 +545,31 @@ def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
     with pytest.raises(OpError, match="nobody home") as caught:
         call_apart(fail, "nobody home", seconds=10)
     assert caught.value.element == 3
+
+
+WITHOUT_TENSORFLOW = """
+import sys
+import numpy as np
+import pecan_ray as pecan
+
+def crop(x):
+    import tensorflow as tf
+    return tf.identity(x[:4])
+
+def double(x):
+    return x + x
+
+source = pecan.sources.Items([{"x": np.ones(4000, np.float32)}] * 20)
+pipe = pecan.PecanPipeline(source, engine="tensorflow").map(double, on="x").map(crop, on="x")
+profile = pecan.sample_profile(pipe, 20)
+print(profile["crop"].inflation, profile["crop"].op.fn is crop, "tensorflow" in sys.modules)
+"""
+
+
+def test_a_trainer_without_tensorflow_stays_without_it() -> None:
+    pytest.importorskip("tensorflow")
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TENSORFLOW], capture_output=True, text=True, timeout=200, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0.001", "True", "False"]

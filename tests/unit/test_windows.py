@@ -12,7 +12,10 @@ from pecan_ray.runtime.windows import WindowMeter, window_of
 STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)
 
 
-def totals(steps: list[tuple[float, float, int]], start: StepTotals = StepTotals()) -> StepTotals:
+NONE = StepTotals()
+
+
+def totals(steps: list[tuple[float, float, int]], start: StepTotals = NONE) -> StepTotals:
     for seconds, share, queued in steps:
         start = start.step(seconds, seconds * share, queued)
     return start
@@ -71,6 +74,56 @@ def test_a_disturbed_window_is_marked(why: str) -> None:
     following = meter.close()
     assert following is not None and not following.touched
     assert math.isclose(following.batch_time, 0.1)
+
+
+def test_what_a_trainer_takes_from_stock_was_not_supplied() -> None:
+    """Workers bring 8 batches a second to a trainer that takes 10 and has 40 in stock."""
+    meter = WindowMeter(trainers=1, batches=20, seconds=1e9)
+    before = totals([(0.1, 0.0, 40)])
+    meter.add(0, before)
+    meter.add(0, totals([(0.1, 0.0, 40 - number // 5) for number in range(1, 21)], before))
+    window = meter.close()
+    assert window is not None and window.wait_time is not None
+    assert math.isclose(window.batch_time, 1 / 8) and math.isclose(window.wait_time, 1 / 8 - 0.1)
+    steady = totals([(0.1, 0.0, 40 - number % 2) for number in range(20)], before).since(before)
+    assert math.isclose(window_of([steady], touched=False).batch_time, 0.1)
+
+
+def test_a_change_of_workers_ends_the_window_at_once() -> None:
+    meter = WindowMeter(trainers=1, batches=20, seconds=1e9)
+    meter.add(0, StepTotals())
+    meter.touch()
+    assert meter.close() is None
+    meter.add(0, totals([(0.1, 0.5, 2)] * 3))
+    assert meter.close() is None
+    meter.touch()
+    window = meter.close()
+    assert window is not None and window.batches == 3 and window.touched
+    assert meter.spoilt_by == "workers came or went during it"
+
+
+def test_windows_while_workers_drain_are_marked() -> None:
+    meter = WindowMeter(trainers=1, batches=20, seconds=1e9)
+    meter.add(0, StepTotals())
+    meter.drain()
+    meter.add(0, totals([(0.1, 0.5, 2)] * 3))
+    assert meter.close() is None
+    meter.add(0, totals([(0.1, 0.5, 2)] * 20))
+    window = meter.close()
+    assert window is not None and window.batches == 20 and window.touched
+
+
+def test_ends_of_epochs_spoil_a_few_windows_but_not_all() -> None:
+    meter = WindowMeter(trainers=1, batches=10, seconds=1e9)
+    meter.add(0, StepTotals())
+    marked = []
+    for number in range(1, 9):
+        meter.disturb()
+        meter.add(0, totals([(0.1, 0.5, 2)] * 10 * number))
+        window = meter.close()
+        assert window is not None
+        marked.append(window.touched)
+    assert marked == [True, True, True, False, True, True, True, False]
 
 
 def test_waiting_long_for_data_is_no_pause() -> None:

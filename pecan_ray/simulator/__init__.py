@@ -1,0 +1,32 @@
+"""Jobs, workers and nodes simulated batch by batch, under the very policies that run live."""
+
+from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
+from pecan_ray.simulator.cluster import Simulated, Simulation, simulate
+from pecan_ray.simulator.drivers import Driver, Fixed, RemoteOnly, placement
+from pecan_ray.simulator.job import JobSpec, Turn
+from pecan_ray.simulator.nodes import PoolRule
+from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.what_if import Forecast, RunProfile
+from pecan_ray.simulator.workload import Workload, load, names
+
+__all__ = [
+    "LIVE",
+    "RELEASED",
+    "ClientRule",
+    "Driver",
+    "Fixed",
+    "Forecast",
+    "JobSpec",
+    "Outcome",
+    "PoolRule",
+    "RemoteOnly",
+    "RunProfile",
+    "Simulated",
+    "Simulation",
+    "Turn",
+    "Workload",
+    "load",
+    "names",
+    "placement",
+    "simulate",
+]

@@ -1,0 +1,173 @@
+"""Pictures of simulations, as PNG and SVG.  matplotlib is imported here, when something is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pecan_ray.errors import MissingExtraError
+from pecan_ray.simulator.job import Turn
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+REMOTE, LOCAL, HOST, INK, FAINT = "#c2571a", "#2f6f9f", "#5b6770", "#20262b", "#c9d0d6"
+SUFFIXES = (".png", ".svg")
+PALE = 0.45
+"""Opacity of the paper's bars beside ours."""
+
+
+def new_figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a figure with axes side by side."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise MissingExtraError('plots need matplotlib: run pip install "pecan_ray[plots]".') from error
+    matplotlib.use("Agg")
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams["svg.hashsalt"] = "pecan_ray"
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = [figure.add_subplot(1, columns, place + 1) for place in range(columns)]
+    for ax in axes:
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_color(FAINT)
+        ax.tick_params(colors=INK, labelsize=8)
+        ax.grid(axis="y", color=FAINT, linewidth=0.5)
+        ax.set_axisbelow(True)
+    return figure, axes
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Write a figure under a name without suffix, as PNG and as SVG; the same figure gives the same bytes."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_name(stem.name + suffix) for suffix in SUFFIXES]
+    for file in files:
+        figure.savefig(file, dpi=130, metadata={"Date": None} if file.suffix == ".svg" else {"Software": None})
+    return files
+
+
+def draw_costs(title: str, bars: Sequence[tuple[str, tuple[float, float], tuple[float, float]]]) -> Figure:
+    """Draw costs of an epoch: per configuration (host, remote) of the paper and of ours, stacked."""
+    figure, (ax,) = new_figure(7.4, 3.4)
+    for place, (_, paper, ours) in enumerate(bars):
+        for shift, (host, remote), opacity in ((-0.2, paper, PALE), (0.2, ours, 1.0)):
+            ax.bar(place + shift, host, 0.36, color=HOST, alpha=opacity)
+            ax.bar(place + shift, remote, 0.36, bottom=host, color=REMOTE, alpha=opacity)
+            ax.annotate(
+                f"{host + remote:.2f}", (place + shift, host + remote), ha="center", va="bottom", fontsize=7, color=INK
+            )
+    ax.set_xticks(range(len(bars)), [name.replace(" + ", "\n+ ") for name, _, _ in bars], fontsize=8)
+    ax.set_ylabel("$ per epoch", fontsize=9, color=INK)
+    ax.set_title(title, fontsize=10, color=INK, loc="left")
+    for label, color, opacity in (
+        ("trainer's host", HOST, 1.0),
+        ("remote workers", REMOTE, 1.0),
+        ("paper: pale", HOST, PALE),
+    ):
+        ax.bar(0, 0, color=color, alpha=opacity, label=label)
+    ax.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def draw_path(turns: Sequence[Turn], title: str, by_batches: bool = True) -> Figure:
+    """Draw workers and batch time over the batches (or seconds) of a job."""
+    figure, (ax,) = new_figure(7.4, 3.6)
+    when = [float(turn.batches if by_batches else turn.seconds) for turn in turns]
+    ax.step(when, [turn.decision.target.remote for turn in turns], where="post", color=REMOTE, label="remote workers")
+    ax.step(when, [turn.decision.target.local for turn in turns], where="post", color=LOCAL, label="local workers")
+    ax.set_xlabel("batches" if by_batches else "seconds", fontsize=9, color=INK)
+    ax.set_ylabel("workers asked for", fontsize=9, color=INK)
+    ax.set_title(title, fontsize=10, color=INK, loc="left")
+    times = ax.twinx()
+    times.plot(when, [1000 * turn.window.batch_time for turn in turns], color=HOST, linewidth=0.9, label="batch time")
+    times.set_yscale("log")
+    times.set_ylabel("ms per batch", fontsize=9, color=HOST)
+    times.tick_params(colors=HOST, labelsize=8, which="both")
+    times.spines[["top", "left"]].set_visible(False)
+    lines = [*ax.get_lines(), *times.get_lines()]
+    ax.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper center", ncols=3)
+    ax.set_ylim(0, 1.25 * max(1, *ax.get_ylim()))
+    return figure
+
+
+def draw_grid(title: str, cells: Mapping[tuple[float, int], tuple[tuple[float, float], tuple[float, float]]]) -> Figure:
+    """Draw Table 4: by T and X, (epoch, convergence) of the paper and of ours."""
+    figure, axes = new_figure(7.4, 3.2, columns=2)
+    thresholds, windows = sorted({t for t, _ in cells}), sorted({x for _, x in cells})
+    for side, (ax, name) in enumerate(zip(axes, ("epoch", "to converge"), strict=True)):
+        for shade, threshold in enumerate(thresholds):
+            color = (LOCAL, REMOTE, INK)[shade % 3]
+            paper = [cells[threshold, x][0][side] for x in windows]
+            ours = [cells[threshold, x][1][side] for x in windows]
+            ax.plot(windows, ours, "o-", color=color, markersize=4, label=f"T = {threshold}")
+            ax.plot(windows, paper, "s:", color=color, markersize=4, alpha=PALE)
+        ax.set_title(f"$ {name}", fontsize=9, color=INK, loc="left")
+        ax.set_xlabel("X, batches of a window", fontsize=9, color=INK)
+        ax.set_ylim(0, None)
+        ax.set_xticks(windows)
+    axes[0].plot([], [], "s:", color=INK, alpha=PALE, markersize=4, label="paper")
+    axes[0].legend(fontsize=8, frameon=False)
+    figure.suptitle(title, fontsize=10, color=INK, x=0.02, ha="left")
+    return figure
+
+
+def draw_curve(
+    title: str,
+    papers: Mapping[str, Mapping[int, float]],
+    ours: Mapping[int, Sequence[float]],
+    marks: Mapping[str, float],
+    ylabel: str,
+    log: bool = False,
+) -> Figure:
+    """Draw a quantity by number of workers: the papers' points, our means and ranges, and choices as vertical lines."""
+    figure, (ax,) = new_figure(6.4, 3.6)
+    counts = sorted(ours)
+    means = [float(np.mean(ours[count])) for count in counts]
+    ax.fill_between(
+        counts, [min(ours[c]) for c in counts], [max(ours[c]) for c in counts], color=LOCAL, alpha=0.2, linewidth=0
+    )
+    ax.plot(counts, means, "o-", color=LOCAL, markersize=4, label="ours")
+    for (label, points), marker in zip(papers.items(), ("s", "D", "^"), strict=False):
+        ax.plot(list(points), list(points.values()), marker, color=REMOTE, markersize=5, fillstyle="none", label=label)
+    for place, (label, count) in enumerate(marks.items()):
+        ax.axvline(count, color=INK, linestyle=("--", ":", "-.")[place % 3], linewidth=0.9)
+        ax.annotate(
+            label,
+            (count, 1 - 0.07 * place),
+            xycoords=("data", "axes fraction"),
+            fontsize=8,
+            color=INK,
+            xytext=(3, -10),
+            textcoords="offset points",
+        )
+    if log:
+        ax.set_yscale("log")
+    else:
+        ax.set_ylim(0, None)
+    ax.set_xlabel("remote workers", fontsize=9, color=INK)
+    ax.set_ylabel(ylabel, fontsize=9, color=INK)
+    ax.set_title(title, fontsize=10, color=INK, loc="left")
+    ax.legend(fontsize=8, frameon=False, loc="center right")
+    return figure
+
+
+def draw_excess(title: str, excess: Mapping[str, Sequence[float]], bar: float) -> Figure:
+    """Draw, per policy, the share of workloads that end within a share of the cheapest cost."""
+    figure, (ax,) = new_figure(6.4, 3.4)
+    for (name, values), color in zip(excess.items(), (REMOTE, LOCAL, INK, HOST), strict=False):
+        ordered = np.sort(np.maximum(np.asarray(values), 1e-3))
+        ax.step(ordered, np.arange(1, len(ordered) + 1) / len(ordered), where="post", color=color, label=name)
+    ax.axvline(bar, color=INK, linestyle=":", linewidth=0.9)
+    ax.annotate(f"{bar:.0%}", (bar, 0.02), fontsize=8, color=INK, xytext=(3, 0), textcoords="offset points")
+    ax.set_xscale("log")
+    ax.set_ylim(0, 1.02)
+    ax.set_xlabel("cost of an epoch above the cheapest deployment's", fontsize=9, color=INK)
+    ax.set_ylabel("share of workloads", fontsize=9, color=INK)
+    ax.set_title(title, fontsize=10, color=INK, loc="left")
+    ax.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure

@@ -1,0 +1,205 @@
+"""Runs everything that docs/reproduction.md reports, and writes that page and its pictures.
+
+    python -m pecan_ray.simulator.reproduce --out docs/ [--seeds 20] [--workloads 200]
+
+Seeds are fixed: the same version writes the same page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from pecan_ray.simulator import plots, replay_cachew, replay_logs, replay_pecan
+from pecan_ray.simulator.experiments import mean
+from pecan_ray.simulator.figures import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
+from pecan_ray.simulator.judgement import judgement, run_judgement
+from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.random_workloads import NEAR, Verdict
+from pecan_ray.simulator.tables import Section, summary, table
+from pecan_ray.simulator.workload import load, names, parameters, units
+
+FIGURES = "reproduction"
+"""Folder of the pictures, beside the page."""
+HEAD = """# Reproduction
+
+What the papers report of scaling and placement, and what our policies do in the simulator. Made by
+`python -m pecan_ray.simulator.reproduce --out docs/`; seeds are fixed.
+
+A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
+which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows
+were not used for it. "ours" is the mean over {seeds} seeds, "runs" the range. Errors are relative, for counts and
+percentages absolute. Nothing is left out: where the text of a paper that we have lacks a figure, it says so.
+
+{summary}
+"""
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All runs."""
+
+    figure6: Mapping[tuple[str, str], Sequence[Outcome]]
+    others: Mapping[tuple[str, str, bool], Sequence[Outcome]]
+    table4: Mapping[tuple[float, int], Sequence[Outcome]]
+    printed: Mapping[tuple[float, int], Sequence[Outcome]]
+    figure7: Sequence[Outcome]
+    cachew: replay_cachew.CachewRuns
+    traces: Mapping[str, Sequence[Outcome]]
+    verdicts: Mapping[str, Sequence[Verdict]]
+
+
+def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], None]) -> Everything:
+    """Run all experiments; takes minutes."""
+    say("Pecan, Figures 5 and 6")
+    figure6 = replay_pecan.run_figure6(seeds)
+    say("Pecan, the other modes")
+    others = replay_pecan.run_others(seeds)
+    say("Pecan, Table 4")
+    table4, printed = replay_pecan.run_table4(seeds), replay_pecan.run_table4(seeds, "pecan")
+    say("Pecan, Figure 7")
+    figure7 = replay_pecan.run_figure7(seeds)
+    say("Cachew")
+    cachew = replay_cachew.run_cachew(seeds)
+    say("the authors' logs")
+    traces = {name: replay_logs.run_trace(replay_logs.load_trace(name), seeds) for name in replay_logs.TRACES}
+    say("random workloads")
+    verdicts = run_judgement(workloads)
+    return Everything(figure6, others, table4, printed, figure7, cachew, traces, verdicts)
+
+
+def sections_of(runs: Everything) -> list[Section]:
+    """Compare everything."""
+    return [
+        *replay_pecan.figure6(runs.figure6),
+        replay_pecan.reductions(runs.figure6),
+        replay_pecan.others(runs.others, runs.figure6),
+        replay_pecan.table4(runs.table4, runs.printed),
+        replay_pecan.figure7(runs.figure7),
+        replay_cachew.figure6a(runs.cachew),
+        replay_cachew.figure7(runs.cachew),
+        replay_cachew.figure11(runs.cachew),
+        *(replay_logs.section(replay_logs.load_trace(name), found) for name, found in runs.traces.items()),
+        judgement(runs.verdicts, runs.others),
+    ]
+
+
+def write_page(sections: Sequence[Section], seeds: int) -> str:
+    """Return the page."""
+    parts = [HEAD.format(seeds=seeds, summary=summary(sections))]
+    for section in sections:
+        parts += [f"## {section.title}", *([section.text] if section.text else []), *section.blocks]
+        parts += [f"![{caption}]({FIGURES}/{name}.png)" for name, caption in section.plots]
+    parts += ["## Parameters", *(parameter_block(name) for name in names())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def parameter_block(name: str) -> str:
+    """Return the parameters of a workload, with where they come from."""
+    workload, unit = load(name), units()
+    rows = [
+        [path, f"{value:g}", unit[path], workload.origins.get(path, "")]
+        for path, value in parameters(workload)
+        if not workload.origins.get(path, "").startswith("default")
+    ]
+    prices = f"${workload.prices.accelerator_host} and ${workload.prices.remote_worker} per hour"
+    head = f"**{name}**: {workload.title}. Host and remote worker {prices} ({workload.origins.get('prices', '')})."
+    return f"{head}\n\n{table(['parameter', 'value', 'unit', 'origin'], rows)}"
+
+
+def draw_everything(runs: Everything, folder: Path) -> None:
+    """Write all pictures."""
+    for name in dict.fromkeys(workload for workload, _ in runs.figure6):
+        plots.save(plots.draw_costs(load(name).title, cost_bars(name, runs.figure6)), folder / f"figure6-{name}")
+    cells = {
+        cell: (
+            paper,
+            (
+                mean(runs.table4[cell], lambda run: run.epoch_cost),
+                mean(runs.table4[cell], lambda run: run.convergence_cost),
+            ),
+        )
+        for cell, paper in TABLE4.items()
+    }
+    plots.save(plots.draw_grid("ResNet50 v2-8 over T and X", cells), folder / "table4")
+    nearest = replay_pecan.nearest(runs.figure7)
+    plots.save(plots.draw_path(nearest.timeline, "ResNet50 v2-8, both policies"), folder / "figure7")
+    draw_cachew(runs.cachew, folder)
+    for name, found in runs.traces.items():
+        draw_trace(name, found, folder)
+    excess = {
+        f"{mode}, {family}": [verdict.excess for verdict in verdicts if verdict.mode == mode]
+        for family, verdicts in runs.verdicts.items()
+        for mode in ("auto", "pecan")
+        if family == "plain"
+    }
+    plots.save(plots.draw_excess("Random workloads", excess, NEAR), folder / "random")
+
+
+def cost_bars(
+    name: str, runs: Mapping[tuple[str, str], Sequence[Outcome]]
+) -> list[tuple[str, tuple[float, float], tuple[float, float]]]:
+    """Return host's and remote workers' cost of an epoch, the paper's and ours, of the bars that compare well."""
+    workload, bars = load(name), []
+    for configuration in CONFIGURATIONS[:4]:
+        paper, found = PECAN[name][configuration], runs[name, configuration]
+        host = workload.epoch_cost(mean(found, lambda run: run.batch_s), 0)
+        paper_host = paper.seconds / 3600 * workload.prices.accelerator_host
+        total = fmean(run.epoch_cost for run in found)
+        bars.append((configuration, (paper_host, max(0.0, paper.cost - paper_host)), (host, total - host)))
+    return bars
+
+
+def draw_cachew(runs: replay_cachew.CachewRuns, folder: Path) -> None:
+    """Write the picture of Cachew's Figure 6a."""
+    batches = load("cachew-resnet50").batches_per_epoch
+    ours = {count: [batches * run.batch_s for run in found] for count, found in runs.sweep.items()}
+    marks = {
+        "HPA": mean(runs.hpa, lambda run: float(run.final.remote)),
+        "Cachew": mean(runs.cachew, lambda run: float(run.final.remote)),
+    }
+    papers = {f"artifact, result {key}": {n: float(s) for n, s in points.items()} for key, points in CACHEW_6A.items()}
+    figure = plots.draw_curve("ResNet50 on four V100", papers, ours, marks, "seconds per epoch")
+    plots.save(figure, folder / "cachew-6a")
+
+
+def draw_trace(name: str, runs: Sequence[Outcome], folder: Path) -> None:
+    """Write the picture of a published log: batch time by remote workers, without local ones."""
+    trace = replay_logs.load_trace(name)
+    paper = {ran.remote: 1000 * batch_s for ran, batch_s in trace.windows if not ran.local and batch_s > 0}
+    found = replay_logs.by_deployment(runs)
+    ours = {
+        ran.remote: [1000 * time for time in times]
+        for ran, times in found.items()
+        if not ran.local and ran.remote in paper
+    }
+    figure = plots.draw_curve(name, {"authors' log": paper}, ours, {}, "ms per batch", log=True)
+    plots.save(figure, folder / f"trace-{name}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, draw, write."""
+    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.reproduce", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="folder of reproduction.md")
+    parser.add_argument("--seeds", type=int, default=20, help="runs of each experiment")
+    parser.add_argument("--workloads", type=int, default=200, help="random workloads of each family")
+    options = parser.parse_args(arguments)
+
+    def say(what: str) -> None:
+        sys.stderr.write(f"{what}\n")
+        sys.stderr.flush()
+
+    runs = run_everything(range(options.seeds), options.workloads, say)
+    sections = sections_of(runs)
+    options.out.mkdir(parents=True, exist_ok=True)
+    draw_everything(runs, options.out / FIGURES)
+    (options.out / "reproduction.md").write_text(write_page(sections, options.seeds))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

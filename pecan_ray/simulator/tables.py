@@ -1,0 +1,103 @@
+"""Tables of the reproduction: what the paper says, what we get, how far apart, fitted or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Status = Literal["fitted", "predicted"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One number of a paper beside ours."""
+
+    item: str
+    paper: float
+    ours: float
+    status: Status
+    unit: str = ""
+    """"$", "%", "s", "ms", or empty for counts."""
+    low: float | None = None
+    """Least over our runs."""
+    high: float | None = None
+    """Greatest over our runs."""
+
+    @property
+    def error(self) -> float:
+        """Ours less the paper's: absolute for counts and percentages, else relative."""
+        difference = self.ours - self.paper
+        return difference if self.unit in ("", "%") else difference / self.paper if self.paper else difference
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report."""
+
+    title: str
+    text: str
+    blocks: tuple[str, ...] = ()
+    """Tables and other Markdown."""
+    plots: tuple[tuple[str, str], ...] = ()
+    """(file name without suffix, caption)."""
+    comparisons: tuple[Comparison, ...] = ()
+
+
+def number(value: float, unit: str) -> str:
+    """Write a number with its unit."""
+    if unit == "$":
+        return f"${value:.2f}"
+    if unit == "%":
+        return f"{value:.0f} %"
+    if unit == "s":
+        return f"{value:,.0f} s"
+    if unit == "ms":
+        return f"{value:.1f} ms"
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def error(row: Comparison) -> str:
+    """Write the error of a row."""
+    if row.unit == "%":
+        return f"{row.error:+.0f} points"
+    if row.unit == "":
+        return f"{row.error:+.1f}"
+    return f"{row.error:+.0%}"
+
+
+def comparison_table(rows: Sequence[Comparison], what: str = "") -> str:
+    """Return a table of comparisons."""
+    lines = [f"| {what} | paper | ours | runs | error | |", "| --- | ---: | ---: | ---: | ---: | --- |"]
+    for row in rows:
+        spread = ""
+        if row.low is not None and row.high is not None:
+            spread = f"{number(row.low, row.unit)} to {number(row.high, row.unit)}"
+        cells = [row.item, number(row.paper, row.unit), number(row.ours, row.unit), spread, error(row), row.status]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return any table; the first column is text, the others are numbers."""
+    ruler = ["---"] + ["---:"] * (len(head) - 1)
+    return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), ruler, *map(list, rows)])
+
+
+def summary(sections: Sequence[Section]) -> str:
+    """Say how many predictions came how near."""
+    lines = []
+    for unit, label, near in (("", "counts of workers", 1.0), ("$", "dollars", 0.10), ("s", "times", 0.10)):
+        rows = [
+            row
+            for part in sections
+            for row in part.comparisons
+            if row.unit in ((unit, "ms") if unit == "s" else (unit,))
+        ]
+        told = [row for row in rows if row.status == "predicted"]
+        close = sum(abs(row.error) <= near for row in told)
+        within = "one worker" if unit == "" else f"{near:.0%}"
+        lines.append(
+            f"- {label}: {close} of {len(told)} predictions within {within}, {len(rows) - len(told)} more fitted"
+        )
+    return "\n".join(lines)

@@ -1,0 +1,208 @@
+"""Settings of the placement policies, searched with Optuna against random workloads.
+
+What is minimized is the cost of a training of EPOCHS epochs over that with the cheapest deployment from the beginning:
+
+    ( convergence cost + (EPOCHS - epochs until convergence) * cost of an epoch after it ) / ( EPOCHS * cheapest epoch )
+
+as a geometric mean over workloads, so that no single one decides.  Judging is done elsewhere, with other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.placement import auto as search
+from pecan_ray.simulator.client import LIVE, ClientRule
+from pecan_ray.simulator.cluster import simulate
+from pecan_ray.simulator.drivers import placement
+from pecan_ray.simulator.experiments import T, X, released
+from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
+from pecan_ray.simulator.steady import Evaluator
+from pecan_ray.simulator.tables import table
+from pecan_ray.simulator.workload import Workload
+
+if TYPE_CHECKING:
+    from optuna import Trial
+
+EPOCHS = 20
+Settings = Mapping[str, float]
+
+DEFAULTS: dict[str, dict[str, float]] = {
+    "auto": {
+        "threshold": T,
+        "window_batches": 100,
+        "window_s": 5.0,
+        "JUMP": search.JUMP,
+        "LEAST_JUMP": search.LEAST_JUMP,
+        "OPTIMISM": search.OPTIMISM,
+    },
+    "pecan": {"threshold": T, "window_batches": X},
+    "pecan-code": {"threshold": T, "window_batches": X},
+    "cachew": {"threshold": T, "window_batches": 100},
+}
+"""What is tuned of each mode, and its default; names in capitals are the step sizes of our own search."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """Settings and what they cost."""
+
+    settings: Settings
+    cost: float
+    """Of a training, over that with the cheapest deployment from the beginning; 1 is perfect."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """The outcome of a study."""
+
+    mode: str
+    workloads: int
+    default: Attempt
+    attempts: tuple[Attempt, ...]
+    """Best first."""
+    alone: tuple[tuple[str, float, Attempt], ...]
+    """(setting, value, what it costs with all others at their defaults)."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A workload to tune on, and what its cheapest deployment costs."""
+
+    seed: int
+    workload: Workload
+    cheapest: float
+
+
+def tasks(count: int) -> list[Task]:
+    """Draw the workloads to tune on."""
+    found = []
+    for seed in range(count):
+        workload = draw(seed)
+        found.append(Task(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
+    if count >= TUNED:
+        raise PlanError(f"only {TUNED - 1} workloads may be tuned on, but {count} were asked for.")
+    return found
+
+
+def client_for(mode: str, settings: Settings) -> ClientRule:
+    """Return the client with the windows of some settings."""
+    window = int(settings["window_batches"])
+    if mode == "auto":
+        return ClientRule(window, settings["window_s"], LIVE.discard, LIVE.pauses)
+    return released(window)
+
+
+@contextmanager
+def step_sizes(settings: Settings) -> Iterator[None]:
+    """Let our own search use other step sizes meanwhile."""
+    mine = {name: value for name, value in settings.items() if name.isupper()}
+    kept = {name: getattr(search, name) for name in mine}
+    try:
+        for name, value in mine.items():
+            setattr(search, name, type(kept[name])(value))
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(search, name, value)
+
+
+def training_cost(mode: str, settings: Settings, task: Task) -> float:
+    """Return what a training costs with some settings, over the least possible."""
+    with step_sizes(settings):
+        outcome = simulate(
+            JobSpec(
+                task.workload,
+                placement(task.workload, mode, settings["threshold"]),
+                seed=task.seed,
+                client=client_for(mode, settings),
+                most_batches=60_000,
+                after_convergence=AFTER,
+            )
+        )
+    done = (outcome.converged or outcome.end).batches / task.workload.batches_per_epoch
+    rest = max(0.0, EPOCHS - done) * outcome.epoch_cost
+    return (outcome.convergence_cost + rest) / (EPOCHS * task.cheapest)
+
+
+def attempt(mode: str, settings: Settings, on: Sequence[Task]) -> Attempt:
+    """Try settings on all workloads."""
+    return Attempt(dict(settings), math.exp(fmean(math.log(training_cost(mode, settings, task)) for task in on)))
+
+
+def suggest(mode: str, trial: Trial) -> dict[str, float]:
+    """Let Optuna choose settings."""
+    settings: dict[str, float] = {
+        "threshold": trial.suggest_float("threshold", 0.005, 0.12, log=True),
+        "window_batches": trial.suggest_int("window_batches", 25, 1600, log=True),
+    }
+    if mode == "auto":
+        settings["window_s"] = trial.suggest_float("window_s", 1.0, 60.0, log=True)
+        settings["JUMP"] = trial.suggest_int("JUMP", 2, 8)
+        settings["LEAST_JUMP"] = trial.suggest_int("LEAST_JUMP", 2, 16)
+        settings["OPTIMISM"] = trial.suggest_float("OPTIMISM", 0.0, 1.5)
+    return settings
+
+
+def tune(
+    mode: str,
+    *,
+    trials: int = 40,
+    workloads: int = 20,
+    seed: int = 0,
+    ladder: Mapping[str, Sequence[float]] | None = None,
+) -> Tuned:
+    """Search settings of a mode; `ladder`: values to try of one setting at a time."""
+    if mode not in DEFAULTS:
+        raise PlanError(f"there is nothing to tune of mode {mode!r}: choose one of {', '.join(DEFAULTS)}.")
+    try:
+        import optuna
+    except ImportError as error:
+        raise MissingExtraError('tuning needs Optuna: run pip install "pecan_ray[tune]".') from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    on = tasks(workloads)
+    default = attempt(mode, DEFAULTS[mode], on)
+    attempts: list[Attempt] = []
+
+    def objective(trial: Trial) -> float:
+        attempts.append(attempt(mode, suggest(mode, trial), on))
+        return attempts[-1].cost
+
+    study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
+    study.enqueue_trial(dict(DEFAULTS[mode]))
+    study.optimize(objective, n_trials=trials)
+    alone = tuple(
+        (name, value, attempt(mode, {**DEFAULTS[mode], name: value}, on))
+        for name, values in (ladder or {}).items()
+        for value in values
+    )
+    return Tuned(mode, workloads, default, tuple(sorted(attempts, key=lambda one: one.cost)), alone)
+
+
+def report(tuned: Tuned, best: int = 5) -> str:
+    """Write a study as Markdown."""
+    head = [tuned.mode, *DEFAULTS[tuned.mode], "cost of a training"]
+    rows = [row_of("default", tuned.default)]
+    rows += [row_of(str(place + 1), one) for place, one in enumerate(tuned.attempts[:best])]
+    rows.append(row_of("worst", tuned.attempts[-1]))
+    parts = [
+        f"{len(tuned.attempts)} settings on {tuned.workloads} random workloads, {EPOCHS} epochs; 1 is the cheapest "
+        "deployment from the first batch on.",
+        table(head, rows),
+    ]
+    if tuned.alone:
+        lines = [[f"{name} = {value:g}", f"{one.cost:.3f}"] for name, value, one in tuned.alone]
+        parts.append(table(["one setting changed", "cost of a training"], lines))
+    return "\n\n".join(parts)
+
+
+def row_of(label: str, one: Attempt) -> list[str]:
+    """Write an attempt."""
+    return [label, *(f"{value:.3g}" for value in one.settings.values()), f"{one.cost:.3f}"]

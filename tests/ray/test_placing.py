@@ -1,0 +1,209 @@
+"""AutoPlacement on a running job: real actors on three nodes, transforms that wait instead of compute.
+
+How long something takes decides no test: deployments are compared within one worker, and reasons are read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import pecan_ray as pecan
+from pecan_ray.placement import Deployment
+from pecan_ray.runtime.cluster import this_node
+from pecan_ray.runtime.placing import Step
+from tests.ray.conftest import living_actors
+from tests.ray.test_observed import scraped
+from tests.ray.waiting import until
+from tests.ray.waiting_transforms import SMALL, cheapest, elements, settled, train, waiting
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+
+def auto(**options: Any) -> pecan.AutoWorkers:
+    settings: dict[str, Any] = {"max_local": 2, "max_remote": 6, "window_batches": 30, "window_s": 1.5, **options}
+    return pecan.AutoWorkers(**settings)
+
+
+def near(found: Deployment, best: Deployment) -> bool:
+    return abs(found.local - best.local) + abs(found.remote - best.remote) <= 1
+
+
+def reasons(timeline: Sequence[Step], phase: str) -> list[str]:
+    return [step.decision.reason for step in timeline if step.decision.phase == phase]
+
+
+@pytest.mark.parametrize(
+    ("per_element", "step", "max_local", "best"),
+    [
+        (0.02, 0.023, 2, Deployment(2, 2)),
+        (0.01, 0.050, 2, Deployment(1, 0)),
+        (0.02, 0.050, 3, Deployment(2, 0)),
+    ],
+    ids=["remote workers are needed", "one local worker suffices", "local workers suffice"],
+)
+def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_local: int, best: Deployment) -> None:
+    assert cheapest(per_element, step, max_local, max_remote=6) == best
+    pipe = waiting(per_element)
+    with pipe.iter_batches(workers=auto(max_local=max_local), **SMALL) as batches:
+        train(batches, step, settled)
+        report = batches.report()
+    assert near(report.timeline[-1].decision.target, best)
+    assert all(str(step.decision.target) in step.decision.reason for step in report.timeline)
+    targets = [Deployment(1, 0), *(step.decision.target for step in report.timeline)]
+    told = [event.text for event in report.events if event.kind == "placement"]
+    assert len(told) == sum(new != old for old, new in itertools.pairwise(targets))
+    assert all(any(step.decision.reason in text for step in report.timeline) for text in told)
+    assert f"AutoPlacement: {targets[-1]} after {len(report.timeline)} windows" in str(report)
+    assert report.cost is not None and report.cost.total > report.cost.wasted > 0
+
+
+@pytest.mark.parametrize("mode", ["pecan", "cachew"])
+def test_the_papers_searches_run_on_real_windows(mode: Any) -> None:
+    workers = auto(mode=mode, max_local=1, max_remote=4, window_batches=25)
+    with waiting(0.01).iter_batches(workers=workers, **SMALL) as batches:
+        train(batches, 0.015, settled)
+        timeline = batches.report().timeline
+    found = timeline[-1].decision.target
+    assert near(found, Deployment(1, 2) if mode == "pecan" else Deployment(0, 3))
+    used = [step.decision.phase for step in timeline if step.decision.phase != "discarded"]
+    phases = [phase for phase, _ in itertools.groupby(used)]
+    assert phases[0] == "scale_remote" and phases[-1] == "converged"
+    assert ("add_local" in phases) == (mode == "pecan")
+    assert all(step.deployment.local <= (mode == "pecan") and step.deployment.remote <= 4 for step in timeline)
+
+
+def test_windows_and_decisions_are_metrics() -> None:
+    wanted = ["pecan_workers", "pecan_workers_wanted", "pecan_batch_seconds", "pecan_decisions"]
+    with waiting(0.001).iter_batches(workers=auto(max_remote=0, window_batches=10), job="measured", **SMALL) as batches:
+
+        def all_there() -> bool:
+            next(batches)
+            lines = [line for line in scraped().splitlines() if '"measured"' in line]
+            return all(any(line.startswith(f"ray_{name}") for line in lines) for name in wanted)
+
+        until(all_there, f"not all of {wanted}", timeout_s=90)
+
+
+def test_a_node_that_never_comes_is_done_without() -> None:
+    pipe = waiting(0.02, remote_labels={"zone": "moon"}, placement_warning_s=0.5)
+    with pipe.iter_batches(workers=auto(max_local=1, patience_s=5.0), **SMALL) as batches:
+        train(batches, 0.023, settled)
+        report = batches.report()
+    assert report.timeline[-1].decision.target == Deployment(1, 0)
+    assert any("awaited" in why for why in reasons(report.timeline, "discarded"))
+    (settles,) = set(reasons(report.timeline, "settle_for_less"))
+    assert "1 local + 0 remote run where" in settles and "settle for what there is" in settles
+    told = [event.text for event in report.events]
+    assert any("zone=moon" in text for text in told) and any(settles in text for text in told)
+    assert all(worker["placement"] == "local" for worker in report.workers.values())
+
+
+def test_a_worker_killed_in_a_window_spoils_that_window_only() -> None:
+    rows = 2400
+    seen: Counter[int] = Counter()
+    at_kill: int | None = None
+    with waiting(0.02, rows).iter_batches(workers=auto(max_local=1, max_remote=1), **SMALL) as batches:
+        for number, batch in enumerate(batches):
+            seen.update(elements(batch))
+            if at_kill is None and number >= 60:
+                timeline = batches.report().timeline
+                if timeline and timeline[-1].deployment == Deployment(1, 1) and not timeline[-1].window.defect():
+                    at_kill = len(timeline)
+                    (name,) = [name for name in living_actors() if ":remote-" in name]
+                    actor = ray.get_actor(name, namespace="pecan")
+                    os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
+        report = batches.report()
+    assert seen == Counter(range(rows))
+    assert report.workers_lost == 1 and at_kill is not None
+    after = report.timeline[at_kill:]
+    assert any("came or went" in why for why in reasons(after[:3], "discarded"))
+    assert any(step.deployment == Deployment(1, 1) and not step.window.defect() for step in after)
+
+
+def test_a_pause_of_the_trainer_is_not_measured() -> None:
+    with waiting(0.005).iter_batches(workers=auto(max_local=1, max_remote=0), **SMALL) as batches:
+        train(batches, 0.02, lambda timeline: len(timeline) > 1)
+        before = len(batches.report().timeline)
+        time.sleep(2.5)  # the trainer evaluates
+        train(batches, 0.02, lambda timeline: len(timeline) > before + 2)
+        timeline = batches.report().timeline
+    assert any("the trainer did something else" in why for why in reasons(timeline, "discarded"))
+    assert all(step.window.batch_time < 0.5 for step in timeline if step.decision.phase != "discarded")
+
+
+def test_scale_puts_an_end_to_the_search() -> None:
+    with waiting(0.02, 1200).iter_batches(workers=auto(), **SMALL) as batches:
+        seen = train(batches, 0.001, lambda timeline: len(timeline) > 0)
+        batches.scale(local=1, remote=1)
+        decided = len(batches.report().timeline)
+        seen += train(batches, 0.001)
+        report = batches.report()
+    assert seen == Counter(range(1200))
+    assert len(report.timeline) == decided
+    assert "the numbers of workers were fixed by scale()" in str(report)
+    wanted = [event.text for event in report.events if event.kind == "scale"]
+    assert wanted[-1] == "1 local and 1 remote workers wanted"
+
+
+@ray.remote(num_cpus=4)
+class Occupant:
+    """Holds the CPUs of a node."""
+
+    def node(self) -> str:
+        return this_node()
+
+
+def test_a_crowded_host_begins_with_a_remote_worker() -> None:
+    here = NodeAffinitySchedulingStrategy(this_node(), soft=False)
+    actor: Any = Occupant
+    occupant = actor.options(scheduling_strategy=here).remote()
+    assert ray.get(occupant.node.remote()) == this_node()
+    with waiting(0.005, 400, placement_warning_s=0.5).iter_batches(workers=auto(max_remote=1), **SMALL) as batches:
+        assert train(batches, 0.0) == Counter(range(400))
+        report = batches.report()
+    assert any("ask for a remote one as well" in event.text for event in report.events)
+    ray.kill(occupant)
+
+
+@ray.remote(num_cpus=0)
+def share(rank: int, job: str, workers: Any) -> int:
+    """Train as one of two ranks until there are three workers; return how many batches that took."""
+    with waiting(0.002).iter_batches(rank=rank, world_size=2, workers=workers, job=job, epochs=None) as batches:
+        for number, _ in enumerate(batches, 1):
+            if rank == 0 and number % 20 == 0 and len(batches.report().deployments) >= 3:
+                return number
+    return 0
+
+
+def test_hosts_get_local_workers_by_their_cpus(three_nodes: Any) -> None:
+    """Two trainers, one of them on a node with twice the CPUs."""
+    large = three_nodes.add_node(num_cpus=8, object_store_memory=200 << 20)
+    three_nodes.wait_for_nodes()
+    nodes = [this_node(), large.node_id]
+    trainers = [
+        share.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
+            rank, "unequal", pecan.Workers(local=3)
+        )
+        for rank, node in enumerate(nodes)
+    ]
+
+    def placed() -> list[str]:
+        names = [name for name in living_actors() if name.startswith("pecan:unequal:local-")]
+        return [ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[0] for name in names]
+
+    until(lambda: len(placed()) == 3, "not three local workers")
+    assert Counter(placed()) == {nodes[0]: 1, nodes[1]: 2}
+    assert ray.get(trainers[0]) > 0
+    with pytest.raises(ray.exceptions.RayTaskError, match="rank 0 has left"):
+        ray.get(trainers[1])
+    three_nodes.remove_node(large)

@@ -1,0 +1,67 @@
+"""AutoOrder in a real job: workers run the order that was adopted; trainers that share a job run one plan."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ELEMENTS = 64
+
+
+def blur(image: Any) -> Any:
+    return cv2.GaussianBlur(image, (15, 15), 3.0)
+
+
+def half(image: Any) -> Any:
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def shape_before(element: dict[str, Any]) -> dict[str, Any]:
+    """Note the side of the image that the blurring is given."""
+    return {**element, "image": blur(element["image"]), "side": np.int64(len(element["image"]))}
+
+
+def images(**options: Any) -> pecan.PecanPipeline:
+    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
+    config = pecan.Config(sample_elements=32, **options)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="images", config=config)
+    return pipe.map(shape_before).map(half, on="image").batch(8)
+
+
+def test_workers_run_the_order_that_was_adopted() -> None:
+    with images().iter_batches(workers=pecan.Workers(local=1, remote=1)) as batches:
+        sides = [side for batch in batches for side in batch["side"].tolist()]
+        event = batches.report().events[0]
+    assert sides == [64] * ELEMENTS
+    assert event.kind == "reorder" and "AutoOrder moved half before shape_before" in event.text
+
+
+def test_switched_off_workers_run_what_is_written() -> None:
+    with images(reorder="off").iter_batches(workers=pecan.Workers(local=1)) as batches:
+        assert {side for batch in batches for side in batch["side"].tolist()} == {128}
+        assert all(event.kind != "reorder" for event in batches.report().events)
+
+
+def test_trainers_that_share_a_job_run_one_plan() -> None:
+    found: dict[int, set[int]] = {}
+
+    def train(rank: int, mode: Any) -> None:
+        pipe = images(reorder=mode)
+        workers = pecan.Workers(local=1)
+        with pipe.iter_batches(workers=workers, rank=rank, world_size=2, job="shared") as batches:
+            found[rank] = {side for batch in batches for side in batch["side"].tolist()}
+
+    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "cost"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert found[0] == found[1] and len(found[0]) == 1

@@ -1,0 +1,104 @@
+"""AutoPlacement behind a job's windows: its bounds, and windows that it is not asked about."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.options import AutoWorkers, IterOptions
+from pecan_ray.plan.windows import Decision, Deployment
+from pecan_ray.runtime.messages import StepTotals
+from pecan_ray.runtime.placing import MOST_STEPS, Placing, Room, begin, fitting
+
+ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
+
+
+def placing(**options: Any) -> Placing:
+    settings: dict[str, Any] = {"window_batches": 10, "window_s": 1e9, **options}
+    return begin(AutoWorkers(**settings), ROOM, cpus_per_worker=2.0, visitation="exactly_once", trainers=1)
+
+
+class Job:
+    """A trainer that takes 0.1 s for a step of its own."""
+
+    def __init__(self, placing: Placing) -> None:
+        self.placing, self.totals = placing, StepTotals()
+
+    def window(self, running: Deployment, batch_time: float, awaited: int = 0) -> Decision | None:
+        """Run for one window and return the decision."""
+        self.placing.report(0, self.totals)
+        for _ in range(10):
+            self.totals = self.totals.step(batch_time, batch_time - 0.1, 0)
+        self.placing.report(0, self.totals)
+        step = self.placing.decide(running, self.totals.seconds, awaited)
+        return None if step is None else step.decision
+
+    def decision(self, running: Deployment, batch_time: float, awaited: int = 0) -> Decision:
+        """Run for one window that ends in a decision."""
+        decision = self.window(running, batch_time, awaited)
+        assert decision is not None
+        return decision
+
+
+def test_bounds_that_are_left_open_follow_from_the_nodes() -> None:
+    """Workers of two CPUs: 2 + 4 fit on the hosts, 1 + 1 + 8 on the others (not 11: a worker is not divided)."""
+    limits = placing().policy.limits
+    assert (limits.max_local, limits.max_remote) == (6, 10)
+    limits = placing(max_local=1, max_remote=30).policy.limits
+    assert (limits.max_local, limits.max_remote) == (1, 30)
+    assert fitting([0.5, 1.0], 2.0) == 0
+    lonely = begin(AutoWorkers(), Room((1.0,), ()), 2.0, "exactly_once", 1).policy
+    assert (lonely.limits.max_local, lonely.limits.max_remote, lonely.start) == (1, 0, Deployment(1, 0))
+
+
+def test_while_workers_may_still_come_the_policy_is_not_asked() -> None:
+    job = Job(placing(max_remote=0))
+    target = job.decision(Deployment(1, 0), 0.4).target
+    assert target.local > 1
+    for _ in range(50):
+        decision = job.decision(Deployment(1, 0), 0.4, awaited=3)
+        assert (decision.phase, decision.target) == ("discarded", target)
+        assert "3 of its workers are still awaited" in decision.reason
+    phases = [job.decision(Deployment(1, 0), 0.4).phase for _ in range(2)]
+    assert phases == ["discarded", "settle_for_less"]
+    assert job.placing.target == Deployment(1, 0)
+
+
+def test_a_search_that_was_stopped_decides_nothing() -> None:
+    job = Job(placing())
+    job.decision(Deployment(1, 0), 0.4)
+    job.placing.stopped = True
+    assert job.window(Deployment(1, 0), 0.4) is None
+    assert len(job.placing.timeline) == 1
+
+
+def test_remote_workers_are_waited_for_longer_than_local_ones() -> None:
+    assert (placing().patience("remote"), placing().patience("local")) == (180.0, 30.0)
+    assert placing(patience_s=5.0).patience("local") == 5.0
+
+
+def test_the_timeline_is_bounded() -> None:
+    job = Job(placing(max_local=1, max_remote=0))
+    for _ in range(20):
+        job.decision(Deployment(1, 0), 0.1)
+    assert len(job.placing.timeline) == 20 and job.placing.timeline.maxlen == MOST_STEPS
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AutoWorkers(max_local=1, min_local=2), "min_local must be from 0 to max_local, but got 2 and 1"),
+        (lambda: AutoWorkers(min_remote=-1), "min_remote must be from 0 to max_remote"),
+        (lambda: AutoWorkers(max_local=0, max_remote=0), "leave no worker"),
+        (lambda: AutoWorkers(threshold=float("nan")), "threshold must be a share"),
+        (lambda: AutoWorkers(window_s=0), "window_s must be positive, but got 0"),
+        (lambda: AutoWorkers(patience_s=float("nan")), "patience_s must be positive, but got nan"),
+        (lambda: AutoWorkers(window_batches=1), "window_batches must be at least 2, but got 1"),
+        (lambda: IterOptions(sharding="static", workers=AutoWorkers()), "deals the data to fixed workers"),
+    ],
+)
+def test_nonsense_is_refused(make: Any, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        make()

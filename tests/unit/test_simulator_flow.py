@@ -1,0 +1,166 @@
+"""The batches of one job: closed forms, conservation, and the written-out loop against the plain one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.simulator import flow as flows
+from pecan_ray.simulator.flow import NEVER, Feed, Flow, advance_alone
+from pecan_ray.simulator.noise import Services, Steps, generator
+from pecan_ray.simulator.workload import Trainer
+
+
+def quiet_flow(
+    trainer: Trainer, services_s: list[float], places: int = 4, clients: int = 1, cv: float = 0.0, seed: int = 0
+) -> Flow:
+    """A job with these workers at work from the start; without noise, unless it is asked for."""
+    services = Services(generator(seed, "services"), cv, 0.0, 100)
+    feed = Feed(services, places)
+    for worker, service_s in enumerate(services_s):
+        feed.join(worker, service_s, 0.0, remote=worker % 2 == 0)
+    return Flow(trainer, feed, Steps(generator(seed, "steps"), cv), clients=clients, batches_per_epoch=1000)
+
+
+def pace(flow: Flow, batches: int = 400) -> float:
+    """Seconds per batch in the long run."""
+    assert flow.advance(NEVER, 200)
+    begun = flow.done
+    assert flow.advance(NEVER, batches)
+    return (flow.done - begun) / batches
+
+
+@pytest.mark.parametrize(("step_s", "worker_s"), [(0.1, 0.03), (0.03, 0.1), (0.05, 0.05), (1.0, 0.001)])
+def test_with_one_worker_a_batch_takes_the_longer_of_trainer_and_worker(step_s: float, worker_s: float) -> None:
+    assert pace(quiet_flow(Trainer(step_s=step_s), [worker_s])) == pytest.approx(max(step_s, worker_s))
+
+
+@given(
+    step_s=st.floats(0.001, 1.0),
+    services_s=st.lists(st.floats(0.005, 2.0), min_size=1, max_size=8),
+    clients=st.integers(1, 3),
+)
+@settings(max_examples=40, deadline=None)
+def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
+    step_s: float, services_s: list[float], clients: int
+) -> None:
+    flow = quiet_flow(Trainer(step_s=step_s), services_s, places=32, clients=clients)
+    supply = sum(1 / service_s for service_s in services_s)
+    # Workers of unlike speed take turns unevenly: over 400 batches the end of the last turn shows.
+    longest = max(services_s) / 400
+    assert pace(flow) == pytest.approx(max(step_s, clients / supply), rel=0.02, abs=longest)
+
+
+def test_a_trainer_that_waits_says_how_long() -> None:
+    flow = quiet_flow(Trainer(step_s=0.02), [0.1])
+    assert flow.advance(NEVER, 100)
+    totals = flow.clients[0].totals
+    assert totals.waited / totals.batches == pytest.approx(0.08, rel=0.02)
+    assert flow.starved == pytest.approx(totals.waited, rel=0.02)
+
+
+def test_a_trainer_that_does_not_wait_finds_a_full_queue() -> None:
+    flow = quiet_flow(Trainer(step_s=0.1), [0.01], places=6)
+    assert flow.advance(NEVER, 200)
+    before = replace(flow.clients[0].totals)
+    assert flow.advance(NEVER, 200)
+    part = flow.clients[0].totals.since(before)
+    assert part.waited == 0
+    # The batch that was just taken leaves a place that is filled a moment later.
+    assert part.queued / part.seconds == pytest.approx(6 - 0.1, abs=0.2)
+
+
+@given(
+    places=st.integers(1, 10),
+    cv=st.floats(0.0, 0.6),
+    moments=st.lists(st.floats(0.1, 20.0), min_size=1, max_size=8),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+def test_no_batch_appears_or_vanishes_when_workers_come_go_and_die(
+    places: int, cv: float, moments: list[float], seed: int
+) -> None:
+    flow = quiet_flow(Trainer(step_s=0.05), [0.2, 0.3], places, cv=cv, seed=seed)
+    for number, moment in enumerate(sorted(moments)):
+        flow.advance(moment, 10_000)
+        feed = flow.feed
+        feed.produce_until(moment)
+        assert feed.produced == flow.consumed + len(feed.ready) + feed.lost
+        assert len(feed.ready) <= feed.capacity
+        if number % 3 == 0:
+            feed.join(100 + number, 0.1, moment, remote=True)
+        else:
+            feed.leave(100 + number - 1, None if number % 3 == 1 else 1)
+        assert feed.produced == flow.consumed + len(feed.ready) + feed.lost
+
+
+@given(
+    seed=st.integers(0, 1000),
+    step_s=st.floats(0.01, 0.2),
+    run_ahead=st.integers(0, 6),
+    sync_every=st.sampled_from([0, 7, 50]),
+    pause_every=st.sampled_from([0, 40]),
+    moments=st.lists(st.floats(0.0, 40.0), min_size=1, max_size=5),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_written_out_loop_gives_what_the_plain_one_gives(
+    seed: int, step_s: float, run_ahead: int, sync_every: int, pause_every: int, moments: list[float]
+) -> None:
+    trainer = Trainer(
+        step_s, run_ahead=run_ahead, sync_every=sync_every, pause_every=pause_every, pause_s=5.0, dispatch_s=0.001
+    )
+    fast, plain = (quiet_flow(trainer, [0.1, 0.17, 0.06], 3, cv=0.3, seed=seed) for _ in range(2))
+    for moment in sorted(moments):
+        one = advance_alone(fast, fast.clients[0], fast.feed, moment, 150)
+        other = plain.advance_together(moment, 150)
+        assert one == other
+        for flow in (fast, plain):
+            flow.feed.produce_until(moment)
+    assert fast.consumed == plain.consumed
+    assert fast.clients[0].got == plain.clients[0].got
+    assert fast.done == plain.done
+    assert fast.clients[0].totals == plain.clients[0].totals
+    assert (fast.paused, fast.feed.received) == (plain.paused, plain.feed.received)
+    assert fast.starved == pytest.approx(plain.starved)
+
+
+def test_a_program_that_runs_ahead_takes_batches_early_and_is_no_faster() -> None:
+    ahead, behind = (quiet_flow(Trainer(step_s=0.1, run_ahead=n), [0.01], 8) for n in (10, 0))
+    assert ahead.advance(NEVER, 20)
+    assert behind.advance(NEVER, 20)
+    assert ahead.clients[0].got < behind.clients[0].got - 0.5
+    assert pace(ahead) == pytest.approx(pace(behind))
+
+
+def test_a_program_that_waits_for_the_accelerators_stops_taking_and_catches_up() -> None:
+    flow = quiet_flow(Trainer(step_s=0.1, run_ahead=10, sync_every=100), [0.01], 8)
+    assert flow.advance(NEVER, 100)
+    assert flow.clients[0].asked == flow.done
+    assert flow.clients[0].asked - flow.clients[0].got == pytest.approx(1.1)
+    assert flow.starved < 0.1
+
+
+def test_a_pause_counts_as_one_and_not_as_a_step() -> None:
+    flow = quiet_flow(Trainer(step_s=0.1, pause_every=50, pause_s=30.0), [0.01])
+    assert flow.advance(NEVER, 120)
+    totals = flow.clients[0].totals
+    assert totals.pauses == 2
+    assert totals.batches == 118
+    assert totals.seconds / totals.batches == pytest.approx(0.1, rel=0.01)
+    assert flow.paused == 60.0
+
+
+def test_what_counts_as_a_pause_is_what_the_live_client_takes_for_one() -> None:
+    messages = pytest.importorskip("pecan_ray.runtime.messages")
+    for name in ("PAUSE_AFTER", "PAUSE_FACTOR", "PAUSE_S"):
+        assert getattr(flows, name) == getattr(messages, name)
+
+
+def test_without_workers_nothing_comes() -> None:
+    flow = quiet_flow(Trainer(), [])
+    assert flow.idle
+    assert not flow.advance(NEVER, 1)
+    assert not quiet_flow(Trainer(), [], clients=3).advance(NEVER, 1)
