@@ -9,7 +9,8 @@ demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05 --engine tensorflow
 
 test: $(VENV)/ready
-	$(BIN)/python -m pytest -q -m "not slow"
+	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile tests/unit
+	$(BIN)/python -m pytest -q -m "not slow" tests/ray tests/e2e
 
 test-all: $(VENV)/ready
 	$(BIN)/python -m pytest -q

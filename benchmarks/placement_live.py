@@ -77,6 +77,7 @@ class Found:
     thrown_away: int
     seconds: float
     wait_share: float
+    decisions: tuple[str, ...]
 
 
 @contextlib.contextmanager
@@ -145,6 +146,11 @@ def live(case: Case, mode: Any, measured: int) -> Found:
         thrown_away=sum(step.decision.phase == "discarded" for step in timeline[:at]),
         seconds=timeline[at - 1].seconds,
         wait_share=waited / elapsed,
+        decisions=tuple(
+            f"{step.seconds:.1f} s: {step.deployment}, {1000 * step.window.batch_time:.1f} ms a batch -> "
+            f"{step.decision.phase}: {step.decision.reason}"
+            for step in timeline
+        ),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pecan_ray.plan.windows import Window
 from pecan_ray.runtime.messages import StepTotals
@@ -11,7 +11,9 @@ from pecan_ray.runtime.messages import StepTotals
 LEAST_BATCHES = 10
 """Of each trainer, in a window that is closed for its age."""
 FROM_STOCK = 0.1
-"""A stock of ready batches that shrinks by less than this share of a window's batches is noise."""
+"""A stock of ready batches that shrinks by less than this share of a window's batches,"""
+STOCK_LEFT = 0.5
+"""and of which more than this share (or all but one batch) is left, varies by chance."""
 MOST_DISTURBED = 3
 """Windows in a row that the end of an epoch may spoil: where every window has one, it belongs to the job."""
 
@@ -58,6 +60,7 @@ class WindowMeter:
         paused = any(part.pauses for part in parts)
         if least < self._batches and not old_enough and not self._touched and not paused:
             return None
+        stocks = [self._begun[rank].ready for rank in self._latest]
         self._begun = dict(self._latest)
         if least < 1:
             self._touched = False
@@ -71,13 +74,16 @@ class WindowMeter:
         }
         self.spoilt_by = next((event for event, happened in events.items() if happened), "")
         self._touched = self._draining = self._disturbed = False
-        return window_of(parts, touched=bool(self.spoilt_by))
+        return window_of(parts, stocks, touched=bool(self.spoilt_by))
 
 
-def window_of(parts: list[StepTotals], *, touched: bool) -> Window:
-    """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients)."""
+def window_of(parts: Sequence[StepTotals], stocks: Sequence[int], *, touched: bool) -> Window:
+    """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients).
+
+    `stocks`: the batches that lay ready at each of them when the window began.
+    """
     trainers = len(parts)
-    times = [part.seconds / delivered(part) for part in parts]
+    times = [part.seconds / delivered(part, stock) for part, stock in zip(parts, stocks, strict=True)]
     waits = [time - (part.seconds - part.waited) / part.batches for part, time in zip(parts, times, strict=True)]
     variances = [
         max(0.0, part.squares / part.batches - (part.seconds / part.batches) ** 2) / part.batches for part in parts
@@ -92,14 +98,15 @@ def window_of(parts: list[StepTotals], *, touched: bool) -> Window:
     )
 
 
-def delivered(part: StepTotals) -> float:
+def delivered(part: StepTotals, stock: int) -> int:
     """Return how many batches the workers brought during a window.
 
     A trainer that lives on what more workers have piled up before would hide that these are too few: what the stock
     has lost is taken out, so the batch time is the one that lasts.
     """
     from_stock = -part.ready
-    return max(1, part.batches - from_stock) if from_stock > FROM_STOCK * part.batches else part.batches
+    by_chance = min(FROM_STOCK * part.batches, max(1.0, (1 - STOCK_LEFT) * stock))
+    return max(1, part.batches - from_stock) if from_stock > by_chance else part.batches
 
 
 def cpu_share(before: Mapping[str, float], now: Mapping[str, float], seconds: float, cpus: float) -> float | None:

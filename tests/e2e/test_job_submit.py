@@ -47,7 +47,15 @@ def submit(dashboard: str, environment: dict[str, str], *program: str) -> subpro
     )
 
 
-@pytest.mark.parametrize("example", ["resnet50", "simclr", "retinanet", "asr_transformer"])
+@pytest.mark.parametrize(
+    "example",
+    [
+        "resnet50",
+        pytest.param("simclr", marks=pytest.mark.slow),
+        pytest.param("retinanet", marks=pytest.mark.slow),
+        pytest.param("asr_transformer", marks=pytest.mark.slow),
+    ],
+)
 def test_example_runs_as_a_job_on_three_nodes(dashboard: str, with_token: dict[str, str], example: str) -> None:
     size = ["--images", "32", "--batch", "8"]
     done = submit(dashboard, with_token, f"examples/{example}.py", *size, "--local", "1", "--remote", "2")

@@ -67,6 +67,7 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
     assert report.cost is not None and report.cost.total > report.cost.wasted > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pecan", "cachew"])
 def test_the_papers_searches_run_on_real_windows(mode: Any) -> None:
     workers = auto(mode=mode, max_local=1, max_remote=4, window_batches=25)
@@ -108,6 +109,7 @@ def test_a_node_that_never_comes_is_done_without() -> None:
     assert all(worker["placement"] == "local" for worker in report.workers.values())
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_a_window_spoils_that_window_only() -> None:
     rows = 2400
     seen: Counter[int] = Counter()
@@ -130,6 +132,7 @@ def test_a_worker_killed_in_a_window_spoils_that_window_only() -> None:
     assert any(step.deployment == Deployment(1, 1) and not step.window.defect() for step in after)
 
 
+@pytest.mark.slow
 def test_a_pause_of_the_trainer_is_not_measured() -> None:
     with waiting(0.005).iter_batches(workers=auto(max_local=1, max_remote=0), **SMALL) as batches:
         train(batches, 0.02, lambda timeline: len(timeline) > 1)

@@ -273,7 +273,7 @@ def test_the_length_of_a_split_is_reported_only_if_it_was_read_to_its_end() -> N
 
 
 def engine_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("pecan")]
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("pecan_", "pecan-read"))]
 
 
 def test_closing_early_stops_the_threads() -> None:

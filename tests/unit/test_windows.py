@@ -24,7 +24,7 @@ def totals(steps: list[tuple[float, float, int]], start: StepTotals = NONE) -> S
 @given(STEPS)
 def test_a_window_holds_the_means_of_its_steps(steps: list[tuple[float, float, int]]) -> None:
     sums = totals(steps)
-    window = window_of([sums], touched=False)
+    window = window_of([sums], [0], touched=False)
     kept = sums.batches
     assert window.batches == kept and window.wait_time is not None
     if not sums.pauses:
@@ -85,8 +85,11 @@ def test_what_a_trainer_takes_from_stock_was_not_supplied() -> None:
     window = meter.close()
     assert window is not None and window.wait_time is not None
     assert math.isclose(window.batch_time, 1 / 8) and math.isclose(window.wait_time, 1 / 8 - 0.1)
+    small = totals([(0.1, 0.0, 5)])
+    emptied = totals([(0.1, 0.0, 5 - number // 5) for number in range(1, 21)], small).since(small)
+    assert math.isclose(window_of([emptied], [5], touched=False).batch_time, 1 / 8)
     steady = totals([(0.1, 0.0, 40 - number % 2) for number in range(20)], before).since(before)
-    assert math.isclose(window_of([steady], touched=False).batch_time, 0.1)
+    assert math.isclose(window_of([steady], [40], touched=False).batch_time, 0.1)
 
 
 def test_a_change_of_workers_ends_the_window_at_once() -> None:

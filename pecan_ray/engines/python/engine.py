@@ -20,7 +20,7 @@ from pecan_ray.engines.python.fill import Filler
 from pecan_ray.engines.python.items import Loose, merge
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.whole import ending_with_the_last_batch
-from pecan_ray.plan.operators import Batch, ElementOp, Plan
+from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
 
@@ -55,12 +55,16 @@ class PythonEngine:
             yield Produced(columns, spans, item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad)
         yield from self._last(None, assembly)
 
-    def _filled(self, assembly: Assembly, ops: list[ElementOp], batch: Batch) -> Generator[Produced, None, None]:
-        """Run element operators on the pool, each thread writing its results into the batch."""
+    def _filled(
+        self, assembly: Assembly, before: list[Op], ops: list[ElementOp], batch: Batch
+    ) -> Generator[Produced, None, None]:
+        """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
         feeder = Feeder(self._pool, self._options.threads, assembly.chain(ops))
         filler = Filler(batch.size, batch.name, self._slots, assembly.loose, strict, feeder.put)
-        reader = threading.Thread(target=feeder.feed, args=(assembly.items(()), filler), name="pecan-read", daemon=True)
+        reader = threading.Thread(
+            target=feeder.feed, args=(assembly.items(before), filler), name="pecan-read", daemon=True
+        )
         reader.start()
         try:
             while (produced := feeder.get()) is not None:
@@ -140,13 +144,18 @@ def _survives_pickling(error: Exception) -> bool:
         return False
 
 
-def _fused(plan: Plan) -> tuple[list[ElementOp], Batch] | None:
-    """Return the element operators and the batch of a plan that is nothing else."""
+def _fused(plan: Plan) -> tuple[list[Op], list[ElementOp], Batch] | None:
+    """Divide a plan that ends with element operators and a batch: what lies before them, they, and the batch."""
     ops = list(plan.ops)
-    if not ops or not isinstance(ops[-1], Batch):
+    while ops and isinstance(ops[-1], Prefetch):
+        ops.pop()
+    if not ops or not isinstance(batch := ops.pop(), Batch):
         return None
-    before = [op for op in ops[:-1] if isinstance(op, ElementOp)]
-    return (before, ops[-1]) if len(before) == len(ops) - 1 else None
+    run: list[ElementOp] = []
+    while ops and isinstance(op := ops[-1], ElementOp):
+        run.insert(0, op)
+        ops.pop()
+    return ops, run, batch
 
 
 def limit_native_threads() -> None:
