@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import pickle
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.inprocess import run_counted
+from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.observe.progress import Progress
@@ -21,6 +23,9 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.messages import Event
 from pecan_ray.runtime.session import Session
+from pecan_ray.sampling.budget import over_budget
+
+logger = logging.getLogger("pecan_ray")
 
 
 class Batches:
@@ -51,6 +56,8 @@ class Batches:
         self._began = time.monotonic()
         self._yielded = 0
         self._elements = 0
+        self._bad = 0
+        """Bad elements of a run in this process."""
         self._session: Session | None = None
         self._progress = Progress(name, config.progress)
         self.provenance: Provenance | None = None
@@ -85,23 +92,38 @@ class Batches:
         for received in session.batches():
             self.provenance = received.provenance
             self._elements += received.provenance.rows
-            self._keep_bad(session)
+            self._quarantine(session.client.take_quarantined())
             self._progress.show(session.client)
             yield self._convert(received.columns)
-        self._keep_bad(session)
+        self._quarantine(session.client.take_quarantined())
 
     def _in_process(self, plan: Plan, engine: EngineName, seed: int) -> Iterator[Any]:
-        epoch = 0
-        while self._options.epochs is None or epoch < self._options.epochs:
-            run = run_counted(plan, engine=engine, seed=seed, epoch=epoch, on_error=self._options.on_error)
-            for rows, columns in run:
-                self._elements += rows
-                yield self._convert(columns)
-            epoch += 1
+        for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):
+            before = self._elements
+            run = run_produced(plan, engine=engine, seed=seed, epoch=epoch, on_error=self._options.on_error)
+            for produced in run:
+                self._elements += produced.rows
+                self._note_bad(produced.bad)
+                if produced.rows:
+                    yield self._convert(produced.columns)
+            if self._options.epochs is None and self._elements == before:
+                return  # Epochs without an element would follow each other for ever.
 
-    def _keep_bad(self, session: Session) -> None:
+    def _note_bad(self, bad: Sequence[BadElement]) -> None:
+        """Do with bad elements in this process what the controller does on a cluster."""
+        if not bad:
+            return
+        self._bad += len(bad)
+        for one in bad:
+            logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
+        self._quarantine(bad)
+        last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
+        over = over_budget(self._name, self._bad, self._elements, self._config.error_budget, last)
+        if over is not None:
+            raise over
+
+    def _quarantine(self, bad: Sequence[BadElement]) -> None:
         """Append quarantined elements to their file, at once: a crash later does not lose them."""
-        bad: list[BadElement] = session.client.take_quarantined()
         if bad and self._options.on_error == "quarantine":
             with self.quarantine_path.open("ab") as file:
                 for one in bad:
@@ -122,7 +144,8 @@ class Batches:
     def report(self) -> Report:
         """Return what happened so far: speed, waiting, workers, bad elements, events."""
         if self._session is None:
-            report = Report.of_debug(self._name, self._yielded, self._elements, time.monotonic() - self._began)
+            seconds = time.monotonic() - self._began
+            report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
             report = Report.of_job(self._session.facts(), self._session.client)
         return replace(report, events=(*self._prepared, *report.events))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import inspect
+import pdb
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +19,7 @@ from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.explain import ExplainFormat
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.replay import quarantined, replay
 
 MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
 """Functions that a program may offer to make its pipeline."""
@@ -24,7 +27,9 @@ MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(prog="pecan", description="Look at pecan_ray pipelines.")
+    parser = argparse.ArgumentParser(
+        prog="pecan", description="Look at pecan_ray pipelines and at what became of them."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     explain = commands.add_parser(
         "explain",
@@ -32,19 +37,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Imports a Python file, samples its pipeline in this process and explains its order.  The pipeline "
         f"is what a function {MAKERS[0]}() or {MAKERS[1]}() returns without arguments, or a variable of the file.",
     )
-    explain.add_argument("file", help="Python file that has the pipeline")
-    explain.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")
     explain.add_argument("--format", choices=get_args(ExplainFormat), default="text")
-    explain.add_argument("--engine", choices=get_args(EngineName), help="passed on to the function that makes it")
+    explain.set_defaults(run=run_explain)
+    again = commands.add_parser(
+        "replay",
+        help="run the elements of a quarantine file again",
+        description="Runs a pipeline's functions, in this process, on the elements that on_error='quarantine' kept, "
+        "and shows with their tracebacks those that still fail.",
+    )
+    again.add_argument("quarantine", help="the quarantine file; it is unpickled: use only files that you trust")
+    again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
+    again.set_defaults(run=run_replay)
+    for command in (explain, again):
+        command.add_argument("file", help="Python file that has the pipeline")
+        command.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")
+        command.add_argument("--engine", choices=get_args(EngineName), help="passed on to the function that makes it")
     asked = parser.parse_args(arguments)
     try:
-        found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
-        said = found.explain(asked.format)
+        status: int = asked.run(asked)
     except PecanError as error:
         sys.stderr.write(f"pecan: {error.message}\n")
         return 1
-    sys.stdout.write(f"{said}\n")
+    return status
+
+
+def run_explain(asked: argparse.Namespace) -> int:
+    """Print what a pipeline's operators do, and in which order they run."""
+    found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
+    sys.stdout.write(f"{found.explain(asked.format)}\n")
     return 0
+
+
+def run_replay(asked: argparse.Namespace) -> int:
+    """Print which quarantined elements still fail; returns 1 if any does."""
+    found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
+    failing = passing = unread = 0
+    for bad in quarantined(asked.quarantine):
+        if bad.element is None:
+            unread += 1
+            sys.stdout.write(f"{bad.where}: was not kept, since it could not be read: {bad.error}\n")
+            continue
+        replayed = replay(found.plan, bad, engine=found.engine, seed=found.seed)
+        if replayed.error is None:
+            passing += 1
+            continue
+        failing += 1
+        trace = "".join(traceback.format_exception(replayed.error))
+        sys.stdout.write(f"{bad.where} in {bad.op}:\n{trace}\n")
+        if asked.pdb:
+            pdb.post_mortem(replayed.error.__traceback__)
+            return 1
+    sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} could not be read\n")
+    return 1 if failing else 0
 
 
 def load(path: Path) -> ModuleType:

@@ -133,6 +133,8 @@ class Config:
             raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
+        if not 0 <= self.error_budget <= 1:
+            raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
         if self.ring_bytes < MIB:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
         if not 1 <= self.flight_streams <= MOST_STREAMS:

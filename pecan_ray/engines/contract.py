@@ -53,6 +53,23 @@ class Leases(Protocol):
 
 
 @dataclass(frozen=True)
+class Origin:
+    """Where an element comes from, as far as its random numbers depend on it."""
+
+    epoch: int
+    repetition: int
+    branch: int
+    """Which source of the plan."""
+    split: int
+    element: int
+
+
+def origin_of(lease: Lease, element: int) -> Origin:
+    """Return the origin of an element of a lease."""
+    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element)
+
+
+@dataclass(frozen=True)
 class BadElement:
     """An element that was left out under ``on_error="skip"`` or ``"quarantine"``."""
 
@@ -61,6 +78,8 @@ class BadElement:
     error: str
     element: Any = None
     """The element as the source gave it, kept for quarantine only."""
+    origin: Origin | None = None
+    """None where the element was never read, or several went into the failing call."""
 
 
 @dataclass

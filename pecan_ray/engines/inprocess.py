@@ -47,15 +47,17 @@ def run_inprocess(
     plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
 ) -> Generator[Element, None, None]:
     """Yield one epoch's batches (or elements) in the order of the source."""
-    for _, columns in run_counted(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error):
-        yield columns
+    for produced in run_produced(plan, engine=engine, seed=seed, epoch=epoch, on_error=on_error):
+        if produced.rows:
+            yield produced.columns
 
 
-def run_counted(
+def run_produced(
     plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
-) -> Generator[tuple[int, Element], None, None]:
-    """Yield (rows, columns) of one epoch's batches (or elements, of one row each) in the order of the source.
+) -> Generator[Produced, None, None]:
+    """Yield one epoch's batches (or elements, of one row each) in the order of the source.
 
+    What has no rows tells of bad elements only.
     With the python engine everything runs in the calling thread, and an exception of a user's function is raised
     as it is, with a note that names operator, file and element.
     """
@@ -64,8 +66,10 @@ def run_counted(
     options = EngineOptions(seed=seed, order="strict", on_error=on_error)
     run = _on_engine(engine, plan, options, leases) if engine == "tensorflow" else _in_thread(plan, options, leases)
     for produced in run:
-        if produced.rows and not (produced.partial and shape.drop_remainder):
-            yield produced.rows, produced.columns
+        if produced.rows and produced.partial and shape.drop_remainder:
+            produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
+        if produced.rows or produced.bad:
+            yield produced
 
 
 def _on_engine(
@@ -88,6 +92,8 @@ def _in_thread(plan: Plan, options: EngineOptions, leases: AllLeases) -> Generat
             yield Produced(
                 dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
             )
+        parts, bad = loose.take()
+        yield Produced({}, merge(parts), 0, assembly.epoch, bad=bad)
         return
     except OpError as error:
         if error.__cause__ is None:

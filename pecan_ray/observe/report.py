@@ -68,9 +68,10 @@ class Report:
         )
 
     @classmethod
-    def of_debug(cls, name: str, batches: int, elements: int, seconds: float) -> Report:
+    def of_debug(cls, name: str, batches: int, elements: int, bad: int, seconds: float) -> Report:
         """Report a run without workers."""
-        return cls(job=f"{name} (debug, in this process)", seconds=seconds, batches=batches, elements=elements)
+        job = f"{name} (debug, in this process)"
+        return cls(job=job, seconds=seconds, batches=batches, elements=elements, bad_elements=bad)
 
     def __str__(self) -> str:
         seconds = max(self.seconds, 1e-9)

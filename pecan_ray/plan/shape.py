@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
     Batch,
     BucketByLength,
+    ElementOp,
     Filter,
     FlatMap,
     Join,
@@ -156,3 +158,33 @@ def _after(op: Op, count: float) -> float | None:
     if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch)):
         return None
     raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")
+
+
+def element_ops_from(plan: Plan, branch: int) -> list[ElementOp]:
+    """Return the element operators that the elements of one source pass before they are batched."""
+    found, counted = _path(plan, branch)
+    assert counted is None
+    return found
+
+
+def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
+    """Return the operators on the way from a source, and None; or how many sources were passed in vain."""
+    if isinstance(plan.head, Join):
+        passed = 0
+        for inner in plan.head.inputs:
+            ops, missed = _path(inner, branch - passed)
+            if missed is None:
+                return [*ops, *_before_batching(plan.ops)], None
+            passed += missed
+        return [], passed
+    return (_before_batching(plan.ops), None) if branch == 0 else ([], 1)
+
+
+def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
+    found: list[ElementOp] = []
+    for op in ops:
+        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+            break
+        if isinstance(op, ElementOp):
+            found.append(op)
+    return found

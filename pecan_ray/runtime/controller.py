@@ -19,7 +19,7 @@ from typing import Any, Literal
 import ray
 
 from pecan_ray.engines.contract import BadElement, Spans
-from pecan_ray.errors import ClusterError, ErrorBudgetError, PecanError, SourceError, WorkerStartError
+from pecan_ray.errors import ClusterError, PecanError, SourceError, WorkerStartError
 from pecan_ray.options import Workers
 from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.splits import Lease, Source, Split
@@ -29,6 +29,7 @@ from pecan_ray.runtime.messages import ClientReport, Event, Job, Orders, WorkerI
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.runtime.worker import worker_actor
+from pecan_ray.sampling.budget import over_budget
 from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -37,8 +38,6 @@ LISTING_PAGE = 256
 PUBLISH_S = 0.002
 """Changes within this time reach the clients together."""
 MOST_LOST_IN_A_ROW = 5
-LEAST_BUDGET = 10
-"""So many bad elements are always tolerated under skip and quarantine."""
 LEAST_POWER = 1e-3
 """CPUs of a trainer's node that has none for Ray: it gets local workers last."""
 
@@ -243,18 +242,12 @@ class AutoPlacementController:
         if not bad:
             return
         self._bad += len(bad)
-        budget = max(LEAST_BUDGET, self._job.config.error_budget * (self._rows + self._bad))
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
-        if self._bad > budget and self._error is None:
-            self._fail(
-                ErrorBudgetError(
-                    f"job {self._job.name}: {self._bad} elements could not be processed, more than the error budget "
-                    f"allows ({budget:.0f}). The last one: {bad[-1].where} in {bad[-1].op}: {bad[-1].error}. Mend the "
-                    "data or the function, or raise Config(error_budget=...).",
-                    bad=self._bad,
-                )
-            )
+        last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
+        over = over_budget(self._job.name, self._bad, self._rows, self._job.config.error_budget, last)
+        if over is not None and self._error is None:
+            self._fail(over)
 
     # --- workers -------------------------------------------------------------------------------------------
 

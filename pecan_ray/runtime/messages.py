@@ -46,10 +46,6 @@ class WorkerStats:
     elements: int = 0
     batches: int = 0
     bytes: int = 0
-    busy_s: float = 0.0
-    """Seconds of the stretches in which it worked."""
-    waiting_s: float = 0.0
-    """Of these, seconds in which finished batches filled its memory and it waited for the trainer."""
 
 
 @dataclass(frozen=True)

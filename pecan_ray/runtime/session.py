@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import secrets
 import weakref
 from collections.abc import Iterator
@@ -13,14 +12,15 @@ from typing import Any
 import cloudpickle
 import ray
 
-from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError
+from pecan_ray.errors import ClusterError
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
-from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient, Received
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.pickling import pickle_plan
 
 _runs: dict[str, int] = {}
 """How often this process has begun a shared job of a name: ranks that run the same program agree on it."""
@@ -109,56 +109,3 @@ def _job_name(name: str, options: IterOptions) -> str:
         return f"{name}-{os.getpid():x}{secrets.token_hex(2)}"
     _runs[name] = _runs.get(name, 0) + 1
     return f"{name}-shared-{_runs[name]}"
-
-
-def pickle_plan(plan: Plan) -> bytes:
-    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable."""
-    try:
-        return bytes(cloudpickle.dumps(plan))
-    except Exception as error:
-        for op in plan.all_ops():
-            if isinstance(op, ElementOp):
-                _check_function(op)
-        for source in plan.sources():
-            _check_value(source, f"the source {type(source).__name__}", error)
-        raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
-
-
-def _check_function(op: ElementOp) -> None:
-    try:
-        cloudpickle.dumps(op.fn)
-    except Exception as error:
-        culprit = next(iter(_unpicklable_variables(op.fn)), None)
-        named = f"its variable {culprit!r}" if culprit else "a value that it holds"
-        raise UnpicklablePlanError(
-            f"{op.name}: the function cannot be sent to workers, since {named} cannot be pickled "
-            f"({type(error).__name__}: {error}). Create it inside the function, or in a module that workers import.",
-            op=op.name,
-            variable=culprit,
-        ) from error
-
-
-def _check_value(value: object, what: str, error: BaseException) -> None:
-    try:
-        cloudpickle.dumps(value)
-    except Exception as cause:
-        raise UnpicklablePlanError(
-            f"{what} cannot be sent to workers: {type(cause).__name__}: {cause}", variable=what
-        ) from error
-
-
-def _unpicklable_variables(fn: Any) -> Iterator[str]:
-    """Yield the names of closure variables, globals, defaults and attributes that cannot be pickled."""
-    code = getattr(fn, "__code__", None)
-    held: dict[str, Any] = {}
-    if code is not None:
-        cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
-        held.update({name: cell.cell_contents for name, cell in cells})
-        held.update({name: fn.__globals__[name] for name in code.co_names if name in fn.__globals__})
-        held.update({f"default {i}": value for i, value in enumerate(fn.__defaults__ or ())})
-    held.update(getattr(getattr(fn, "__self__", fn), "__dict__", {}))
-    for name, value in held.items():
-        try:
-            pickle.loads(cloudpickle.dumps(value))
-        except Exception:
-            yield name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import threading
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import pytest
 
 from pecan_ray.errors import PlanError, UnpicklablePlanError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.runtime.session import pickle_plan
+from pecan_ray.runtime.pickling import pickle_plan
 from pecan_ray.sources import Arrays, Items
 from tests.unit.engine_leases import column, run_engine
 
@@ -46,6 +47,29 @@ def by_default(value: Any) -> Callable[[Any], Any]:
     return function
 
 
+def by_keyword(value: Any) -> Callable[..., Any]:
+    def function(i: Any, *, guard: Any = value) -> Any:
+        return i if guard else None
+
+    return function
+
+
+def bound(guard: Any, i: Any) -> Any:
+    return i if guard else None
+
+
+class Slotted:
+    """A function that keeps its value in a slot."""
+
+    __slots__ = ("guard",)
+
+    def __init__(self, value: Any) -> None:
+        self.guard = value
+
+    def __call__(self, i: Any) -> Any:
+        return i
+
+
 class Counting:
     """A function with an attribute that cannot be sent."""
 
@@ -72,7 +96,11 @@ def unsendable(request: pytest.FixtureRequest) -> Iterator[Any]:
     ("made", "variable"),
     [
         (holding, "value"),
-        (by_default, "default 0"),
+        (by_default, "held"),
+        (by_keyword, "guard"),
+        (lambda value: functools.partial(by_keyword(None), guard=value), "guard"),
+        (lambda value: functools.partial(bound, value), "argument 1 of partial"),
+        (Slotted, "guard"),
         (Counting, "guard"),
         (lambda value: Counting(value).method, "guard"),
     ],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, OnError
+from pecan_ray.engines.contract import BadElement, EngineOptions, OnError, origin_of
 from pecan_ray.engines.python.items import Item, Loose, Part, copied, leading
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
@@ -73,7 +73,8 @@ def set_aside(item: Item, error: ElementError, on_error: OnError, loose: Loose, 
     if on_error == "raise":
         raise error
     op = str(error.fields.get("op", ""))
-    loose.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept))
+    origin = origin_of(item.lease, item.element) if item.members is None else None
+    loose.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept, origin))
 
 
 class Chain:

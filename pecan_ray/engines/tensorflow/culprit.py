@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.contract import BadElement, origin_of
 from pecan_ray.engines.python.items import Part
 from pecan_ray.engines.tensorflow.feed import Feed, Read, convert
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.errors import BatchShapeError, ElementError, OpError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Join, Map, Op, Plan
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
+from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS
 
 MOST_TRIED = 10_000
@@ -27,7 +28,7 @@ def explain(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> E
     for feed in feeds:
         for read in _inside(feed):
             tried += 1
-            found, values = run_alone(read, feed, ops_of(plan, feeds.index(feed)), seed)
+            found, values = run_alone(read, feed, element_ops_from(plan, feeds.index(feed)), seed)
             if found is not None:
                 return found
             for value in values:
@@ -47,42 +48,13 @@ def find_bad(part: Part, plan: Plan, feed: Feed, branch: int, seed: int, keep: b
     bad = []
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.read_again(key, number)
-        found, _ = run_alone(read, feed, ops_of(plan, branch), seed)
+        found, _ = run_alone(read, feed, element_ops_from(plan, branch), seed)
         if found is not None:
             where = read.lease.split.where(number)
             reason = found.message.splitlines()[0]
-            bad.append(BadElement(str(found.op), where, reason, read.value if keep else None))
+            kept = read.value if keep else None
+            bad.append(BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number)))
     return bad
-
-
-def ops_of(plan: Plan, branch: int) -> list[ElementOp]:
-    """Return the element operators that the elements of one source pass before they are batched."""
-    found, counted = _path(plan, branch)
-    assert counted is None
-    return found
-
-
-def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
-    """Return the operators on the way from a source, and None; or how many sources were passed in vain."""
-    if isinstance(plan.head, Join):
-        passed = 0
-        for inner in plan.head.inputs:
-            ops, missed = _path(inner, branch - passed)
-            if missed is None:
-                return [*ops, *_before_batching(plan.ops)], None
-            passed += missed
-        return [], passed
-    return (_before_batching(plan.ops), None) if branch == 0 else ([], 1)
-
-
-def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
-    found: list[ElementOp] = []
-    for op in ops:
-        if "Batch" in type(op).__name__ or "Bucket" in type(op).__name__:
-            break
-        if isinstance(op, ElementOp):
-            found.append(op)
-    return found
 
 
 def run_alone(read: Read, feed: Feed, ops: Sequence[ElementOp], seed: int) -> tuple[ElementError | None, list[Any]]:

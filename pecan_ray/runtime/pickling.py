@@ -1,0 +1,83 @@
+"""Sending a plan to workers; what cannot be sent is named before anything starts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+
+from pecan_ray.errors import PlanError, UnpicklablePlanError
+from pecan_ray.plan.operators import ElementOp, Plan
+
+
+def pickle_plan(plan: Plan) -> bytes:
+    """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable."""
+    try:
+        return bytes(cloudpickle.dumps(plan))
+    except Exception as error:
+        for op in plan.all_ops():
+            if isinstance(op, ElementOp):
+                _check_function(op)
+        for source in plan.sources():
+            _check_value(source, f"the source {type(source).__name__}", error)
+        raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
+
+
+def _check_function(op: ElementOp) -> None:
+    try:
+        cloudpickle.dumps(op.fn)
+    except Exception as error:
+        culprit = next(unsendable_variables(op.fn), None)
+        named = f"its variable {culprit!r}" if culprit else "a value that it holds"
+        raise UnpicklablePlanError(
+            f"{op.name}: the function cannot be sent to workers, since {named} cannot be pickled "
+            f"({type(error).__name__}: {error}). Create it inside the function, or in a module that workers import.",
+            op=op.name,
+            variable=culprit,
+        ) from error
+
+
+def _check_value(value: object, what: str, error: BaseException) -> None:
+    try:
+        cloudpickle.dumps(value)
+    except Exception as cause:
+        raise UnpicklablePlanError(
+            f"{what} cannot be sent to workers: {type(cause).__name__}: {cause}", variable=what
+        ) from error
+
+
+def unsendable_variables(fn: Any) -> Iterator[str]:
+    """Yield the names of the variables that a function holds and that cannot be pickled."""
+    for name, value in held_by(fn):
+        try:
+            pickle.loads(cloudpickle.dumps(value))
+        except Exception:
+            yield name
+
+
+def held_by(fn: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a function holds: closure variables, globals, defaults, bound arguments and attributes."""
+    if isinstance(fn, functools.partial):
+        for place, value in enumerate(fn.args):
+            yield f"argument {place + 1} of partial", value
+        yield from fn.keywords.items()
+        yield from held_by(fn.func)
+        return
+    code = getattr(fn, "__code__", None)
+    if code is not None:
+        cells = zip(code.co_freevars, fn.__closure__ or (), strict=False)
+        yield from ((name, cell.cell_contents) for name, cell in cells)
+        yield from ((name, fn.__globals__[name]) for name in code.co_names if name in fn.__globals__)
+        parameters = inspect.signature(fn).parameters.values()
+        yield from ((each.name, each.default) for each in parameters if each.default is not each.empty)
+    owner = getattr(fn, "__self__", fn)
+    yield from getattr(owner, "__dict__", {}).items()
+    for kind in type(owner).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(owner, name):
+                yield name, getattr(owner, name)

@@ -1,0 +1,160 @@
+"""Debug mode treats bad elements as a cluster does, and quarantined ones can be run again."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.cli import main
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.errors import ErrorBudgetError, PlanError
+from pecan_ray.options import Config
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.replay import quarantined, replay
+from pecan_ray.sources import Arrays, Items
+
+PROGRAM = """
+import math
+import numpy as np
+import pecan_ray as pecan
+
+def root(i):
+    return {function}(float(i))
+
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(-3, 5))).map(root, on="i").batch(2)
+"""
+
+
+def jump(i: Any, rng: np.random.Generator) -> float:
+    """Fail for some elements, as their random numbers have it."""
+    return math.sqrt(float(rng.normal()) + float(i))
+
+
+def jumping(tmp_path: Path, fn: Callable[..., Any] = jump) -> PecanPipeline:
+    config = Config(quarantine_path=str(tmp_path / "bad.pickle"), error_budget=1.0, reorder="off")
+    return PecanPipeline(Arrays(i=np.zeros(12)), seed=5, config=config).map(fn, on="i", name="jump").batch(4)
+
+
+def test_bad_elements_are_counted_and_kept(tmp_path: Path) -> None:
+    batches = jumping(tmp_path).iter_batches(debug=True, on_error="quarantine")
+    good = sum(len(batch["i"]) for batch in batches)
+    kept = list(quarantined(batches.quarantine_path))
+    assert 0 < good < 12
+    assert batches.report().bad_elements == len(kept) == 12 - good
+    assert {bad.op for bad in kept} == {"jump"}
+
+
+def test_bad_elements_at_the_end_are_counted_too() -> None:
+    pipe = PecanPipeline(Items([4.0, 1.0, -1.0])).map(math.sqrt, on="item").batch(2)
+    batches = pipe.iter_batches(debug=True, on_error="skip")
+    assert [len(batch["item"]) for batch in batches] == [2]
+    assert batches.report().bad_elements == 1
+
+
+def test_too_many_bad_elements_end_a_run_in_this_process() -> None:
+    pipe = PecanPipeline(Arrays(i=-np.ones(40))).map(math.sqrt, on="i").batch(4)
+    with pytest.raises(ErrorBudgetError, match="more than the error budget allows"):
+        list(pipe.iter_batches(debug=True, on_error="skip"))
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_budget_is_a_share(share: float) -> None:
+    with pytest.raises(PlanError, match="error_budget must be a share"):
+        Config(error_budget=share)
+
+
+def test_endless_epochs_over_nothing_end() -> None:
+    assert list(PecanPipeline(Items([])).batch(2).iter_batches(epochs=None, debug=True)) == []
+
+
+def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path: Path) -> None:
+    list(jumping(tmp_path).iter_batches(epochs=2, debug=True, on_error="quarantine"))
+    kept = list(quarantined(tmp_path / "bad.pickle"))
+    assert {bad.origin.epoch for bad in kept if bad.origin} == {0, 1}
+    drawn: list[float] = []
+
+    def note(i: Any, rng: np.random.Generator) -> float:
+        drawn.append(float(rng.normal()))
+        return float(i)
+
+    for bad in kept:
+        again = replay(jumping(tmp_path).plan, bad, seed=5)
+        assert isinstance(again.error, ValueError)
+        assert replay(jumping(tmp_path, note).plan, bad, seed=5).error is None
+    assert len(drawn) == len(kept) == len(set(drawn))
+    assert max(drawn) < 0, "those that failed were those that drew a negative number"
+
+
+def test_an_element_of_a_join_is_run_through_the_functions_of_its_side() -> None:
+    left = PecanPipeline(Items([1.0])).map(lambda item: item, on="item", name="left")
+    right = PecanPipeline(Items([-1.0])).map(math.sqrt, on="item", name="right")
+    pipe = left.concat(right).map(lambda item: item, on="item", name="behind").batch(2)
+    batches = pipe.iter_batches(debug=True, on_error="skip")
+    list(batches)
+    assert batches.report().bad_elements == 1
+    plan = pipe.plan
+    again = replay(plan, bad_of(pipe))
+    assert isinstance(again.error, ValueError)
+
+
+def bad_of(pipe: PecanPipeline) -> BadElement:
+    from pecan_ray.engines.inprocess import run_produced
+
+    found = [bad for made in run_produced(pipe.plan, on_error="quarantine") for bad in made.bad]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_a_graph_is_run_again_too() -> None:
+    tf = pytest.importorskip("tensorflow")
+
+    def positive(item: Any) -> Any:
+        tf.debugging.assert_positive(item, message="not positive")
+        return item
+
+    pipe = PecanPipeline(Items([1.0, -1.0, 2.0]), engine="tensorflow").map(positive, on="item").batch(2)
+    batches = pipe.iter_batches(debug=True, on_error="skip")
+    assert sum(len(batch["item"]) for batch in batches) == 2
+    assert batches.report().bad_elements == 1
+    failing = replay(pipe.plan, BadElement("positive", "element 1 of split 0", "", {"item": -1.0}), engine="tensorflow")
+    assert "not positive" in str(failing.error)
+    passing = BadElement("positive", "element 0 of split 0", "", {"item": 1.0})
+    assert replay(pipe.plan, passing, engine="tensorflow").error is None
+
+
+def test_what_was_never_read_cannot_be_replayed(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"a\.tfrecord was not kept"):
+        replay(jumping(tmp_path).plan, BadElement("read TFRecords", "a.tfrecord", "truncated"))
+
+
+@pytest.mark.parametrize("content", [b"junk", pickle.dumps("text"), pickle.dumps(BadElement("", "", ""))[:-5]])
+def test_a_file_that_is_no_quarantine_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "other"
+    path.write_bytes(content)
+    with pytest.raises(PlanError, match="other"):
+        list(quarantined(path))
+    with pytest.raises(PlanError, match="cannot read the quarantine file"):
+        list(quarantined(tmp_path / "absent"))
+
+
+def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quarantine = tmp_path / "bad.pickle"
+    bad = [BadElement("root", f"element {i} of split 0", "ValueError", {"i": np.int64(i - 3)}) for i in range(3)]
+    quarantine.write_bytes(b"".join(pickle.dumps(one) for one in bad))
+    (tmp_path / "broken.py").write_text(PROGRAM.format(function="math.sqrt"))
+    (tmp_path / "mended.py").write_text(PROGRAM.format(function="abs"))
+    assert main(["replay", str(quarantine), str(tmp_path / "broken.py")]) == 1
+    said = capsys.readouterr().out
+    assert said.count("element 0 of split 0 in root:") == 1
+    assert "return math.sqrt(float(i))" in said
+    assert "3 still fail, 0 do not fail any more" in said
+    assert main(["replay", str(quarantine), str(tmp_path / "mended.py")]) == 0
+    assert "0 still fail, 3 do not fail any more" in capsys.readouterr().out
+    assert main(["replay", str(tmp_path / "absent"), str(tmp_path / "mended.py")]) == 1
+    assert "cannot read the quarantine file" in capsys.readouterr().err
