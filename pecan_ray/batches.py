@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import logging
 import pickle
+import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
@@ -26,6 +28,9 @@ from pecan_ray.runtime.session import Session
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
+
+SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
+"""From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
 
 
 class Batches:
@@ -47,6 +52,7 @@ class Batches:
         options: IterOptions,
         debug: bool,
         prepared: tuple[Event, ...] = (),
+        second_look: SecondLook | None = None,
     ) -> None:
         self._convert = converter(options.format)
         self._options = options
@@ -62,10 +68,19 @@ class Batches:
         self._progress = Progress(name, config.progress)
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
+        self._second_look = second_look
         if debug:
             self._stream = self._in_process(plan, engine, seed)
         else:
-            self._session = Session(plan, name=name, engine=engine, seed=seed, config=config, options=options)
+            self._session = Session(
+                plan,
+                name=name,
+                engine=engine,
+                seed=seed,
+                config=config,
+                options=options,
+                look_again=second_look is not None,
+            )
             self._stream = self._on_ray(self._session)
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,6 +108,11 @@ class Batches:
             self.provenance = received.provenance
             self._elements += received.provenance.rows
             self._quarantine(session.client.take_quarantined())
+            if self._second_look is not None and received.provenance.epoch > 0:
+                look, self._second_look = self._second_look, None
+                threading.Thread(
+                    target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True
+                ).start()
             self._progress.show(session.client)
             yield self._convert(received.columns)
         self._quarantine(session.client.take_quarantined())
@@ -128,6 +148,17 @@ class Batches:
             with self.quarantine_path.open("ab") as file:
                 for one in bad:
                     pickle.dump(one, file)
+
+    def _look_again(self, session: Session, look: SecondLook) -> None:
+        """Ask AutoOrder again, beside the training, what the first epoch has shown."""
+        try:
+            found = look(session.counts())
+            if found is not None and not session.closed:
+                session.replan(*found)
+                logger.info("%s: %s", self._name, found[1])
+        except Exception as error:  # whatever a user's function, a source or an ended job can raise
+            if not session.closed:
+                logger.warning("the order of operators was not looked at again: %s: %s", type(error).__name__, error)
 
     @property
     def quarantine_path(self) -> Path:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pecan_ray.batches import Batches
+from pecan_ray.batches import Batches, SecondLook
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
 from pecan_ray.explain import ExplainFormat, explain
@@ -51,6 +52,7 @@ from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.pushdown import Pushed, push_down
 from pecan_ray.runtime.messages import Event
+from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
 logger = logging.getLogger("pecan_ray")
@@ -414,6 +416,9 @@ class PecanPipeline:
             options=options,
             debug=debug,
             prepared=tuple(Event(0.0, "reorder", text) for text in said),
+            second_look=self._second_look(ordering, skip_bad=on_error != "raise")
+            if epochs != 1 and rank == 0
+            else None,
         )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -433,6 +438,19 @@ class PecanPipeline:
                 return found
             self._orderings[skip_bad] = found
         return self._orderings[skip_bad]
+
+    def _second_look(self, ordering: Ordering, *, skip_bad: bool) -> SecondLook | None:
+        """Return what asks AutoOrder again after the first epoch; None where nothing is counted or nothing can move."""
+        if self._engine != "python" or ordering.mode == "off" or not ordering.stretches:
+            return None
+
+        def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:
+            found = look_again(ordering, counts, self._engine, self._seed, self._config, skip_bad=skip_bad)
+            if found is None or self._config.reorder != "cost":
+                return found
+            return push_down(found[0], self._engine)[0], found[1]
+
+        return look
 
     def _then(self, op: Op) -> PecanPipeline:
         return self._with(self._plan.then(op))

@@ -6,13 +6,14 @@ knows Ray or a framework.
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.splits import Lease
 
 Spans = dict[tuple[int, int, int], list[tuple[int, int]]]
@@ -111,6 +112,8 @@ class EngineOptions:
     order: Order = "relaxed"
     on_error: OnError = "raise"
     shuffle_splits: bool = False
+    count_epoch: int | None = None
+    """Count bytes in and out of operators during this epoch (python engine); None: never."""
 
 
 class Engine(Protocol):
@@ -122,6 +125,10 @@ class Engine(Protocol):
         What does not fill a batch comes last, marked `partial`.  Raises `ElementError` for a bad element
         under ``on_error="raise"``.
         """
+        ...
+
+    def counts(self) -> Mapping[str, OpCount]:
+        """Return what went into and came out of operators during the epoch that is counted; empty if none is."""
         ...
 
     def close(self) -> None:

@@ -13,31 +13,6 @@ from pecan_ray.engines.contract import REGISTERED, is_columnar
 Kind: TypeAlias = Literal["number", "text", "other"]
 Shape: TypeAlias = tuple[int | None, ...]
 
-POINTER_BYTES = 8
-"""Size of a Python number."""
-
-
-def element_bytes(element: Mapping[str, Any]) -> int:
-    """Return the bytes of an element, over all columns."""
-    return sum(column_bytes(value) for value in element.values())
-
-
-def column_bytes(value: Any) -> int:
-    """Return the bytes of a value: of its items, where it is an array of objects, a list, or a dict."""
-    if isinstance(value, np.ndarray) and value.dtype.hasobject:
-        return sum(column_bytes(item) for item in value.ravel().tolist())
-    if isinstance(value, (np.ndarray, np.generic)):
-        return int(value.nbytes)
-    if isinstance(value, (bytes, bytearray, str)):
-        return len(value)
-    if isinstance(value, Mapping):
-        return element_bytes(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return sum(column_bytes(item) for item in value)
-    if isinstance(value, bool) or value is None:
-        return int(value is not None)
-    return int(getattr(value, "nbytes", POINTER_BYTES))
-
 
 def kind_of(value: Any) -> Kind:
     """Return whether a value is made of numbers, of text or bytes, or of something else."""

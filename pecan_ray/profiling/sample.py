@@ -12,13 +12,14 @@ from typing import Any, Protocol
 
 import cloudpickle
 
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
 from pecan_ray.profiling.apart import call_apart, needs_own_process
 from pecan_ray.profiling.bench import Bench, Clock, GlobalRandomness, Limits, Stage, Token
-from pecan_ray.profiling.columns import ElementSpec, element_bytes, equal
+from pecan_ray.profiling.columns import ElementSpec, equal
 from pecan_ray.profiling.facts import SampleProfile, StretchSample
 from pecan_ray.profiling.tally import Tally
 from pecan_ray.reorder.profile import ProfiledOp

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pecan_ray.engines.counting import column_bytes, element_bytes
 from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.plan.operators import ElementOp
-from pecan_ray.profiling.columns import column_bytes, element_bytes, has_custom_type, kind_of, rank_of
+from pecan_ray.profiling.columns import has_custom_type, kind_of, rank_of
 from pecan_ray.profiling.facts import OpSample, Point
 
 MOST_POINTS = 4

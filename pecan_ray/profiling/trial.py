@@ -11,9 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError
 from pecan_ray.profiling.bench import Stage, Timer, Token
-from pecan_ray.profiling.columns import ElementSpec, element_bytes, equal
+from pecan_ray.profiling.columns import ElementSpec, equal
 from pecan_ray.profiling.sample import Sampled
 from pecan_ray.reorder.policy import Pair
 

@@ -81,6 +81,10 @@ class AutoPlacementController:
                 serial=job.shape.serial,
             )
         )
+        self._plans = [job.plan]
+        """The plan's versions; a later one has its operators in another order."""
+        self._versions: dict[int, int] = {}
+        """The version that each epoch runs, once it has begun."""
         self._members: dict[str, Member] = {}
         self._past: dict[str, Member] = {}
         self._made = {"local": 0, "remote": 0}
@@ -251,8 +255,8 @@ class AutoPlacementController:
 
     # --- workers -------------------------------------------------------------------------------------------
 
-    async def next_stretch(self, worker: str, stats: WorkerStats) -> Stretch | Literal["stop"]:
-        """Answer an idle worker as soon as there is work, or none any more."""
+    async def next_stretch(self, worker: str, stats: WorkerStats) -> tuple[Stretch | Literal["stop"], int]:
+        """Answer an idle worker as soon as there is work, or none any more, with the version of the plan to run."""
         self._beat(worker, stats)
         while True:
             if self._job.options.sharding == "static" and not self._static_dealt:
@@ -260,10 +264,19 @@ class AutoPlacementController:
             else:
                 answer = "stop" if self._error else self._ledger.next_stretch(worker)
             if isinstance(answer, Stretch):
-                return answer
+                return answer, self._versions.setdefault(answer.epoch, len(self._plans) - 1)
             if answer == "stop":
-                return "stop"
+                return "stop", 0
             await self._change()
+
+    async def plan(self, version: int) -> bytes:
+        """Return a version of the plan, pickled."""
+        return self._plans[version]
+
+    async def replan(self, plan: bytes, said: str) -> None:
+        """Run another order of the operators from the next epoch on that has not begun."""
+        self._plans.append(plan)
+        self._tell("reorder", said)
 
     async def take(self, worker: str, branch: int) -> Lease | None:
         """Give a worker its next lease; None ends the branch for its stretch."""

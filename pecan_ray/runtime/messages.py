@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.options import Config, EngineName, IterOptions
 from pecan_ray.plan.shape import PlanShape
 
@@ -24,6 +26,8 @@ class Job:
     seed: int
     options: IterOptions
     config: Config
+    look_again: bool = False
+    """The trainer looks at the order of operators again after the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class WorkerStats:
     elements: int = 0
     batches: int = 0
     bytes: int = 0
+    counts: Mapping[str, OpCount] = field(default_factory=dict)
+    """What went into and came out of operators in the first epoch, where the order is looked at again."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 import ray
 
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
@@ -30,14 +31,22 @@ class Session:
     """A running job; `close` ends it, and so does the end of the process."""
 
     def __init__(
-        self, plan: Plan, *, name: str, engine: EngineName, seed: int, config: Config, options: IterOptions
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        engine: EngineName,
+        seed: int,
+        config: Config,
+        options: IterOptions,
+        look_again: bool = False,
     ) -> None:
         payload = pickle_plan(plan)
         self.name = _job_name(name, options)
         self._options = options
         self.started_ray = cluster.attach()
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
-        job = Job(self.name, payload, sources, plan_shape(plan), engine, seed, options, config)
+        job = Job(self.name, payload, sources, plan_shape(plan), engine, seed, options, config, look_again)
         node = cluster.this_node()
         actor: Any = ray.remote(AutoPlacementController)
         self.controller: Any = actor.options(
@@ -72,6 +81,23 @@ class Session:
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
         ray.get(self.controller.scale.remote(workers.local, workers.remote))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the job has ended."""
+        return self._report is not None
+
+    def replan(self, plan: Plan, said: str) -> None:
+        """Run another order of the same operators from the next epoch on that has not begun."""
+        ray.get(self.controller.replan.remote(pickle_plan(plan), said))
+
+    def counts(self) -> dict[str, OpCount]:
+        """Return what went into and came out of operators in the first epoch, over all workers."""
+        sums: dict[str, OpCount] = {}
+        for _, stats in self.facts()["workers"].values():
+            for op, count in stats.counts.items():
+                sums[op] = sums.get(op, OpCount()) + count
+        return sums
 
     def facts(self) -> dict[str, Any]:
         """Return the controller's facts about the job, also after its end."""

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -140,6 +141,8 @@ class PreprocessingWorker:
         self._slots = RingSlots(job.config.ring_bytes)
         self._leases = WorkerLeases(name, controller)
         self._stats = WorkerStats()
+        self._version = 0
+        """Of the plan that the engine was built for."""
         self._draining = threading.Event()
         self._flight: FlightEndpoint | None = None
         self._starting = threading.Lock()
@@ -153,9 +156,13 @@ class PreprocessingWorker:
     @ray.method(concurrency_group="run")
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework."""
+        self._load(self._job.plan)
+
+    def _load(self, payload: bytes) -> None:
+        """Unpickle a plan and build its engine."""
         job = self._job
         try:
-            plan = pickle.loads(job.plan)
+            plan = pickle.loads(payload)
         except Exception as error:
             raise WorkerStartError(
                 f"worker {self._name} cannot load the pipeline: {type(error).__name__}: {error}. Modules that its "
@@ -168,6 +175,7 @@ class PreprocessingWorker:
             threads=threads,
             order="strict" if job.shape.serial else job.options.order,
             on_error=job.options.on_error,
+            count_epoch=0 if job.look_again else None,
         )
         self._engine = build_engine(job.engine, plan, options, self._slots)
 
@@ -182,9 +190,14 @@ class PreprocessingWorker:
         """Work until the controller says stop; errors of the pipeline go to the controller."""
         try:
             while not self._draining.is_set():
-                answer = ray.get(self._controller.next_stretch.remote(self._name, self._stats))
+                self._stats = replace(self._stats, counts=self._engine.counts() or self._stats.counts)
+                answer, version = ray.get(self._controller.next_stretch.remote(self._name, self._stats))
                 if not isinstance(answer, Stretch):
                     break
+                if version != self._version:
+                    self._engine.close()
+                    self._load(ray.get(self._controller.plan.remote(version)))
+                    self._version = version
                 self._work(answer)
         except PecanError as error:
             ray.get(self._controller.failed.remote(self._name, error))
@@ -231,8 +244,8 @@ class PreprocessingWorker:
     def _count(self, produced: Produced) -> None:
         stats = self._stats
         size = sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
-        self._stats = WorkerStats(
-            elements=stats.elements + produced.rows, batches=stats.batches + 1, bytes=stats.bytes + size
+        self._stats = replace(
+            stats, elements=stats.elements + produced.rows, batches=stats.batches + 1, bytes=stats.bytes + size
         )
 
     @ray.method(concurrency_group="control")

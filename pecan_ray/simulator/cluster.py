@@ -83,8 +83,8 @@ class Simulation:
         self._next[number] = NEVER
         job.account(now)
         if not job.made:
-            self._fit(number, fast=False)
-        window = job.meter.close(now)
+            self._fit(number)
+        window = job.meter.close(now, job.spoils())
         if window is not None:
             self._decide(number, window)
         if job.finished:
@@ -118,15 +118,17 @@ class Simulation:
         running = job.running()
         decision = job.spec.driver.decide(window, running)
         job.timeline.append(Turn(job.now - job.spec.arrives_s, job.flow.consumed, window, running, decision))
-        if job.converged is None and job.spec.driver.converged:
-            job.converged, job.converged_to = job.snapshot(), decision.target
+        if job.spec.driver.converged:
+            job.settled = decision.target
+            if job.converged is None:
+                job.converged, job.converged_to = job.snapshot(), decision.target
         if job.is_over():
             self._finish(number)
         elif decision.target != job.wanted:
-            job.wanted = decision.target
-            self._fit(number, fast=decision.removal == "fast")
+            job.wanted, job.fast = decision.target, decision.removal == "fast"
+            self._fit(number)
 
-    def _fit(self, number: int, fast: bool) -> None:
+    def _fit(self, number: int) -> None:
         """Start what lacks, let go what is too many."""
         job = self._jobs[number]
         job.flow.feed.produce_until(job.now)
@@ -134,8 +136,18 @@ class Simulation:
             surplus = job.staying(placement) - wanted
             for _ in range(-surplus):
                 self._start(number, placement)
-            for member in job.superfluous(placement, max(0, surplus)):
-                self._let_go(number, member, fast)
+        self._shed(number)
+
+    def _shed(self, number: int) -> None:
+        """Let go the workers that are too many; those that work only when none is awaited, or a job might have none."""
+        job = self._jobs[number]
+        for at_work in (False, True):
+            if at_work and job.coming():
+                return
+            for placement, wanted in (("local", job.wanted.local), ("remote", job.wanted.remote)):
+                for member in job.superfluous(placement, max(0, job.staying(placement) - wanted)):
+                    if job.members[member].working == at_work:
+                        self._let_go(number, member, job.fast)
 
     def _start(self, number: int, placement: str) -> None:
         job = self._jobs[number]
@@ -187,6 +199,10 @@ class Simulation:
         self._changes += 1
         if what == "ready":
             job.begin(member)
+            self._shed(number)
+            return
+        if what == "delivers":
+            job.meter.touch(job.now)
             return
         killed = what == "dies"
         replaced = killed and not job.members[member].draining

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
+from pecan_ray.autoscaler.search import PATIENCE
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.workload import Workload
@@ -64,7 +65,10 @@ class RemoteOnly:
 def placement(
     workload: Workload, mode: str, threshold: float = 0.03, expected_workers: int | None = None
 ) -> AutoPlacement:
-    """Return AutoPlacement for a workload, within what it allows."""
+    """Return AutoPlacement for a workload, within what it allows.
+
+    Our own client waits for workers itself (`ClientRule.patience_s`), so that the policy need not.
+    """
     return AutoPlacement(
         mode,
         workload.prices,
@@ -73,4 +77,5 @@ def placement(
         max_local=workload.max_local,
         max_remote=workload.max_remote,
         expected_workers=expected_workers,
+        patience=1 if mode == "auto" else PATIENCE,
     )

@@ -99,12 +99,14 @@ class Feed:
         self.capacity = max(1, capacity)
         self.taken = deque(self.taken, maxlen=self.capacity)
 
-    def join(self, worker: int, service_s: float, now: float, remote: bool) -> None:
-        """A worker begins."""
+    def join(self, worker: int, service_s: float, now: float, remote: bool) -> float:
+        """A worker begins; returns when it will have finished its first batch."""
         self.service_s[worker] = service_s
         if remote:
             self.remote.add(worker)
-        heappush(self.heap, (now + service_s * self.factor(), worker))
+        finishes = now + service_s * self.factor()
+        heappush(self.heap, (finishes, worker))
+        return finishes
 
     def leave(self, worker: int, keep: int | None) -> None:
         """A worker ends with the batch in its hands; of its finished ones those stay that are among the first `keep`
@@ -193,6 +195,11 @@ class Flow:
     def idle(self) -> bool:
         """Whether nobody works and nothing is left."""
         return not self.feed.heap and not self.feed.ready
+
+    def stock(self, now: float, most: int) -> float:
+        """Return how many batches lie ready at each client, which has `most` places; workers hold the others."""
+        self.feed.produce_until(now)
+        return min(len(self.feed.ready) / len(self.clients), most)
 
     @property
     def latest(self) -> float:

@@ -52,6 +52,8 @@ class Member:
     """A worker of the job."""
 
     placement: str
+    asked: float = 0.0
+    """When it was asked for."""
     slowness: float = 1.0
     working: bool = False
     draining: bool = False
@@ -84,6 +86,8 @@ class JobState:
     meter: Meter
     table: PaceTable
     wanted: Deployment
+    fast: bool = False
+    """Workers that are too many leave at once."""
     members: dict[int, Member] = field(default_factory=dict)
     agenda: list[tuple[float, int, str]] = field(default_factory=list)
     """(when, member, what) of what is known to happen to its workers."""
@@ -93,6 +97,7 @@ class JobState:
     remote_seconds: float = 0.0
     converged: Snapshot | None = None
     converged_to: Deployment | None = None
+    settled: Deployment | None = None
     finished: bool = False
     last_running: Deployment | None = None
     killed: int = 0
@@ -167,8 +172,10 @@ class JobState:
         member.working = True
         self.refresh()
         feed = self.flow.feed
-        feed.join(number, feed.service_s[number], self.now, member.placement == "remote")
+        finishes = feed.join(number, feed.service_s[number], self.now, member.placement == "remote")
         self.meter.touch(self.now)
+        if self.spec.client.discard is None:
+            self.plan(finishes, number, "delivers")
 
     def end(self, number: int, *, killed: bool) -> None:
         """Take a worker away; a killed one loses what the client has not fetched."""
@@ -178,14 +185,22 @@ class JobState:
         workload = self.spec.workload
         self.flow.feed.leave(number, workload.clients * workload.client_buffer if killed else None)
         self.refresh()
-        if self.spec.client.counts_draining or not member.draining:
-            self.meter.touch(self.now)
+        self.meter.touch(self.now)
 
     def drain(self, number: int) -> None:
-        """Let a worker finish its split and go; from now on it does not count."""
+        """Let a worker finish its split and go."""
         self.members[number].draining = True
-        if not self.spec.client.counts_draining:
-            self.meter.touch(self.now)
+
+    def coming(self) -> list[Member]:
+        """Return the workers that were asked for and do not work yet."""
+        return [m for m in self.members.values() if not m.working and not m.draining]
+
+    def spoils(self) -> bool:
+        """Say whether what is measured now belongs to no deployment: workers drain, or may still come."""
+        patience = self.spec.client.patience_s
+        return any(m.draining for m in self.members.values()) or any(
+            m.granted or m.placement == "local" or self.now - m.asked < patience for m in self.coming()
+        )
 
     def grant(self, number: int, slowness: float, now: float) -> None:
         """Give a worker a node, from now on paid for."""
@@ -207,7 +222,7 @@ class JobState:
     def new_member(self, placement: str) -> int:
         """Add a worker that is to start."""
         number, self.made = self.made, self.made + 1
-        self.members[number] = Member(placement)
+        self.members[number] = Member(placement, self.now)
         return number
 
     def superfluous(self, placement: str, count: int) -> list[int]:
@@ -231,7 +246,7 @@ def new_job(spec: JobSpec, table: PaceTable) -> JobState:
         batches_per_epoch=workload.batches_per_epoch,
         pauses=spec.client.pauses,
     )
-    meter = Meter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
+    meter = Meter(flow, spec.client, spec.driver.window_batches, workload.client_buffer, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)
     return JobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
 

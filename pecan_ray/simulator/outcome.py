@@ -27,6 +27,8 @@ class Outcome:
     timeline: tuple[Turn, ...]
     final: Deployment
     """What the policy asked for last."""
+    settled: Deployment
+    """Where it settled last, which differs while it searches anew; what it asked for last if it never settled."""
     running: Deployment
     converged: Snapshot | None
     """When the policy had converged for the first time; None: never."""
@@ -62,6 +64,7 @@ def outcome_of(job: JobState) -> Outcome:
         workload=workload.name,
         timeline=tuple(job.timeline),
         final=job.wanted,
+        settled=job.settled or job.wanted,
         running=job.last_running or job.running(),
         converged=job.converged,
         converged_to=job.converged_to or job.wanted,

@@ -65,3 +65,44 @@ def test_trainers_that_share_a_job_run_one_plan() -> None:
     for thread in threads:
         thread.join(120)
     assert found[0] == found[1] and len(found[0]) == 1
+
+
+def fit(image: Any) -> Any:
+    return cv2.resize(image, (64, 64))
+
+
+def of_many_sizes(**options: Any) -> pecan.PecanPipeline:
+    """Make a pipeline whose first elements are large and whose others are small: the sample sees the first."""
+    rng = np.random.default_rng(0)
+    sides = [128] * 32 + [32] * 992
+    items = [{"image": rng.integers(0, 255, (side, side, 3), np.uint8)} for side in sides]
+    config = pecan.Config(sample_elements=32, **options)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="sizes", config=config)
+    return pipe.map(shape_before).map(fit, on="image").batch(32)
+
+
+def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
+    sides: dict[int, set[int]] = {}
+    workers = pecan.Workers(local=1, remote=1)
+    with of_many_sizes(reorder="paper").iter_batches(epochs=None, workers=workers) as batches:
+        for batch in batches:
+            assert batches.provenance is not None
+            epoch = batches.provenance.epoch
+            sides.setdefault(epoch, set()).update(batch["side"].tolist())
+            if epoch > 1 and 64 not in sides[epoch - 1]:
+                break
+        events = [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert sides[0] == {64}, "the sample saw large images, which fit makes smaller"
+    assert sides[epoch - 1] == {128, 32}, "most images grow by it"
+    assert len(events) == 2
+    assert "AutoOrder now runs shape_before -> fit, as the first epoch shows" in events[1]
+    assert "'fit' inflates (factor 2" in events[1]
+
+
+def test_a_pass_that_says_what_the_sample_said_changes_nothing() -> None:
+    workers = pecan.Workers(local=1)
+    with images(reorder="paper").iter_batches(epochs=4, workers=workers) as batches:
+        sides = [side for batch in batches for side in batch["side"].tolist()]
+        events = [event for event in batches.report().events if event.kind == "reorder"]
+    assert sides == [64] * 4 * ELEMENTS
+    assert len(events) == 1

@@ -18,6 +18,7 @@ import pytest
 import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
+from pecan_ray.engines.counting import column_bytes, element_bytes
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
@@ -26,7 +27,7 @@ from pecan_ray.plan.stretches import reordered, stretches
 from pecan_ray.profiling import OpSample, SampleProfile
 from pecan_ray.profiling.apart import call_apart
 from pecan_ray.profiling.bench import Limits
-from pecan_ray.profiling.columns import ElementSpec, column_bytes, element_bytes, equal
+from pecan_ray.profiling.columns import ElementSpec, equal
 from pecan_ray.profiling.facts import HOLDS_STATE
 from pecan_ray.profiling.sample import sample_stretch
 from pecan_ray.profiling.stopwatch import ProcessStopwatch, Stopwatch

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import BadElement, Produced
+from pecan_ray.engines.contract import BadElement, Origin, Produced
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Split
@@ -168,7 +168,9 @@ def test_skip_records_what_it_leaves_out(threads: int, fused: bool) -> None:
     produced = run_engine(pipe, leases, threads=threads, on_error="skip")
     assert sorted(column(produced, "i")) == [i + 100 for i in range(20) if i != 17]
     assert bad_of(produced) == [
-        BadElement("refuses_seven", "element 7 of data/1.bin", f"{FAILED}: ValueError: no sevens", None)
+        BadElement(
+            "refuses_seven", "element 7 of data/1.bin", f"{FAILED}: ValueError: no sevens", None, Origin(0, 0, 0, 1, 7)
+        )
     ]
     assert delivered(produced) == leases.wanted(), "positions of bad elements count as dealt with"
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases
+from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.python import stages
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.items import Item, Loose
@@ -48,9 +49,11 @@ class Assembly:
         *,
         pool: Executor | None,
         call: MakeCall,
+        counts: Counts | None = None,
     ) -> None:
         self.plan, self._sources, self._options = plan, sources, options
         self._leases, self.loose, self._pool, self._call = leases, loose, pool, call
+        self._counts = counts
         self.epoch = 0
         self._serial = plan_shape(plan).serial
         self._taken: list[Lease] = []
@@ -75,7 +78,7 @@ class Assembly:
 
     def chain(self, ops: Sequence[ElementOp]) -> Chain:
         """Return the chain that runs some operators under this stretch's rules."""
-        return Chain(ops, self._options, self.loose, self._call)
+        return Chain(ops, self._options, self.loose, self._call, self._counts)
 
     def _plan_items(
         self, plan: Plan, branches: Iterator[int], ops: Sequence[Op] | None = None, *, outermost: bool = False

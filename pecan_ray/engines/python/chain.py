@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, OnError, origin_of
+from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.python.items import Item, Loose, Part, copied, leading
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
@@ -86,11 +87,13 @@ class Chain:
         options: EngineOptions,
         loose: Loose,
         call: Callable[[ElementOp], Call] = complete_call,
+        counts: Counts | None = None,
     ) -> None:
         self._steps = [Step(op, call(op), wants_rng(op.fn)) for op in ops]
         self._options = options
         self._loose = loose
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
+        self._counts = counts
 
     def run(self, item: Item) -> list[Item]:
         """Return what becomes of an item; positions of what is dropped go to the loose ones."""
@@ -107,25 +110,46 @@ class Chain:
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
+        counts = self._counts_of(item)
         for step in self._steps:
+            size = element_bytes(value) if counts else 0
+            kept = True
             if not isinstance(step.op, Filter):
                 value = self._map(step, value, item, item.output)
-            elif not self._passes(step, value, item, item.output):
+            else:
+                kept = self._passes(step, value, item, item.output)
+            if counts:
+                counts.add(step.op.name, 1, size, [value] if kept else [])
+            if not kept:
                 self._loose.add(item.parts)
                 return []
         item.value = value
         return [item]
 
+    def _counts_of(self, item: Item) -> Counts | None:
+        """Return where to count an element, if it is one of those that are counted."""
+        if (
+            self._counts is None
+            or (item.lease.split.index + item.element) % EVERY
+            or item.lease.epoch != self._options.count_epoch
+        ):
+            return None
+        return self._counts if item.members is None else None
+
     def _spread(self, item: Item) -> list[Item]:
         """Run a chain in which an element can become several."""
         pieces = [Piece(item.value, item.output, item.width or 1 << OUTPUT_BITS)]
+        counts = self._counts_of(item)
         for step in self._steps:
+            given, size = len(pieces), sum(element_bytes(piece.value) for piece in pieces) if counts else 0
             if isinstance(step.op, FlatMap):
                 pieces = [one for piece in pieces for one in self._flat(step, piece, item)]
             elif isinstance(step.op, Filter):
                 pieces = [piece for piece in pieces if self._passes(step, piece.value, item, piece.output)]
             else:
                 pieces = [p._replace(value=self._map(step, p.value, item, p.output)) for p in pieces]
+            if counts:
+                counts.add(step.op.name, given, size, [piece.value for piece in pieces])
         if item.width and all(piece.width for piece in pieces):
             return self._divided(item, pieces)
         items = [_output(item, piece, []) for piece in pieces]

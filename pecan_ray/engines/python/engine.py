@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.python.assemble import Assembly
 from pecan_ray.engines.python.chain import complete_call
 from pecan_ray.engines.python.feed import Feeder
@@ -32,13 +33,21 @@ class PythonEngine:
         self._plan, self._sources, self._options, self._slots = plan, sources, options, slots
         self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="pecan")
         self._processes: ProcessPoolExecutor | None = None
+        self._counts = None if options.count_epoch is None else Counts()
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
         loose = Loose()
         assembly = Assembly(
-            self._plan, self._sources, self._options, leases, loose, pool=self._pool, call=self._callable
+            self._plan,
+            self._sources,
+            self._options,
+            leases,
+            loose,
+            pool=self._pool,
+            call=self._callable,
+            counts=self._counts,
         )
         if plan_shape(self._plan).serial:
             yield from ending_with_the_last_batch(self._one_by_one(assembly))
@@ -96,6 +105,10 @@ class PythonEngine:
                 self._options.threads, get_context("spawn"), initializer=_receive, initargs=(functions,)
             )
         return _InProcess(self._processes, op.name)
+
+    def counts(self) -> dict[str, OpCount]:
+        """Return what went into and came out of operators so far, where that is counted."""
+        return {} if self._counts is None else self._counts.snapshot()
 
     def close(self) -> None:
         """Stop threads and processes."""

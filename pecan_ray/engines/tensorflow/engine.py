@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.python.items import Loose, Part, merge
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import culprit, meta
@@ -133,6 +134,10 @@ class TensorFlowEngine:
                     keep = self._options.on_error == "quarantine"
                     for one in culprit.find_bad(part, self._plan, feed, branch, self._options.seed, keep):
                         stretch.loose.add([], one)
+
+    def counts(self) -> Mapping[str, OpCount]:
+        """Return nothing: no Python runs between the operators of a graph."""
+        return {}
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""

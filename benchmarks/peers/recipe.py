@@ -1,0 +1,44 @@
+"""What the sides of a case have in common: the data, the functions, and the size of a batch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Element: TypeAlias = "dict[str, Any]"
+Batch: TypeAlias = "dict[str, Any]"
+Batches: TypeAlias = Iterator[Batch]
+CPUS = os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A case's work: element `n` is made of ``items[n % len(items)]``, without end."""
+
+    items: Sequence[Any]
+    """Small values that every side can send to its workers: paths, lines, numbers."""
+    element: Callable[[Any, np.random.Generator], Element]
+    """All of the work on one item."""
+    batch: int
+    pecan: Callable[[str], Any]
+    """Given the engine's name, our pipeline of the same functions."""
+    graph: Callable[[str], Any] | None = None
+    """Given a variant's name, a tf.data pipeline of TensorFlow's own operators, unbatched."""
+    parts: dict[str, Callable[[Any, np.random.Generator], Any]] | None = None
+    """Parts of the work, measured alone on threads as physical bounds."""
+    files: tuple[str, ...] = ()
+    """Tables, where a case reads tables."""
+
+
+def stacked(elements: Sequence[Element]) -> Batch:
+    """Stack elements into a batch, as users of loaders without a collation of their own do."""
+    return {name: np.stack([element[name] for element in elements]) for name in elements[0]}
+
+
+def shapes_of(batch: Batch) -> dict[str, str]:
+    """Describe a batch: type and shape of each column."""
+    return {name: f"{np.asarray(value).dtype}{list(np.shape(value))}" for name, value in sorted(batch.items())}

@@ -1,0 +1,87 @@
+"""AutoOrder after the first epoch: does the whole pass over the data say what the sample said? (Pecan §3.2)"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from pecan_ray.engines.counting import OpCount
+from pecan_ray.options import Config, EngineName
+from pecan_ray.ordering import Ordering, StretchOrder
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import reordered, stretches
+from pecan_ray.profiling.apart import call_apart
+from pecan_ray.profiling.bench import Limits
+from pecan_ray.profiling.sample import load_engine, private_copy, sample_stretch, undisturbed
+from pecan_ray.profiling.trial import Order, Trial
+from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, inflation_factor, revalidate
+
+logger = logging.getLogger("pecan_ray")
+
+LEAST_COUNTED = 50
+"""Elements of the whole pass below which nothing is decided anew."""
+
+
+def look_again(
+    ordering: Ordering,
+    counts: Mapping[str, OpCount],
+    engine: EngineName,
+    seed: int,
+    config: Config,
+    *,
+    skip_bad: bool = False,
+) -> tuple[Plan, str] | None:
+    """Return the plan in another order, and why; None if the order stays.
+
+    An order is changed only where an operator's verdict (it inflates, deflates or is neutral) is another one over the
+    whole pass than on the sample, and where the new order runs on the sample, in a process of its own, with results of
+    the same form.
+    """
+    orders, reasons = {}, []
+    for stretch in ordering.stretches:
+        adopted = stretch.adopted
+        new = new_order(stretch, counts)
+        if new is not None:
+            asked = (ordering.before, stretch.names, new.order, new.mode, engine, seed, config, skip_bad)
+            if not (refused := call_apart(_refused, *asked, seconds=config.sample_seconds)):
+                adopted = new
+                reasons.append(f"AutoOrder now runs {' -> '.join(new.order)}, as the first epoch shows: {new.reason}")
+            else:
+                logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, refused)
+        orders[stretch.names] = adopted.order
+    return (reordered(ordering.before, orders), "; ".join(reasons)) if reasons else None
+
+
+def new_order(stretch: StretchOrder, counts: Mapping[str, OpCount]) -> OrderPlan | None:
+    """Ask the policy again, with the factors of the whole pass where an operator was counted."""
+    old = replace(stretch.adopted, mode=stretch.proposed.mode, forbidden=stretch.proposed.forbidden)
+    found = [_with_count(op, counts.get(op.name)) for op in old.ops]
+    band = old.neutral_band
+    if all(op.verdict(band) == past.verdict(band) for op, past in zip(found, old.ops, strict=True)):
+        return None
+    new = revalidate(old, found)
+    if new is None or any(new.order == refused.order for refused in stretch.refused):
+        return None
+    return new
+
+
+def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
+    if count is None or count.elements_in < LEAST_COUNTED or not count.bytes_in:
+        return op
+    factor = inflation_factor(count.bytes_in, count.bytes_out)
+    return op if factor is None else replace(op, inflation=factor)
+
+
+def _refused(
+    before: Plan, names: Order, order: Order, mode: Mode, engine: EngineName, seed: int, config: Config, skip_bad: bool
+) -> str:
+    """Run a new order on the sample; return why it is refused, or ""."""
+    load_engine(engine)
+    (copy,) = (one for one in stretches(private_copy(before)) if one.names == names)
+    limits = Limits(config.sample_elements, time.perf_counter() + config.sample_seconds)
+    with undisturbed():
+        sampled = sample_stretch(copy, engine, seed, limits, skip_bad=skip_bad)
+        trial = Trial(sampled, config.reorder_check, equal_results=mode == "strict")
+        return trial.look(order) or trial.verify_rest(order)[0]
