@@ -288,6 +288,14 @@ class _Search:
 
         Times that were measured in other orders count too.  Behind an adopted order only a better one is worth it.
         """
+        while True:
+            known = len(self._forbidden)
+            plan = self._next_allowed(adopted)
+            if plan is not None or len(self._forbidden) == known:
+                return plan
+
+    def _next_allowed(self, adopted: OrderPlan | None) -> OrderPlan | None:
+        """Return the next order; None too where a failure has shown which exchange to leave out from now on."""
         sample = self._again()
         bound = WORTH_A_TRIAL if adopted is None else (1.0 + MIN_GAIN) * _estimate(sample, adopted.order)
         for plan in self._candidates(sample):
@@ -301,6 +309,9 @@ class _Search:
                 self._refused[plan.order] = "it is estimated to gain almost nothing"
             elif refused := self._trial.look(plan.order):
                 self._refused[plan.order] = refused
+                if suspect := suspected_exchange(self._trial.failed, self._user, plan.order):
+                    self._forbidden.append(suspect)
+                    return None
             else:
                 return plan
         return None
@@ -341,6 +352,22 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
     for first, second in combinations(ops, 2):
         if (first.spreads and (second.spreads or second.random)) or (second.spreads and first.random):
             yield first.name, second.name
+
+
+def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:
+    """Return the exchange that has most likely made an operator fail in an order, as a pair in the user's order.
+
+    First suspected is the nearest operator that was put before it and changes what it is given; where none was, the
+    nearest one whose work it now lacks.
+    """
+    if failed not in user:
+        return None
+    place, now = user.index(failed), order.index(failed)
+    put_before = [other for other in order[:now] if other in user[place + 1 :]]
+    if put_before:
+        return failed, put_before[-1]
+    lacking = [other for other in user[:place] if other in order[now + 1 :]]
+    return (lacking[-1], failed) if lacking else None
 
 
 def _told(stretch: StretchOrder) -> str:

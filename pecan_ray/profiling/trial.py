@@ -71,6 +71,8 @@ class Trial:
         self._bench = sampled.bench
         self._user = self._bench.stages(sampled.stretch.names)
         self._verdicts: dict[Pair, bool] = {}
+        self.failed: str = ""
+        """The operator that failed in the order that was looked at last; empty if none did."""
 
     def look(self, order: Order) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
@@ -83,6 +85,7 @@ class Trial:
 
     def _verify(self, order: Order, begin: int, end: int, *, note_times: bool = False) -> tuple[str, int]:
         sampled, spec, ran = self._sampled, ElementSpec(), 0
+        self.failed = ""
         try:
             stages = self._bench.stages(order)
             for token, count in list(zip(sampled.held, sampled.results, strict=True))[begin:end]:
@@ -98,6 +101,7 @@ class Trial:
                     return refused, ran
                 ran += 1
         except ElementError as error:
+            self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
         return sampled.spec.difference(spec), ran
 

@@ -17,7 +17,9 @@ from tests.ray.conftest import ROOT, living_actors
 from tests.ray.waiting import until
 
 PROGRAM = """
+import signal
 import time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
 import numpy as np
 import pecan_ray as pecan
 
@@ -70,7 +72,10 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     trainer = begin(three_nodes.address, tmp_path)
     assert living_actors() and memory_files()
     trainer.send_signal(ending)
-    trainer.communicate(timeout=60)
+    try:
+        trainer.communicate(timeout=60)
+    finally:
+        trainer.kill()
     assert trainer.returncode != 0
     until(lambda: not living_actors(), "an actor is still alive")
     until(lambda: not memory_files(), "a memory file is still open")

@@ -16,7 +16,7 @@ from examples import asr_transformer, resnet50, retinanet, simclr
 from examples.photographs import parent_photographs
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.ordering import Ordering, StretchOrder, order_plan
+from pecan_ray.ordering import Ordering, StretchOrder, order_plan, suspected_exchange
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 
@@ -283,6 +283,34 @@ def test_an_order_that_fails_is_refused_with_the_operator_and_the_element() -> N
     found = order(images().map(demanding, on="image").map(pick, on="image"), "paper")
     assert not found.adopted.changed
     assert "it fails: demanding failed on element 0" in refusals(found) and "too small" in refusals(found)
+
+
+def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
+    def cast(image: Any) -> Any:
+        return image.astype(np.float16)
+
+    noise = np.random.default_rng(0).integers(0, 255, (48, 96, 96, 3), np.uint8).astype(np.float32)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
+    for op in (blur, half, cast):
+        pipe = pipe.map(op, on="image")
+    found = order(pipe.map(lambda image: image[:, ::-1], on="image", name="flip").batch(8), "paper")
+    assert found.adopted.order.index("half") < found.adopted.order.index("blur"), "what works is adopted"
+    assert found.adopted.order.index("blur") < found.adopted.order.index("cast"), "OpenCV takes no float16"
+    assert "it fails" in refusals(found)
+
+
+@pytest.mark.parametrize(
+    ("failed", "tried", "suspect"),
+    [
+        ("b", "cab", ("b", "c")),
+        ("a", "bca", ("a", "c")),
+        ("c", "cab", ("b", "c")),
+        ("a", "abc", None),
+        ("", "cab", None),
+    ],
+)
+def test_a_failure_tells_which_exchange_to_leave_out(failed: str, tried: str, suspect: tuple[str, str] | None) -> None:
+    assert suspected_exchange(failed, tuple("abc"), tuple(tried)) == suspect
 
 
 def test_an_order_with_another_dtype_is_refused() -> None:
