@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
 from pecan_ray.options import ReorderMode
+from pecan_ray.ordering import order_plan
 
 LARGE, SMALL, BATCH = 64, 28, 64
 
@@ -124,6 +125,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     modes: tuple[ReorderMode, ...] = ("off", "paper")
+    for mode in modes:
+        plan = order_plan(pipeline(*digits(0)[0], 0, mode).plan, mode=mode).plan
+        print(f"reorder={mode}: {', '.join(op.name for op in plan.ops)}", flush=True)
     accuracy: dict[str, list[float]] = {mode: [] for mode in modes}
     for seed in range(args.seeds):
         for mode in modes:

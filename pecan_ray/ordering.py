@@ -38,6 +38,8 @@ ENOUGH_S = 3.0
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
 MOST_MEASURED = 3
+MOST_SUSPECTS = 8
+"""Exchanges that are left out one at a time, to see which has changed the form of the results."""
 WORTH_A_TRIAL = 1.005
 """An estimated speed-up below this is not measured."""
 
@@ -274,12 +276,12 @@ class _Search:
             notes=tuple(self._notes),
         )
 
-    def _candidates(self, sample: StretchSample) -> Iterator[OrderPlan]:
+    def _candidates(self, sample: StretchSample, forbidden: Sequence[Pair] | None = None) -> Iterator[OrderPlan]:
         return candidates(
             sample.profiled,
             self._mode,
             commutes=self._trial.commutes if self._mode == "strict" else None,
-            forbidden=self._forbidden,
+            forbidden=self._forbidden if forbidden is None else forbidden,
             neutral_band=NEUTRAL_BAND,
         )
 
@@ -309,11 +311,21 @@ class _Search:
                 self._refused[plan.order] = "it is estimated to gain almost nothing"
             elif refused := self._trial.look(plan.order):
                 self._refused[plan.order] = refused
-                if suspect := suspected_exchange(self._trial.failed, self._user, plan.order):
+                if suspect := self._suspect(plan):
                     self._forbidden.append(suspect)
                     return None
             else:
                 return plan
+        return None
+
+    def _suspect(self, plan: OrderPlan) -> Pair | None:
+        """Return the exchange to leave out behind an order that was refused, so that the others can still be made."""
+        if self._trial.failed:
+            return suspected_exchange(self._trial.failed, self._user, plan.order)
+        for pair in exchanges(self._user, plan.order)[:MOST_SUSPECTS]:
+            other = next(self._candidates(self._sample, [*self._forbidden, pair]))
+            if other.changed and other.order not in self._refused and not self._trial.look(other.order):
+                return pair
         return None
 
     def _too_slow(self, found: Comparison | None) -> str:
@@ -352,6 +364,12 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
     for first, second in combinations(ops, 2):
         if (first.spreads and (second.spreads or second.random)) or (second.spreads and first.random):
             yield first.name, second.name
+
+
+def exchanges(user: Order, order: Order) -> list[Pair]:
+    """Return the pairs, as in the user's order, that another order has the other way round."""
+    place = {name: number for number, name in enumerate(order)}
+    return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
 
 
 def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:

@@ -98,9 +98,13 @@ def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:
             f"it needs CPU: {cpus:g}, and the largest node with the labels {wanted} has {largest:g}; lower "
             "Config(cpus_per_worker=...)"
         )
+    nodes = f"the {len(fitting)} node(s) with the labels {wanted}"
+    available: Any = ray.available_resources
+    if float(available().get("CPU", 0)) >= cpus:
+        # Ray tells only what is free in the whole cluster, which says no more than that.
+        return f"its process has not come up yet, or the CPUs (it needs {cpus:g}) of {nodes} are in use"
     return (
-        f"it needs CPU: {cpus:g}, and all CPUs of the {len(fitting)} node(s) with the labels {wanted} are in use; "
-        "free some, add nodes, or ask for fewer workers"
+        f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use; free some, add nodes, or ask for fewer workers"
     )
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -49,14 +50,16 @@ def run_in_debug_mode(code: str) -> subprocess.CompletedProcess[str]:
     """Run a program in a fresh process, its pipelines in debug mode; fails if Ray was started."""
     code = re.sub(r"iter_batches\((debug=True)?", "iter_batches(debug=True, ", code)
     code += "\nimport ray\nassert not ray.is_initialized()\n"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        return subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

@@ -299,6 +299,19 @@ def test_what_fails_in_one_order_is_left_out_of_the_next() -> None:
     assert "it fails" in refusals(found)
 
 
+@pytest.mark.parametrize("mode", ["cost", "paper"])
+def test_what_changes_the_form_of_the_result_is_left_out_and_the_rest_is_done(mode: Mode) -> None:
+    def crop(image: Any) -> Any:
+        return image[5:-5, 5:-5]
+
+    noise = np.random.default_rng(0).integers(0, 255, (48, 96, 96, 3), np.uint8)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
+    for op in (crop, blur, lambda image: cv2.resize(image, (32, 32))):
+        pipe = pipe.map(op, on="image", name="fit" if op not in (crop, blur) else None)
+    found = order(pipe.batch(8), mode)
+    assert found.adopted.order == ("crop", "fit", "blur"), "a crop behind the resize would be too small"
+
+
 @pytest.mark.parametrize(
     ("failed", "tried", "suspect"),
     [
