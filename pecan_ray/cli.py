@@ -20,6 +20,14 @@ from pecan_ray.explain import ExplainFormat
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.replay import quarantined, replay
+from pecan_ray.simulator.command import (
+    SIMULATE_HELP,
+    TUNE_HELP,
+    add_simulate_arguments,
+    add_tune_arguments,
+    run_simulate,
+    run_tune,
+)
 
 MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
 """Functions that a program may offer to make its pipeline."""
@@ -48,6 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again.add_argument("quarantine", help="the quarantine file; it is unpickled: use only files that you trust")
     again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
     again.set_defaults(run=run_replay)
+    simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
+    add_simulate_arguments(simulate)
+    simulate.set_defaults(run=run_simulate)
+    tune = commands.add_parser("tune", help=TUNE_HELP, description=f"{TUNE_HELP.capitalize()}.")
+    add_tune_arguments(tune)
+    tune.set_defaults(run=run_tune)
     for command in (explain, again):
         command.add_argument("file", help="Python file that has the pipeline")
         command.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")

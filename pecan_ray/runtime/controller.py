@@ -12,7 +12,7 @@ import pickle
 import threading
 import time
 from collections.abc import Awaitable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -36,7 +36,9 @@ logger = logging.getLogger("pecan_ray.controller")
 
 LISTING_PAGE = 256
 PUBLISH_S = 0.002
-"""Changes within this time reach the clients together."""
+"""Changes within this time reach the clients together;"""
+PUBLISH_PER_CLIENT_S = 0.0002
+"""with many clients within a longer one: what is published is looked at once for each of them."""
 MOST_LOST_IN_A_ROW = 5
 LEAST_POWER = 1e-3
 """CPUs of a trainer's node that has none for Ray: it gets local workers last."""
@@ -116,6 +118,7 @@ class AutoPlacementController:
         self._started = False
         self._static_dealt = False
         self._metrics = JobMetrics(job.name)
+        self._looked = self._look()
 
     # --- clients -------------------------------------------------------------------------------------------
 
@@ -229,18 +232,32 @@ class AutoPlacementController:
         return news
 
     def _orders(self, rank: int) -> Orders:
+        shared, exceptions = self._looked
+        return exceptions.get(rank, shared)
+
+    def _look(self) -> tuple[Orders, dict[int, Orders]]:
+        """Return the orders for every rank, and those of the ranks that have others."""
         ledger = self._ledger
-        return Orders(
+        shared = Orders(
             epoch=ledger.epoch,
             allowed=ledger.allowed() if self._job.options.world_size > 1 else 0,
             finished=ledger.finished,
             workers=self._running,
-            settle=tuple(ledger.unsettled(rank)),
+            settle=(),
             closing=ledger.closing(),
-            keep=ledger.surplus(rank),
             error=self._error,
             wanted=self._wanted,
         )
+        keep, lost = ledger.keeps(), ledger.is_unsettled()
+        if keep is None and not lost:
+            return shared, {}
+        exceptions = {}
+        for rank in self._clients:
+            richer = keep is not None and ledger.counts[rank] > keep
+            settle = tuple(ledger.unsettled(rank)) if lost else ()
+            if richer or settle:
+                exceptions[rank] = replace(shared, settle=settle, keep=keep if richer else None)
+        return shared, exceptions
 
     def _note_bad(self, bad: tuple[BadElement, ...]) -> None:
         if not bad:
@@ -600,13 +617,17 @@ class AutoPlacementController:
         self._changed = asyncio.Event()
         if not self._publishing:
             self._publishing = True
-            asyncio.get_running_loop().call_later(PUBLISH_S, self._publish)
+            delay = max(PUBLISH_S, PUBLISH_PER_CLIENT_S * len(self._clients))
+            asyncio.get_running_loop().call_later(delay, self._publish)
 
     def _publish(self) -> None:
         self._publishing = False
         self._running = tuple(m.info for m in self._members.values() if m.info is not None and not m.draining)
-        self._published.set()
-        self._published = asyncio.Event()
+        looked = self._look()
+        if looked != self._looked:
+            self._looked = looked
+            self._published.set()
+            self._published = asyncio.Event()
 
     async def _change(self) -> None:
         await self._changed.wait()

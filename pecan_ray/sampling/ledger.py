@@ -312,6 +312,10 @@ class Ledger:
             state.unsettled.discard(rank)
             self._bury(worker)
 
+    def is_unsettled(self) -> bool:
+        """Tell whether any rank has yet to settle about a lost worker."""
+        return any(state.unsettled for state in self.workers.values())
+
     def unsettled(self, rank: int) -> list[str]:
         """Return the lost workers about which a rank has yet to settle."""
         return [name for name, state in self.workers.items() if state.unsettled and rank in state.unsettled]
@@ -370,10 +374,14 @@ class Ledger:
 
     def surplus(self, rank: int) -> int | None:
         """Return how many batches a rank must keep, giving back the rest; None: nothing to give back."""
+        keep = self.keeps()
+        return keep if keep is not None and self.counts[rank] > keep else None
+
+    def keeps(self) -> int | None:
+        """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
         if self.finished or self.shape.world_size == 1 or not self._drained() or self._lots:
             return None
-        keep = min(self.counts)
-        return keep if self.counts[rank] > keep else None
+        return min(self.counts)
 
     # --- inside --------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.workload import Workload, load, names
 
 SIMULATE_HELP = (
-    "replay a workload with a placement policy, or ask what other workers would have done for a finished run"
+    "run a workload under a placement policy in the simulator, or ask what other workers would have done for a run"
 )
 TUNE_HELP = "search good settings of a placement policy in the simulator"
 
@@ -51,7 +51,9 @@ def run_simulate(args: argparse.Namespace) -> int:
 
 def report_what_if(args: argparse.Namespace) -> str:
     """Say what other deployments would have done for a finished run."""
-    profile = what_if.from_json(args.report.read_text())
+    if not args.report.is_file():
+        raise PlanError(f"there is no report {args.report}.")
+    profile = what_if.from_json(args.report.read_bytes().decode(errors="replace"))
     here = profile.deployment
     now = what_if.what_if(profile, here)
     lines = [

@@ -39,12 +39,13 @@ class Setup:
 SETUPS = {
     "Cachew": Setup("cachew"),
     "Cachew + AutoOrder": Setup("cachew", ordered=True),
-    "AutoPlacement": Setup("pecan-code"),
-    "AutoPlacement + AutoOrder": Setup("pecan-code", ordered=True),
+    "AutoPlacement": Setup("pecan-cost"),
+    "AutoPlacement + AutoOrder": Setup("pecan-cost", ordered=True),
     "collocated": Setup("fixed"),
     "FastFlow": Setup("fixed", deployment=FASTFLOW),
 }
-"""`pecan-code` is the released AutoPlacement, which made the figures; `pecan` is Algorithm 1 as printed."""
+"""`pecan-cost` is the released AutoPlacement with its option that weighs costs, as the paper describes it and as its
+figures suggest; `pecan-code` is the same without, `pecan` is Algorithm 1 as printed."""
 
 
 def released(window: int = X) -> ClientRule:

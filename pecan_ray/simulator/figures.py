@@ -114,7 +114,7 @@ FITTED: dict[str, frozenset[tuple[str, str]]] = {
             ("collocated", "cost"),
         }
     ),
-    "resnet50-v3-8": frozenset({("AutoPlacement", "seconds")}),
+    "resnet50-v3-8": frozenset({("Cachew", "remote"), ("AutoPlacement", "seconds")}),
 }
 """What a workload's parameters were fitted to (configuration, quantity); all else is predicted."""
 

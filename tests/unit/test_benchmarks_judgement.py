@@ -1,0 +1,163 @@
+"""The pure parts of the comparison with peers: medians, ratios, and rounds that are not fair."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks.peers import tree
+from benchmarks.peers.cases import CASES
+from benchmarks.peers.child import window
+from benchmarks.peers.harness import sides_of
+from benchmarks.peers.judgement import Measurement, compare, rotated, summary, unlike
+from benchmarks.peers.sides import SIDES, Side
+
+
+def rounds(*rates: float | None, foreign: float = 0.0) -> list[Measurement]:
+    return [Measurement(number, rate, foreign=foreign) for number, rate in enumerate(rates)]
+
+
+def test_a_ratio_is_that_of_the_medians_and_its_spread_that_within_the_rounds() -> None:
+    comparison = compare("ours", "peer", {"ours": rounds(200, 100, 300), "peer": rounds(100, 100, 100)}, 1.5)
+    assert comparison.ratio == 2.0
+    assert (comparison.least, comparison.most) == (1.0, 3.0)
+    assert comparison.met is True
+
+
+def test_a_missed_target_is_not_met() -> None:
+    assert compare("ours", "peer", {"ours": rounds(100), "peer": rounds(100)}, 1.5).met is False
+
+
+def test_without_a_target_nothing_is_met_or_missed() -> None:
+    assert compare("ours", "peer", {"ours": rounds(100), "peer": rounds(100)}).met is None
+
+
+def test_a_side_that_failed_gives_no_ratio_but_its_error() -> None:
+    failed = [*rounds(100, 100), Measurement(2, None, error="its process ended: killed")]
+    comparison = compare("ours", "peer", {"ours": rounds(100, 100, 100), "peer": failed}, 1.0)
+    assert comparison.ratio is None
+    assert comparison.met is None
+    assert "peer failed in round 3: its process ended: killed" in comparison.reason
+
+
+def test_a_side_that_was_not_measured_gives_no_ratio() -> None:
+    assert "peer was not measured" in compare("ours", "peer", {"ours": rounds(1.0)}).reason
+
+
+def test_other_load_in_most_rounds_gives_no_ratio_but_says_how_much() -> None:
+    busy = [*rounds(100, 100, foreign=0.4), Measurement(2, 100.0)]
+    comparison = compare("ours", "peer", {"ours": rounds(100, 100, 100), "peer": busy}, 1.0)
+    assert comparison.ratio is None
+    assert "2 of 3 rounds (up to 40%)" in comparison.reason
+
+
+def test_a_round_with_other_load_is_left_out_and_told() -> None:
+    busy = [*rounds(100, 100), Measurement(2, 1.0, foreign=0.5)]
+    comparison = compare("ours", "peer", {"ours": rounds(200, 200, 200), "peer": busy}, 1.0)
+    assert comparison.ratio == 2.0
+    assert comparison.reason == "1 of 3 rounds left out: other load"
+
+
+def test_the_limit_of_other_load_can_be_set() -> None:
+    busy = rounds(100, foreign=0.4)
+    assert compare("ours", "peer", {"ours": busy, "peer": busy}, most_foreign=0.5).ratio == 1.0
+
+
+def test_a_summary_takes_the_quiet_rounds_and_the_peak_of_the_memory() -> None:
+    measured = [
+        Measurement(0, 10.0, cpu_s=1.0, memory=5),
+        Measurement(1, 30.0, cpu_s=3.0, memory=7),
+        Measurement(2, 20.0, cpu_s=2.0, memory=6),
+        Measurement(3, 1000.0, cpu_s=9.0, memory=6, foreign=0.9),
+    ]
+    seen = summary(measured)
+    assert seen is not None
+    assert (seen.median, seen.least, seen.most, seen.cpu_s, seen.memory, seen.rounds) == (20.0, 10.0, 30.0, 2.0, 7, 3)
+
+
+def test_a_summary_of_busy_rounds_only_takes_them_all() -> None:
+    seen = summary(rounds(10, 20, 30, foreign=0.9))
+    assert seen is not None
+    assert seen.rounds == 3
+
+
+def test_a_side_that_only_failed_has_no_summary() -> None:
+    assert summary([Measurement(0, None, error="no")]) is None
+
+
+@pytest.mark.parametrize("number", range(7))
+def test_every_side_runs_once_in_a_round_and_begins_in_turn(number: int) -> None:
+    order = rotated(["a", "b", "c"], number)
+    assert sorted(order) == ["a", "b", "c"]
+    assert order[0] == "abc"[number % 3]
+
+
+def test_a_side_that_does_other_work_is_named() -> None:
+    same = {"image": "float32[64, 2]"}
+    assert unlike({"a": same, "b": dict(same)}) == []
+    (sentence,) = unlike({"a": same, "b": {"image": "uint8[64, 2]"}})
+    assert sentence.startswith("b delivers")
+
+
+def test_every_case_compares_sides_that_it_runs_and_that_exist() -> None:
+    for case in CASES:
+        assert set(case.sides) <= SIDES.keys()
+        for target in case.targets:
+            assert {target.ours, target.peer} <= set(case.sides), f"{case.key}: {target}"
+            assert SIDES[target.ours].kind == "ours"
+
+
+def test_only_some_peers_still_run_beside_ours_and_the_bounds() -> None:
+    photographs = CASES[0]
+    ((_, names),) = sides_of([photographs], ["torch"])
+    assert "torch DataLoader" in names
+    assert "Ray Data" not in names
+    assert {"pecan python", "threads"} <= set(names)
+
+
+def test_a_package_that_is_not_installed_is_named() -> None:
+    assert Side("x", needs=("a_package_that_nobody_has",)).missing == "a_package_that_nobody_has"
+    assert Side("x", needs=("json",)).missing is None
+
+
+def test_a_window_counts_from_one_batch_to_another() -> None:
+    batches = itertools.repeat({"x": np.zeros(3, np.uint8)})
+    told: list[str] = []
+    taken = window(batches, 0.0, 0.01, lambda: told.append("warm"))
+    assert told == ["warm"]
+    assert taken.elements == 3 * taken.batches
+    assert taken.bytes == 3 * taken.batches
+    assert taken.seconds >= 0.01
+
+
+def test_the_cpu_time_of_a_tree_holds_that_of_children_that_ended() -> None:
+    before = tree.cpu_seconds(os.getpid(), tree.processes())
+    work = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert tree.cpu_seconds(os.getpid(), tree.processes()) - before >= 0.25
+
+
+def test_a_running_child_belongs_to_the_tree_and_its_memory_is_counted() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        family = tree.descendants(os.getpid(), tree.processes())
+        assert child.pid in family
+        deadline = time.monotonic() + 10
+        while not tree.memory([child.pid]).total and time.monotonic() < deadline:
+            pass
+        assert tree.memory([child.pid]).total > 1 << 20
+        assert tree.memory([child.pid]).daemons == 0
+    finally:
+        child.communicate(b"\n")
+
+
+def test_the_machine_s_time_at_work_grows() -> None:
+    busy, idle = tree.machine_seconds()
+    later_busy, later_idle = tree.machine_seconds()
+    assert later_busy + later_idle >= busy + idle > 0
