@@ -36,6 +36,7 @@ class CrowdedController(AutoPlacementController):
         for branch, source in enumerate(self._sources):
             self._ledger.add_splits(branch, list(source.splits()))
             self._ledger.end_listing(branch)
+        self._publish()
 
     async def cpu_seconds(self) -> float:
         """Return the CPU time of this process so far."""
