@@ -16,6 +16,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +35,7 @@ TIE = 0.01
 SURE = 1.64
 """Standard errors in the interval that must clear T before a window decides (90 %)."""
 MOST_REPEATS = 5
-"""Windows of one deployment after which it is judged whatever the noise."""
+"""Windows of one deployment after which it is judged whatever the noise, at least."""
 SURPRISE = 0.10
 """A step that is by this share longer or shorter than expected is measured again, however vague the expectation."""
 MOST_PROBES = 24
@@ -44,16 +46,26 @@ STARVING = 0.25
 """While the trainer waits for more than T, a saving of this share of T is worth a look."""
 CERTAIN = 3
 """So many windows without waiting are no accident."""
+SOME = 8
+"""Of a kind of worker that was never measured, this fraction of the present number is tried."""
+GENEROUS = 1.5
+"""Standard deviations of credit for fewer workers, before it counts as shown that they do not suffice."""
 LEANER = 0.8
 """Fewer workers at the same cost are tried if they are this share of the present ones, or less."""
 LEAST_STEP, LEAST_SUPPLY = 0.1, 1e-9
 """Bounds of what the model may hope or fear, in its units."""
 WATCHED = 5
-"""Newest windows that are compared with the reference."""
+"""Newest windows that are compared with the reference, at least."""
+LOT_BATCHES = 200
+"""Batches of windows that are judged together whatever the noise, if twenty windows hold so many."""
+PILED_UP = 100
+"""Batches that more workers may have piled up before, besides two of each: as long as the shortfall can have come out
+of these, the choice was wrong, and the job has not changed."""
 QUEUE_GROWTH = 0.40
-"""A queue that has grown by more than this share, and by a batch, says that there are too many workers; one that has
-shrunk so says that there are too few."""
-SECOND_THOUGHTS = 2
+"""A queue that has grown by more than this share, and by a batch, says that there are too many workers."""
+FASTER = 0.10
+"""If it has grown by so many batches a batch at least: that is by how much workers supply more than is taken."""
+SECOND_THOUGHTS = 8
 """How often the windows after a choice may overturn it."""
 
 
@@ -127,15 +139,17 @@ class AutoSearch:
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
         """Measure a deployment until its reading is precise enough, and not a mere surprise."""
         foreseen = self._foreseen(at)
-        self._note(at, (yield Move(at, phase, f"{why}: deploy {at}.")))
-        for _ in range(MOST_REPEATS - 1):
+        seen = [(yield Move(at, phase, f"{why}: deploy {at}."))]
+        self._note(at, seen[-1])
+        while len(seen) < lot(seen, MOST_REPEATS):
             reading = self._evidence.reading(at)
-            doubt = self._doubt(reading, foreseen)
+            doubt = self._doubt(reading, foreseen) or self._stock(reading, seen, foreseen)
             if not doubt:
                 return
-            self._note(at, (yield Move(at, "measure", f"measure {at} again: {doubt}.")))
+            seen.append((yield Move(at, "measure", f"measure {at} again: {doubt}.")))
+            self._note(at, seen[-1])
 
-    def _doubt(self, reading: Reading, foreseen: tuple[float, float] | None) -> str:
+    def _doubt(self, reading: Reading, foreseen: tuple[float, float, float] | None) -> str:
         """Say why a reading does not suffice to decide; empty if it does."""
         needed = max(self._setting.threshold, reading.wait_share / 4, self._distance(reading) / 3)
         if SURE * reading.error > needed:
@@ -144,12 +158,22 @@ class AutoSearch:
             return ""
         if reading.windows == 2 and reading.spread <= self._setting.threshold:
             return ""
-        mean, deviation = foreseen
+        mean, deviation, _ = foreseen
         own = reading.batch_time if reading.own_time is None else reading.own_time
         allowed = max(self._setting.threshold * mean, min(2 * deviation, SURPRISE * mean), 2 * reading.error * own)
         if abs(own - mean) > allowed:
             return f"the trainer's own step took {own:.4g} s where {mean:.4g} s were expected"
         return ""
+
+    def _stock(self, reading: Reading, seen: Sequence[Window], foreseen: tuple[float, float, float] | None) -> str:
+        """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
+        if foreseen is None or reading.wait is None:
+            return ""
+        short = 1 - reading.batch_time / foreseen[2]
+        lived_on = short * sum(window.batches for window in seen)
+        if short <= self._setting.threshold or lived_on > PILED_UP + 2 * reading.deployment.workers:
+            return ""
+        return f"{reading.batch_time:.4g} s a batch where {foreseen[2]:.4g} s were expected may come from a stock"
 
     def _distance(self, reading: Reading) -> float:
         """Return by which share the cost of a reading differs from the nearest other one."""
@@ -160,8 +184,9 @@ class AutoSearch:
     def _cost(self, reading: Reading) -> float:
         return reading.batch_time * self._setting.per_hour(reading.deployment)
 
-    def _foreseen(self, at: Deployment) -> tuple[float, float] | None:
-        """Predict the time of a deployment (the trainer's own, where waiting is measured), in seconds."""
+    def _foreseen(self, at: Deployment) -> tuple[float, float, float] | None:
+        """Predict the time of a deployment (the trainer's own, where waiting is measured), its deviation, and the time
+        of a batch, in seconds."""
         readings = self._evidence.readings()
         if not readings:
             return None
@@ -171,7 +196,8 @@ class AutoSearch:
         time, deviation = step, step_sd
         if readings[-1].wait is None and 0 < supply * step < 1:
             time, deviation = 1 / supply, supply_sd / supply**2
-        return time * model.unit, deviation * model.unit
+        whole = max(step, 1 / max(supply, LEAST_SUPPLY))
+        return time * model.unit, deviation * model.unit, whole * model.unit
 
     def _choose(self, at: Deployment, limits: Limits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
@@ -192,7 +218,12 @@ class AutoSearch:
             waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
             seen = f"{at} take {here.batch_time:.4g} s a batch{waits}"
             return Choice(options[pick], f"{seen}; {options[pick]} may save {gain:.1%} of the least so far")
-        check = self._unproven(best, readings, limits) or self._leaner(best, options)
+        check = (
+            self._other_kind(best, readings, limits)
+            or self._further(best, readings, limits)
+            or self._unproven(best, readings, limits)
+            or self._leaner(best, options)
+        )
         why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"
         return check or Choice(best.deployment, why, done=True)
 
@@ -226,18 +257,85 @@ class AutoSearch:
         pick = int(np.flatnonzero(few & (options.workers == options.workers[few].max()))[-1])
         return Choice(options[pick], f"the trainer never waited beside {best.deployment}, so see whether half will do")
 
+    def _other_kind(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+        """Where the trainer waits beside workers of one kind, and none of the other was ever measured: try some.
+
+        They may be many times as fast, which the prior, that a worker is a worker, hardly allows for.
+        """
+        if best.wait is None or best.wait_share <= self._setting.threshold:
+            return None
+        at, some = best.deployment, max(1, best.deployment.workers // SOME)
+        for other in (limits.clamp(at.local, at.remote + some), limits.clamp(at.local + some, at.remote)):
+            kind = "remote" if other.remote > at.remote else "local"
+            if other != at and not any(getattr(reading.deployment, kind) for reading in readings):
+                return Choice(other, f"the trainer waits beside {at}, and no {kind} worker was measured yet")
+        return None
+
+    def _further(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+        """Where the trainer still waits, go on in a direction in which the last workers brought enough to pay for more.
+
+        A line through two measurements knows less than the model, and is not misled by what the others have in common.
+        """
+        if best.own_time is None or best.wait_share <= self._setting.threshold:
+            return None
+        at, known = best.deployment, {reading.deployment for reading in readings}
+        found: list[tuple[float, Deployment]] = []
+        for reading in readings:
+            local, remote = at.local - reading.deployment.local, at.remote - reading.deployment.remote
+            if min(local, remote) < 0 or bool(local) == bool(remote):
+                continue
+            brought = 1 / best.batch_time - 1 / reading.batch_time
+            for steps in (1, 2):
+                more = limits.clamp(at.local + steps * local, at.remote + steps * remote)
+                share = (more.workers - at.workers) / (local + remote)
+                time = max(best.own_time, 1 / (1 / best.batch_time + max(0.0, share * brought)))
+                if more not in known:
+                    found.append((time * self._setting.per_hour(more), more))
+        if not found or min(found)[0] >= (1 - self._setting.threshold) * self._cost(best):
+            return None
+        cost, more = min(found)
+        return Choice(
+            more, f"the trainer waits beside {at}, and {more} save {1 - cost / self._cost(best):.1%} at that rate"
+        )
+
     def _unproven(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
-        """Where no fewer remote workers were ever measured beside so many local ones, and they are dear: try half.
+        """Where remote workers are dear, and it was not shown that fewer do not suffice beside so many local ones: try
+        the middle between what suffices and what does not, or more, if the model rules that out.
 
         What the model cannot know, that local workers are faster without remote ones beside them, shows only so.
         """
-        at = best.deployment
-        half = limits.clamp(at.local, at.remote // 2)
-        saved = 1 - self._setting.per_hour(half) / self._setting.per_hour(at)
-        fewer = [r for r in readings if r.deployment.local == at.local and r.deployment.remote < at.remote]
-        if fewer or half.remote >= at.remote or saved <= self._setting.threshold:
+        at, threshold = best.deployment, self._setting.threshold
+        if best.wait_share > threshold:
             return None
-        return Choice(half, f"{at} cost the least so far, and {half} would save {saved:.1%} if they were enough")
+        short = [
+            reading.deployment.remote
+            for reading in readings
+            if reading.deployment.local >= at.local
+            and reading.deployment.remote < at.remote
+            and (reading.wait is None or reading.wait_share > threshold)
+        ]
+        known = {reading.deployment for reading in readings}
+        if short and (best.wait is None or at == self._setting.expected):
+            # Without a measured wait it is not known who is short; and what was foretold, and holds, needs one proof.
+            return None
+        for remote in range((max(short, default=0) + at.remote) // 2, at.remote):
+            fewer = limits.clamp(at.local, remote)
+            saved = 1 - self._setting.per_hour(fewer) / self._setting.per_hour(at)
+            if saved <= threshold or fewer in known:
+                return None
+            if not short or self._may_suffice(fewer, best):
+                why = f"{at} cost the least so far, and {fewer} would save {saved:.1%} if they were enough"
+                return Choice(fewer, why)
+        return None
+
+    def _may_suffice(self, fewer: Deployment, best: Reading) -> bool:
+        """Say whether the model leaves it open that fewer workers are cheaper."""
+        model = self._explanations()[0]
+        _, _, supply, deviation = (
+            float(value[0]) for value in model.predict(np.array([float(fewer.local)]), np.array([float(fewer.remote)]))
+        )
+        time = model.unit / max(supply + GENEROUS * deviation, LEAST_SUPPLY)
+        return time * self._setting.per_hour(fewer) < self._cost(best)
 
     def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: Limits) -> Choice | None:
         """Where waiting is not measured, find the trainer's own time first: double the workers until it shows.
@@ -315,22 +413,29 @@ class AutoSearch:
         chosen no more.
         """
         seen: list[Window] = []
-        for _ in range(WATCHED):
+        while not seen or len(seen) < lot(seen, WATCHED):
             seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
         self._renew(at, seen)
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
             return f"{at} take {self._evidence.reading(at).batch_time:.4g} s a batch in the long run"
-        reference, away = list(seen), 0
+        reference, away, lasted = list(seen), 0, 0
+        batches = sum(window.batches for window in seen)
         while True:
             seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
-            before, now = pooled(at, reference), pooled(at, seen[-WATCHED:])
-            moved = departure(before, now, self._setting.threshold)
+            batches += seen[-1].batches
+            recent = lot(seen, WATCHED)
+            before, now = pooled(at, reference), pooled(at, seen[-recent:])
+            moved = departure(before, now, self._setting.threshold) or longer_queue(before, now, seen)
             away = away + 1 if moved else 0
-            if away > WATCHED:
-                self._start_over(at, seen[-WATCHED:])
+            lasted = batches if away == 1 else lasted
+            if away > recent:
+                if ran_dry(before, now, lasted, self._setting.threshold):
+                    self._renew(at, seen[-recent:])
+                else:
+                    self._start_over(at, seen[-recent:])
                 return moved
-            if len(seen) > 2 * WATCHED:
+            if len(seen) > 2 * recent:
                 oldest = seen.pop(0)
                 if not moved and len(reference) < KEPT:
                     reference.append(oldest)
@@ -343,6 +448,12 @@ class AutoSearch:
         self._second_thoughts = SECOND_THOUGHTS
 
 
+def lot(windows: Sequence[Window], least: int) -> int:
+    """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
+    each = fmean(window.batches for window in windows)
+    return max(least, min(KEPT, math.ceil(LOT_BATCHES / each)))
+
+
 def departure(before: Reading, now: Reading, threshold: float) -> str:
     """Say how a deployment has left its reference, by more than T and three standard errors; empty if it has not."""
     slower = now.batch_time / before.batch_time - 1
@@ -351,14 +462,35 @@ def departure(before: Reading, now: Reading, threshold: float) -> str:
     waits = now.wait_share - before.wait_share
     if abs(waits) > max(threshold, 3 * math.hypot(before.wait_error, now.wait_error)):
         return f"the share of waiting went from {before.wait_share:.1%} to {now.wait_share:.1%}"
-    fewer, more = sorted((before.queue, now.queue))
+    return ""
+
+
+def longer_queue(before: Reading, now: Reading, seen: Sequence[Window]) -> str:
+    """Say whether the queue is longer than the reference because workers became faster; empty if it is not.
+
+    The queue beside workers that supply a little more than the trainer takes grows as well, but slowly.
+    """
     # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
     error = math.hypot(
-        before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / WATCHED))
+        before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / now.windows))
     )
-    if more > (1 + QUEUE_GROWTH) * fewer and more - fewer > max(1, 3 * error):
+    grown = now.queue - before.queue
+    surplus = max((b.queue_size - a.queue_size) / b.batches for a, b in pairwise(seen))
+    if grown > max(QUEUE_GROWTH * before.queue, 1, 3 * error) and surplus > FASTER:
         return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
     return ""
+
+
+def ran_dry(before: Reading, now: Reading, batches: int, threshold: float) -> bool:
+    """Say whether the trainer waits only now because it has lived on a stock for so many batches.
+
+    Then too few workers were chosen, and what was measured of other deployments still holds.
+    """
+    if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
+        return False
+    same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * math.hypot(before.error, now.error))
+    short = 1 - before.batch_time / now.batch_time
+    return same_step and short * batches <= PILED_UP + 2 * now.deployment.workers
 
 
 def likely_time(model: Model, options: Candidates) -> Vector:

@@ -11,6 +11,8 @@ from pecan_ray.plan.windows import Deployment, Window
 
 KEPT = 20
 """Newest windows of a deployment that count."""
+COUNTED = 1.0
+"""Batches by which the count of a window may be off: one that came just before its end, or just after."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median, in standard errors of a mean."""
 
@@ -99,6 +101,20 @@ def spread_of(times: Sequence[float]) -> float:
     return standard_error(times) * math.sqrt(len(times)) / fmean(times)
 
 
+def claimed_error(windows: Sequence[Window]) -> float:
+    """Return the relative error of their mean (of their median, for more than two) that windows themselves claim.
+
+    Where the trainer waits, batches come one by one: how many came in a window is known to one at best.
+    """
+    errors = [
+        max(window.stderr / window.batch_time, COUNTED / window.batches if window.wait_time else 0.0)
+        for window in windows
+    ]
+    if len(errors) < 3:
+        return math.sqrt(sum(error**2 for error in errors)) / len(errors)
+    return median(errors) / math.sqrt(len(errors))
+
+
 def pooled(deployment: Deployment, windows: Sequence[Window], noise: float = 0.0) -> Reading:
     """Return what windows of one deployment say together.
 
@@ -110,7 +126,7 @@ def pooled(deployment: Deployment, windows: Sequence[Window], noise: float = 0.0
     batch_time = middle(times)
     waits = [window.wait_time for window in windows if window.wait_time is not None]
     wait = min(middle(waits), batch_time) if len(waits) == len(windows) else None
-    claimed = math.sqrt(sum((window.stderr / window.batch_time) ** 2 for window in windows)) / len(windows)
+    claimed = claimed_error(windows)
     # Two windows say little about their spread: with fewer than four, the other deployments are asked as well.
     shown = max(noise if len(windows) < 4 else 0.0, spread_of(times)) / math.sqrt(len(windows))
     wide = 1.0 if len(windows) < 3 else MEDIAN_ERROR

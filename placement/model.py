@@ -10,6 +10,7 @@ that is worth.  Times are in units of the fastest step seen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -33,6 +34,8 @@ BEND = 0.35
 """Standard deviation of a bend of the supply, in workers."""
 LEAST_SPEED = 1e-3
 """Supply of a worker that seems to supply nothing, in the model's units."""
+BELIEVED, STEP_ERROR = 0.6, 0.04
+"""A step that was measured beside a wait is believed from this share of those without a wait on, with that error."""
 AGED = 0.5
 """Relative standard deviation of what was learned before the job changed."""
 STALL = 0.03
@@ -134,9 +137,24 @@ def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, p
     bend = [spread * CROWDING] * len(LOCAL_KNOTS) + [spread / 8] * len(REMOTE_KNOTS)
     mean = np.array([1.0, prior.interference, 0.0] + [0.0] * len(bend))
     values = np.array(steps) / unit
-    # Of a long wait and a short step, the error of their sum is the greater part of the step.
-    errors = values * FIT + np.array([reading.error * reading.batch_time for reading in readings]) / unit
+    errors = values * FIT + np.array(step_errors(readings, steps)) / unit
     return fit(step_features(local, remote), values, errors, mean, np.array([1.0, spread, spread / 8, *bend]))
+
+
+def step_errors(readings: Sequence[Reading], steps: Sequence[float]) -> list[float]:
+    """Return the standard errors of the trainer's own times, in seconds.
+
+    Beside a long wait a short step may be anything up to the error of their sum: a program that runs ahead of its
+    accelerators asks at once for the next batch.  It is believed where it is of the size of a step without a wait.
+    """
+    calm = [step for reading, step in zip(readings, steps, strict=True) if reading.wait_share <= WAITING]
+    trusted = BELIEVED * min(calm, default=math.inf)
+    return [
+        min(reading.error * reading.batch_time, STEP_ERROR * step)
+        if step >= trusted
+        else reading.error * reading.batch_time
+        for reading, step in zip(readings, steps, strict=True)
+    ]
 
 
 def fit_supply(readings: Sequence[Reading], bound: Sequence[bool], unit: float, prior: Prior) -> Line:

@@ -15,7 +15,7 @@ from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
 from pecan_ray.placement.auto import auto
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
-from pecan_ray.placement.released import pecan_code
+from pecan_ray.placement.released import pecan_code, pecan_cost
 from pecan_ray.placement.setting import FIXED, Mode, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
@@ -24,6 +24,7 @@ MODES: dict[str, Mode] = {
     "auto": auto,
     "pecan": pecan,
     "pecan-code": pecan_code,
+    "pecan-cost": pecan_cost,
     "cachew": cachew_paper,
     "cachew-code": cachew_code,
     "collocated": collocated,

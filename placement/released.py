@@ -3,6 +3,9 @@
 It differs from Algorithm 1 in that every comparison is with the configuration before, so that small losses add up; a
 local or remote worker is "worse" from 10 % on, not from T; no price enters; local workers are never removed (after one
 that was worse, each removed remote worker is followed by another local one); and nothing is watched afterwards.
+
+`pecan_cost` is the same code with its option optimize_cost, which a later version has: a remote worker stays away
+unless the time that it saved was worth more than its price.
 """
 
 from __future__ import annotations
@@ -21,11 +24,16 @@ def pecan_code(setting: Setting) -> Begin:
     return lambda start, limits: Released(setting, limits).run(start)
 
 
+def pecan_cost(setting: Setting) -> Begin:
+    """Return the released AutoPlacement with optimize_cost as a search."""
+    return lambda start, limits: Released(setting, limits, by_cost=True).run(start)
+
+
 class Released:
     """The state machine ONLY_REMOTE -> INCREASING_LOCAL <-> DECREASING_REMOTE -> STABLE."""
 
-    def __init__(self, setting: Setting, limits: Limits) -> None:
-        self._limits = limits
+    def __init__(self, setting: Setting, limits: Limits, by_cost: bool = False) -> None:
+        self._setting, self._limits, self._by_cost = setting, limits, by_cost
         self._rule = ScalingRule(threshold=setting.threshold, implausible=IMPLAUSIBLE)
         self._at = Deployment(0, 1)
         self._before: Window
@@ -66,16 +74,27 @@ class Released:
         """Remove remote workers until one is missed; after an unwanted local worker, only one."""
         while self._at.remote > self._limits.least_remote(self._at.local):
             less = Deployment(self._at.local, self._at.remote - 1)
-            if (yield from self._worse(Move(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))):
+            rise = yield from self._rise(Move(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))
+            if rise > self._bearable(less):
                 self._why += f", so remote worker {self._at.remote} comes back"
                 return
             self._at = less
             if unwanted and self._at.local < self._limits.max_local:
                 return
 
+    def _bearable(self, less: Deployment) -> float:
+        """Return by which share batches may become longer without a remote worker."""
+        if not self._by_cost:
+            return WORSE
+        before = self._setting.per_hour(self._at)
+        return (before - self._setting.per_hour(less)) / before
+
     def _worse(self, move: Move) -> Steps[bool]:
+        return (yield from self._rise(move)) > WORSE
+
+    def _rise(self, move: Move) -> Steps[float]:
         now = yield from plausible(move, self._before, self._rule)
         rise = now.batch_time / self._before.batch_time - 1
         self._why = f"{move.target} take {now.batch_time:.4g} s a batch, {rise:+.1%} of the step before"
         self._before = now
-        return rise > WORSE
+        return rise

@@ -59,7 +59,7 @@ def window(batches: Batches, warm_s: float, seconds: float, warm: Callable[[], N
 def start(module: str, function: str, case: str, data: str, options: dict[str, Any]) -> tuple[Batches, dict[str, Any]]:
     """Build a side's pipeline and take its first batch; return the pipeline, and how long that took."""
     began = time.perf_counter()
-    side = importlib.import_module(f"benchmarks.peers.sides.{module}")
+    side = importlib.import_module(module)
     recipe = importlib.import_module("benchmarks.peers.cases").by_key(case).recipe(data)
     if hasattr(side, "prepare"):
         side.prepare()

@@ -109,9 +109,7 @@ def compare(
                 return refused(f"{name} failed in round {m.round + 1}: {m.error}")
     a, b = ({m.round: m for m in measured[name]} for name in (ours, peer))
     rounds = sorted(a.keys() | b.keys())
-    fair = [
-        n for n in rounds if n in a and n in b and max(a[n].foreign, b[n].foreign) <= most_foreign and a[n].rate
-    ]
+    fair = [n for n in rounds if n in a and n in b and max(a[n].foreign, b[n].foreign) <= most_foreign and a[n].rate]
     if 2 * len(fair) < len(rounds) or not fair:
         return refused(_disturbed(rounds, fair, [*a.values(), *b.values()], most_foreign))
     pairs = [(a[n].rate or 0.0, b[n].rate or 0.0) for n in fair]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 Element: TypeAlias = "dict[str, Any]"
 Batch: TypeAlias = "dict[str, Any]"
 Batches: TypeAlias = Iterator[Batch]
+Engine: TypeAlias = Literal["python", "tensorflow"]
 CPUS = os.cpu_count() or 1
 
 
@@ -24,7 +25,7 @@ class Recipe:
     element: Callable[[Any, np.random.Generator], Element]
     """All of the work on one item."""
     batch: int
-    pecan: Callable[[str], Any]
+    pecan: Callable[[Engine], Any]
     """Given the engine's name, our pipeline of the same functions."""
     graph: Callable[[str], Any] | None = None
     """Given a variant's name, a tf.data pipeline of TensorFlow's own operators, unbatched."""

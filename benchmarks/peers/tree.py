@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-RAY_DAEMONS = ("/core/src/ray/", "/_private/log_monitor.py", "/_private/runtime_env/", "/dashboard/", "/monitor.py")
+RAY_DAEMONS = (
+    "/core/src/ray/",
+    "/_private/",
+    "/dashboard/",
+    "ray::DashboardAgent",
+    "ray::RuntimeEnvAgent",
+)
 """Parts of the command lines of Ray's own processes, which work for every job of a node."""
 
 

@@ -103,9 +103,7 @@ def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:
     if float(available().get("CPU", 0)) >= cpus:
         # Ray tells only what is free in the whole cluster, which says no more than that.
         return f"its process has not come up yet, or the CPUs (it needs {cpus:g}) of {nodes} are in use"
-    return (
-        f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use; free some, add nodes, or ask for fewer workers"
-    )
+    return f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use; free some, add nodes, or ask for fewer workers"
 
 
 def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:

@@ -85,6 +85,10 @@ class RingSlots:
         self.token = f"pecan-{secrets.token_hex(8)}"
         self._limit = limit_bytes
         self._slots: dict[int, RingSlot] = {}
+        self._free: dict[int, list[RingSlot]] = {}
+        """Free slots by size."""
+        self._free_bytes = self._free_count = 0
+        self._flying = self._flying_bytes = 0
         self._made = 0
         self._changed = threading.Condition()
         self._closed = False
@@ -97,41 +101,65 @@ class RingSlots:
             self._changed.wait_for(lambda: self._closed or self._fits(nbytes))
             if self._closed:
                 raise ClusterError("the worker's memory for batches was closed while it was working")
-            free = [s for s in self._slots.values() if s.state == "free"]
-            fitting = [s for s in free if nbytes <= s.size <= 4 * max(nbytes, PAGE)]
-            if fitting:
-                slot = min(fitting, key=lambda s: s.size)
-            else:
-                self._trim(free)
+            slot = self._free_slot(nbytes)
+            if slot is None:
+                self._trim()
                 slot = RingSlot(self, self._made, nbytes)
                 self._made += 1
                 self._slots[slot.number] = slot
+            self._flying += 1
+            self._flying_bytes += slot.size
             slot.state = "in flight"
             return slot
 
     def _fits(self, nbytes: int) -> bool:
-        flying = [s.size for s in self._slots.values() if s.state == "in flight"]
-        return len(flying) < LEAST_IN_FLIGHT or sum(flying) + nbytes <= self._limit
+        return self._flying < LEAST_IN_FLIGHT or self._flying_bytes + nbytes <= self._limit
 
-    def _trim(self, free: list[RingSlot]) -> None:
+    def _free_slot(self, nbytes: int) -> RingSlot | None:
+        """Take out the smallest free slot that fits; sizes are few, for pages are rounded up and batches alike."""
+        sizes = [size for size in self._free if nbytes <= size <= 4 * max(nbytes, PAGE)]
+        if not sizes:
+            return None
+        return self._leave_free(min(sizes))
+
+    def _leave_free(self, size: int) -> RingSlot:
+        slots = self._free[size]
+        slot = slots.pop()
+        if not slots:
+            del self._free[size]
+        self._free_bytes -= size
+        self._free_count -= 1
+        return slot
+
+    def _trim(self) -> None:
         """Give up free slots of a size that is no longer asked for."""
-        for slot in free:
-            slot.unmap()
-            del self._slots[slot.number]
+        while self._free:
+            self._unmap(self._leave_free(next(iter(self._free))))
+
+    def _unmap(self, slot: RingSlot) -> None:
+        slot.unmap()
+        del self._slots[slot.number]
 
     def freed(self, number: int) -> None:
         """Make a slot free."""
-        self._set(number, "free")
+        with self._changed:
+            self._set(number, "free")
+            self._changed.notify_all()
 
     def _set(self, number: int, state: Literal["free", "taken"]) -> None:
-        with self._changed:
-            slot = self._slots.get(number)
-            if slot is not None:
-                slot.state = state
-                surplus = [s for s in self._slots.values() if s.state == "free"]
-                if sum(s.size for s in surplus) > self._limit and len(surplus) > LEAST_IN_FLIGHT:
-                    self._trim([slot] if state == "free" else [])
-            self._changed.notify_all()
+        slot = self._slots.get(number)
+        if slot is None or slot.state == state or (state == "taken" and slot.state != "in flight"):
+            return
+        if slot.state == "in flight":
+            self._flying -= 1
+            self._flying_bytes -= slot.size
+        slot.state = state
+        if state == "free":
+            self._free.setdefault(slot.size, []).append(slot)
+            self._free_bytes += slot.size
+            self._free_count += 1
+            if self._free_bytes > self._limit and self._free_count > LEAST_IN_FLIGHT:
+                self._unmap(self._leave_free(slot.size))
 
     def _listen(self) -> None:
         with os.fdopen(self._read_fd, "rb", buffering=0) as pipe:
@@ -139,10 +167,12 @@ class RingSlots:
             while data := pipe.read(1 << 16):
                 rest += data
                 whole = len(rest) - len(rest) % RECORD.size
-                for kind, number in RECORD.iter_unpack(rest[:whole]):
-                    if kind == 0:
-                        return
-                    self._set(number, "taken" if kind == TAKEN else "free")
+                with self._changed:
+                    for kind, number in RECORD.iter_unpack(rest[:whole]):
+                        if kind == 0:
+                            return
+                        self._set(number, "taken" if kind == TAKEN else "free")
+                    self._changed.notify_all()
                 rest = rest[whole:]
 
     def close(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pecan_ray.simulator.experiments import mean
 from pecan_ray.simulator.figures import TABLE4
 from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.random_workloads import FAMILIES, FAR, NEAR, TUNED, Score, Verdict, draw, judge, score
+from pecan_ray.simulator.random_workloads import AFTER, FAMILIES, FAR, NEAR, TUNED, Score, Verdict, draw, judge, score
 from pecan_ray.simulator.tables import Section, table
 
 MODES = ("auto", "pecan")
-OTHER_FAMILIES = 0.5
+OTHER_FAMILIES = 0.25
 """Workloads of the harder families, as a share of those of the plain one."""
 
 
@@ -65,8 +65,9 @@ def judgement(
         f"Workloads drawn from ranges, none of them tuned on. Required of `auto` on the plain family: within "
         f"{NEAR:.0%} of the cheapest deployment that exhaustive search finds in 95 % of them, within {FAR:.0%} in all: "
         f"**{'reached' if reached else 'not reached'}** ({plain.near:.1%} and {plain.far:.1%}). Excess is the cost of "
-        "an epoch with the deployment that ran last over that of the cheapest one; paid is what an epoch did cost "
-        "after convergence, with all that the policy still tried; convergence is in epochs' cost."
+        "an epoch with the deployment that a policy settled on last over that of the cheapest one; paid is what an "
+        "epoch did cost after convergence, with all that the policy still tried; convergence is in epochs' cost. Each "
+        f"run goes on for {AFTER:,} batches after it has converged, two epochs."
     )
     return Section(
         "Must reach", text, (table(head, lines), convergence(runs)), (("random", "Cost above the cheapest"),)

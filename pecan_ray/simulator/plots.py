@@ -36,7 +36,7 @@ def new_figure(width: float = 7.0, height: float = 3.6, columns: int = 1) -> tup
     for ax in axes:
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(FAINT)
-        ax.tick_params(colors=INK, labelsize=8)
+        ax.tick_params(colors=INK, labelsize=8, which="both")
         ax.grid(axis="y", color=FAINT, linewidth=0.5)
         ax.set_axisbelow(True)
     return figure, axes
@@ -70,7 +70,8 @@ def draw_costs(title: str, bars: Sequence[tuple[str, tuple[float, float], tuple[
         ("paper: pale", HOST, PALE),
     ):
         ax.bar(0, 0, color=color, alpha=opacity, label=label)
-    ax.legend(fontsize=8, frameon=False)
+    ax.set_ylim(0, 1.25 * max(sum(part) for _, paper, ours in bars for part in (paper, ours)))
+    ax.legend(fontsize=8, frameon=False, loc="upper right", ncols=3)
     return figure
 
 
@@ -88,7 +89,10 @@ def draw_path(turns: Sequence[Turn], title: str, by_batches: bool = True) -> Fig
     times.set_yscale("log")
     times.set_ylabel("ms per batch", fontsize=9, color=HOST)
     times.tick_params(colors=HOST, labelsize=8, which="both")
+    times.yaxis.set_major_formatter("{x:g}")
+    times.yaxis.set_minor_formatter("{x:g}")
     times.spines[["top", "left"]].set_visible(False)
+    times.spines[["right", "bottom"]].set_color(FAINT)
     lines = [*ax.get_lines(), *times.get_lines()]
     ax.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper center", ncols=3)
     ax.set_ylim(0, 1.25 * max(1, *ax.get_ylim()))
@@ -142,11 +146,14 @@ def draw_curve(
             xycoords=("data", "axes fraction"),
             fontsize=8,
             color=INK,
-            xytext=(3, -10),
+            xytext=(6, -10),
             textcoords="offset points",
         )
+    ax.set_xticks(whole_numbers(counts))
     if log:
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter("{x:g}")
     else:
         ax.set_ylim(0, None)
     ax.set_xlabel("remote workers", fontsize=9, color=INK)
@@ -154,6 +161,11 @@ def draw_curve(
     ax.set_title(title, fontsize=10, color=INK, loc="left")
     ax.legend(fontsize=8, frameon=False, loc="center right")
     return figure
+
+
+def whole_numbers(counts: Sequence[int]) -> list[int]:
+    """Return ticks for counts of workers: each, or every second one."""
+    return list(range(counts[0], counts[-1] + 1, 1 if len(counts) <= 12 else 2))
 
 
 def draw_excess(title: str, excess: Mapping[str, Sequence[float]], bar: float) -> Figure:
@@ -165,8 +177,9 @@ def draw_excess(title: str, excess: Mapping[str, Sequence[float]], bar: float) -
     ax.axvline(bar, color=INK, linestyle=":", linewidth=0.9)
     ax.annotate(f"{bar:.0%}", (bar, 0.02), fontsize=8, color=INK, xytext=(3, 0), textcoords="offset points")
     ax.set_xscale("log")
+    ax.xaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     ax.set_ylim(0, 1.02)
-    ax.set_xlabel("cost of an epoch above the cheapest deployment's", fontsize=9, color=INK)
+    ax.set_xlabel("cost of an epoch above the cheapest deployment's (0.1 %: or less)", fontsize=9, color=INK)
     ax.set_ylabel("share of workloads", fontsize=9, color=INK)
     ax.set_title(title, fontsize=10, color=INK, loc="left")
     ax.legend(fontsize=8, frameon=False, loc="lower right")

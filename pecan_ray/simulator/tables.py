@@ -84,6 +84,28 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), ruler, *map(list, rows)])
 
 
+FAR = {"": 2.0, "%": 10.0, "$": 0.15, "s": 0.15, "ms": 0.15, "x": 0.15}
+"""Errors from which on a row is listed as a miss, by unit: workers, points, else shares."""
+
+
+def misses(sections: Sequence[Section]) -> str:
+    """List every row that is far from the paper, worst first of each part."""
+    lines = []
+    for part in sections:
+        rows = sorted(
+            (row for row in part.comparisons if abs(row.error) > FAR[row.unit]),
+            key=lambda row: -abs(row.error) / FAR[row.unit],
+        )
+        if rows:
+            told = [
+                f"{row.item} {number(row.ours, row.unit)} where the paper has {number(row.paper, row.unit)}"
+                + (" (fitted)" if row.status == "fitted" else "")
+                for row in rows
+            ]
+            lines.append(f"- {part.title}: {'; '.join(told)}")
+    return "\n".join(lines)
+
+
 def summary(sections: Sequence[Section]) -> str:
     """Say how many predictions came how near."""
     lines = []

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,8 @@ DEFAULTS: dict[str, dict[str, float]] = {
         "JUMP": search.JUMP,
         "LEAST_JUMP": search.LEAST_JUMP,
         "OPTIMISM": search.OPTIMISM,
+        "GENEROUS": search.GENEROUS,
+        "LOT_BATCHES": search.LOT_BATCHES,
     },
     "pecan": {"threshold": T, "window_batches": X},
     "pecan-code": {"threshold": T, "window_batches": X},
@@ -83,12 +85,12 @@ class Task:
 
 def tasks(count: int) -> list[Task]:
     """Draw the workloads to tune on."""
+    if not 1 <= count < TUNED:
+        raise PlanError(f"between 1 and {TUNED - 1} workloads may be tuned on, but {count} were asked for.")
     found = []
     for seed in range(count):
         workload = draw(seed)
         found.append(Task(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
-    if count >= TUNED:
-        raise PlanError(f"only {TUNED - 1} workloads may be tuned on, but {count} were asked for.")
     return found
 
 
@@ -96,7 +98,7 @@ def client_for(mode: str, settings: Settings) -> ClientRule:
     """Return the client with the windows of some settings."""
     window = int(settings["window_batches"])
     if mode == "auto":
-        return ClientRule(window, settings["window_s"], LIVE.discard, LIVE.pauses)
+        return replace(LIVE, window_batches=window, window_s=settings["window_s"])
     return released(window)
 
 
@@ -148,6 +150,8 @@ def suggest(mode: str, trial: Trial) -> dict[str, float]:
         settings["JUMP"] = trial.suggest_int("JUMP", 2, 8)
         settings["LEAST_JUMP"] = trial.suggest_int("LEAST_JUMP", 2, 16)
         settings["OPTIMISM"] = trial.suggest_float("OPTIMISM", 0.0, 1.5)
+        settings["GENEROUS"] = trial.suggest_float("GENEROUS", 0.0, 3.0)
+        settings["LOT_BATCHES"] = trial.suggest_int("LOT_BATCHES", 50, 800, log=True)
     return settings
 
 
@@ -162,6 +166,8 @@ def tune(
     """Search settings of a mode; `ladder`: values to try of one setting at a time."""
     if mode not in DEFAULTS:
         raise PlanError(f"there is nothing to tune of mode {mode!r}: choose one of {', '.join(DEFAULTS)}.")
+    if trials < 1:
+        raise PlanError(f"at least one setting must be tried, but trials={trials}.")
     try:
         import optuna
     except ImportError as error:

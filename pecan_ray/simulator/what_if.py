@@ -86,13 +86,18 @@ class Forecast:
     def __str__(self) -> str:
         sentence = f"{self.deployment}: {self.speed:+.0%}, {1 / self.batch_s:.3g} batches/s"
         if self.epoch_cost is not None and self.more is not None:
-            sentence += f", ${self.epoch_cost:.2f} per epoch ({signed_dollars(self.more)})"
+            sentence += f", {dollars(self.epoch_cost)} per epoch ({signed_dollars(self.more)})"
         return sentence if self.certain else f"{sentence}; at least, as the trainer never waited for these workers"
 
 
 def signed_dollars(amount: float) -> str:
     """Write a difference in dollars."""
-    return f"{'-' if amount < 0 else '+'}${abs(amount):.2f}"
+    return f"{'-' if amount < 0 else '+'}{dollars(abs(amount))}"
+
+
+def dollars(amount: float) -> str:
+    """Write an amount to the cent, a small one to three digits."""
+    return f"${amount:.2f}" if amount >= 1 or not amount else f"${amount:.3g}"
 
 
 def batch_time(profile: RunProfile, deployment: Deployment) -> float:
@@ -110,12 +115,14 @@ def epoch_cost(profile: RunProfile, deployment: Deployment, batch_s: float) -> f
 
 def what_if(profile: RunProfile, deployment: Deployment) -> Forecast:
     """Say what another deployment would have taken."""
+    if not deployment.workers:
+        raise PlanError("a job needs at least one worker: ask for one.")
+    for kind, rate in (("local", profile.local_rate), ("remote", profile.remote_rate)):
+        if getattr(deployment, kind) and rate <= 0:
+            raise PlanError(
+                f"job {profile.job!r} had no {kind} worker, so that the rate of one is not known: let a run use some."
+            )
     now, then = batch_time(profile, profile.deployment), batch_time(profile, deployment)
-    if not math.isfinite(then):
-        unknown = "local" if deployment.local else "remote"
-        raise PlanError(
-            f"job {profile.job!r} had no {unknown} worker, so that the rate of one is not known: let a run use some."
-        )
     before, after = epoch_cost(profile, profile.deployment, now), epoch_cost(profile, deployment, then)
     return Forecast(
         deployment,

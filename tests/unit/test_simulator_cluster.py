@@ -19,6 +19,7 @@ from pecan_ray.simulator import (
     PoolRule,
     Simulation,
     Workload,
+    client,
     placement,
     simulate,
 )
@@ -96,7 +97,35 @@ def test_windows_say_what_the_live_client_would() -> None:
     assert turn.window.cpu == pytest.approx(1.0, abs=0.02)
     assert turn.window.queue_size < 0.5
     assert turn.window.defect() == ""
-    assert outcome.timeline[0].window.touched
+    assert not any(turn.window.touched for turn in outcome.timeline), "nothing is measured before workers deliver"
+
+
+def test_windows_in_which_workers_drain_or_are_awaited_are_thrown_away() -> None:
+    driver = Restless([Deployment(0, 3), Deployment(0, 5), Deployment(0, 2)])
+    slow = small(nodes__start_s=20.0, split_batches=40.0)
+    timeline = simulate(JobSpec(slow, driver, most_batches=1500, after_convergence=None)).timeline
+    assert any(turn.window.touched for turn in timeline)
+    assert any(not turn.window.touched for turn in timeline)
+
+
+def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> None:
+    """Ten workers fill the queue; one then supplies half a batch a step, while the trainer does not wait yet."""
+    targets = [Deployment(0, 10), Deployment(0, 2)]
+    deep = small(client_buffer=60)
+    spec = JobSpec(deep, Restless(targets), most_batches=200, after_convergence=None, client=ClientRule(window_s=None))
+    turns = [turn for turn in simulate(spec).timeline if turn.deployment == Deployment(0, 2)]
+    lived_on = [turn.window for turn in turns if turn.window.queue_size > 10 and not turn.window.touched]
+    assert lived_on
+    assert lived_on[0].batch_time == pytest.approx(0.1, rel=0.15), "two workers make ten batches a second"
+
+
+def test_what_a_stock_loses_is_counted_as_the_live_client_counts_it() -> None:
+    windows = pytest.importorskip("pecan_ray.runtime.windows")
+    for name in ("LEAST_BATCHES", "FROM_STOCK", "STOCK_LEFT"):
+        assert getattr(client, name) == getattr(windows, name)
+    for batches, lost, stock in [(100, 5, 20), (100, 15, 20), (10, 1, 8), (10, 2, 8), (10, -3, 8), (20, 30, 40)]:
+        totals = pytest.importorskip("pecan_ray.runtime.messages").StepTotals(batches=batches, ready=-lost)
+        assert client.delivered(batches, lost, stock) == windows.delivered(totals, stock)
 
 
 def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -> None:
@@ -121,7 +150,7 @@ def test_a_node_is_paid_for_from_its_grant_and_takes_its_time() -> None:
 
 
 def test_where_no_node_ever_comes_the_policy_settles_for_what_there_is() -> None:
-    outcome = run(small(max_local=2), "auto", batches=1500, pool=PoolRule(workers=0))
+    outcome = run(small(max_local=2), "auto", batches=5000, pool=PoolRule(workers=0))
     assert "settle_for_less" in {turn.decision.phase for turn in outcome.timeline}
     assert outcome.converged is not None
     assert outcome.running == Deployment(2, 0)
@@ -129,7 +158,7 @@ def test_where_no_node_ever_comes_the_policy_settles_for_what_there_is() -> None
 
 
 def test_lost_requests_are_as_nodes_that_never_come() -> None:
-    outcome = run(small(max_local=2), "auto", batches=1500, pool=PoolRule(workers=100, lost_share=1.0))
+    outcome = run(small(max_local=2), "auto", batches=5000, pool=PoolRule(workers=100, lost_share=1.0))
     assert outcome.running.remote == 0
     assert outcome.converged is not None
 
@@ -206,7 +235,7 @@ def test_several_trainers_step_together_and_share_all_workers(clients: int) -> N
 def test_the_host_is_shared_by_local_workers_loading_and_receiving() -> None:
     tight = small(host__cpus=12.0, host__load_cpu_s=0.02, host__receive_cpu_s=0.1, trainer__step_s=0.01)
     alone = simulate(JobSpec(tight, Fixed(Deployment(4, 0)), after_convergence=800))
-    beside = simulate(JobSpec(tight, Fixed(Deployment(4, 8)), after_convergence=800))
+    beside = simulate(JobSpec(tight, Fixed(Deployment(4, 8)), after_convergence=4000))
     # 12 CPUs less 0.02 s for every batch make 11.76 batches a second of one CPU second each.
     assert 1 / alone.batch_s == pytest.approx(12 / 1.02, rel=0.02)
     made_here = (1 - beside.received_share) / beside.batch_s

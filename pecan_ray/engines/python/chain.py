@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from pecan_ray.engines.contract import BadElement, EngineOptions, OnError, origin_of
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.python.items import Item, Loose, Part, copied, leading
+from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
 from pecan_ray.plan.splits import OUTPUT_BITS
@@ -107,6 +108,27 @@ class Chain:
             if item.members is not None:
                 one.rows = max(1, leading(one.value))  # 0 rows would mean that it carries positions only
         return items
+
+    def run_all(self, items: Sequence[Item]) -> list[Item]:
+        """Run several items; the calls of a first operator in another process go there in one message."""
+        if self.goes_out and len(items) > 1:
+            step = self._steps[0]
+            assert isinstance(step.call, InProcess)
+            step.call.ahead([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
+        return [made for item in items for made in self.run(item)]
+
+    @property
+    def goes_out(self) -> bool:
+        """Whether the first operator runs in another process, to which several calls had better go together."""
+        return bool(self._steps) and isinstance(self._steps[0].call, InProcess)
+
+    def _arguments(self, step: Step, item: Item) -> tuple[Any, dict[str, Any]] | None:
+        """Return what a step's function is called with; None for an element without its column."""
+        on = step.op.on
+        if on is not None and on not in item.value:
+            return None
+        keywords = {"rng": generator(self._key(step.op, item, item.output))} if step.wants_rng else {}
+        return (item.value if on is None else item.value[on]), keywords
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value

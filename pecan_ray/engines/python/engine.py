@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import cloudpickle
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import Counts, OpCount
@@ -19,6 +15,7 @@ from pecan_ray.engines.python.chain import complete_call
 from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fill import Filler
 from pecan_ray.engines.python.items import Loose, merge
+from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
@@ -32,7 +29,7 @@ class PythonEngine:
     def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
         self._plan, self._sources, self._options, self._slots = plan, sources, options, slots
         self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="pecan")
-        self._processes: ProcessPoolExecutor | None = None
+        self._processes: Processes | None = None
         self._counts = None if options.count_epoch is None else Counts()
         limit_native_threads()
 
@@ -97,14 +94,12 @@ class PythonEngine:
             return complete_call(op)
         if self._processes is None:
             functions = {
-                other.name: cloudpickle.dumps(complete_call(other))
+                other.name: complete_call(other)
                 for other in self._plan.all_ops()
                 if isinstance(other, ElementOp) and other.processes
             }
-            self._processes = ProcessPoolExecutor(
-                self._options.threads, get_context("spawn"), initializer=_receive, initargs=(functions,)
-            )
-        return _InProcess(self._processes, op.name)
+            self._processes = Processes(functions, self._options.threads)
+        return self._processes.function(op.name)
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
@@ -114,47 +109,7 @@ class PythonEngine:
         """Stop threads and processes."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._processes is not None:
-            self._processes.shutdown(wait=False, cancel_futures=True)
-
-
-class _InProcess:
-    """Calls an operator's function in a process pool."""
-
-    def __init__(self, pool: ProcessPoolExecutor, op: str) -> None:
-        self._pool, self._op = pool, op
-
-    def __call__(self, value: Any, **keywords: Any) -> Any:
-        return self._pool.submit(_call_there, self._op, value, keywords).result()
-
-
-_pickled: dict[str, bytes] = {}
-"""In a process of the pool: the functions that it was started with, by operator."""
-_functions: dict[str, Callable[..., Any]] = {}
-"""In a process of the pool: those that were called already."""
-
-
-def _receive(functions: dict[str, bytes]) -> None:
-    """Keep the functions in a new process of the pool; they are unpickled when first called."""
-    _pickled.update(functions)
-
-
-def _call_there(op: str, value: Any, keywords: dict[str, Any]) -> Any:
-    if op not in _functions:
-        _functions[op] = cloudpickle.loads(_pickled[op])
-    try:
-        return _functions[op](value, **keywords)
-    except Exception as error:
-        if _survives_pickling(error):
-            raise
-        # An exception that cannot be unpickled would break the pool for good.
-        raise RuntimeError(f"{type(error).__name__}: {error}") from error
-
-
-def _survives_pickling(error: Exception) -> bool:
-    try:
-        return type(pickle.loads(pickle.dumps(error))) is type(error)
-    except Exception:
-        return False
+            self._processes.close()
 
 
 def _fused(plan: Plan) -> tuple[list[Op], list[ElementOp], Batch] | None:

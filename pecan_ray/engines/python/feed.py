@@ -15,6 +15,8 @@ from pecan_ray.engines.python.items import Item
 
 CHUNK_S = 0.001
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
+MESSAGE_S = 0.005
+"""... or of this much, where a chunk is a message to another process."""
 MOST_PER_CHUNK = 256
 MOST_READY = 8
 """Reading pauses while so many finished batches wait: those without arrays take no slot that would bound them."""
@@ -33,7 +35,8 @@ class Feeder:
         """Threads at work, on their own chunk or on elements that others have left in line."""
         self._ready: deque[Produced | BaseException | None] = deque()
         self._stopped = False
-        self._per_element_s = CHUNK_S
+        self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
+        self._per_element_s = self._chunk_s
 
     def feed(self, items: Iterator[Item], filler: Filler) -> None:
         """Read all items and hand them out; ends with None, or with the error that stopped it."""
@@ -42,7 +45,7 @@ class Feeder:
             chunk: list[Item] = []
             for item in items:
                 chunk.append(item)
-                if len(chunk) >= min(MOST_PER_CHUNK, CHUNK_S / max(self._per_element_s, 1e-9)):
+                if len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
                     self._submit(number, chunk, filler)
                     number, chunk = number + 1, []
                 if self._stopped:
@@ -71,7 +74,7 @@ class Feeder:
         try:
             if not self._stopped:
                 began = time.perf_counter()
-                done = [made for item in chunk for made in self._chain.run(item)]
+                done = self._chain.run_all(chunk)
                 spent = (time.perf_counter() - began) / len(chunk)
                 self._per_element_s += 0.2 * (spent - self._per_element_s)
                 placed = filler.place(number, done)

@@ -11,7 +11,7 @@ import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.python.items import Item, Loose, Part, merge
-from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array
+from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array, numbers_of_one_type
 from pecan_ray.engines.slots import lay_out
 
 
@@ -31,28 +31,43 @@ class OpenBatch:
         offsets, total = lay_out([size * array.nbytes for array in plain.values()])
         self.slot: Slot | None = slots.acquire(total) if total else None
         memory = np.frombuffer(self.slot.buffer, np.uint8) if self.slot else np.empty(0, np.uint8)
+        places = dict(zip(plain, offsets, strict=True))
         self._columns: dict[str, np.ndarray[Any, Any]] = {}
         for name in item.value:
-            self._columns[name] = np.empty(size, object)
-        for offset, (name, array) in zip(offsets, plain.items(), strict=True):
-            piece = memory[offset : offset + size * array.nbytes]
+            if name not in plain:
+                self._columns[name] = np.empty(size, object)
+                continue
+            array = plain[name]
+            piece = memory[places[name] : places[name] + size * array.nbytes]
             self._columns[name] = piece.view(array.dtype).reshape(size, *array.shape)
 
-    def write(self, row: int, item: Item) -> bool:
-        """Write an element into its row; True if the batch is complete with it."""
-        check_columns(item, self._columns.keys(), self.first, self.op)
-        for name, value in item.value.items():
-            column = self._columns[name]
-            if column.dtype == object:
-                check_is_object(name, value, self._example[name], item, self.first, self.op)
-                column[row] = value
+    def write(self, first: int, items: list[Item]) -> bool:
+        """Write elements into rows from `first` on; True if the batch is complete with them."""
+        for item in items:
+            check_columns(item, self._columns.keys(), self.first, self.op)
+        for name, column in self._columns.items():
+            rows = slice(first, first + len(items))
+            numbers = numbers_of_one_type(items, name, column) if len(items) > 1 else None
+            if numbers is not None:
+                column[rows] = numbers
             else:
-                column[row] = checked_array(name, value, column.shape[1:], column.dtype, item, self.first, self.op)
+                self._write_each(name, column[rows], items)
         with self._lock:
-            self._done += 1
-            self.parts.extend(item.parts)
+            self._done += len(items)
+            for item in items:
+                self.parts.extend(item.parts)
             self.complete = self._done == self.size
             return self.complete
+
+    def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item]) -> None:
+        """Write one column, element by element."""
+        for row, item in enumerate(items):
+            value = item.value[name]
+            if rows.dtype == object:
+                check_is_object(name, value, self._example[name], item, self.first, self.op)
+                rows[row] = value
+            else:
+                rows[row] = checked_array(name, value, rows.shape[1:], rows.dtype, item, self.first, self.op)
 
     def finish(self, loose: Loose, partial: bool = False) -> Produced:
         """Return the batch, cut to the rows that were written."""
@@ -98,9 +113,8 @@ class Filler:
             chunks = self._line_up(number, items)
         while claim := self._claim():
             batch, first, claimed = claim
-            for row, item in enumerate(claimed, first):
-                if batch.write(row, item):
-                    self._finish(batch)
+            if batch.write(first, claimed):
+                self._finish(batch)
         return chunks
 
     def _line_up(self, number: int, items: list[Item]) -> int:

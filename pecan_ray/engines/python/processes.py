@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import pickle
 import signal
-from collections.abc import Callable
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from queue import LifoQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 
@@ -30,6 +32,19 @@ class _Worker:
     connection: Connection
 
 
+class Answer(NamedTuple):
+    """What became of a call."""
+
+    returned: bool
+    result: Any
+
+    def value(self) -> Any:
+        """Return what the function returned, or raise what it raised."""
+        if self.returned:
+            return self.result
+        raise self.result
+
+
 class Processes:
     """Runs functions in processes that are started when they are first needed."""
 
@@ -42,9 +57,21 @@ class Processes:
         self._started: list[Connection] = []
         self._at_exit = Finalize(self, _close_all, (self._started,), exitpriority=AT_EXIT)
 
+    def function(self, name: str) -> InProcess:
+        """Return one of the functions, to be called from any thread."""
+        return InProcess(self, name)
+
     def call(self, name: str, value: Any, keywords: dict[str, Any]) -> Any:
         """Call a function in a free process; raises what it raises, or RuntimeError if its process ended."""
-        message = pickle.dumps((name, value, keywords), PICKLE_PROTOCOL)
+        (answer,) = self.call_all(name, [(value, keywords)])
+        return answer.value()
+
+    def call_all(self, name: str, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[Answer]:
+        """Call a function several times, one after the other, in a free process.
+
+        Raises RuntimeError if the process ended, and what pickle raises for arguments that it cannot send.
+        """
+        message = pickle.dumps((name, arguments), PICKLE_PROTOCOL)
         worker = self._free.get()
         alive: _Worker | None = None
         try:
@@ -56,10 +83,8 @@ class Processes:
             raise RuntimeError(f"the process that ran {name} ended{_exit_code(worker)}") from error
         finally:
             self._give_back(alive)
-        returned, result = pickle.loads(answer)
-        if returned:
-            return result
-        raise result
+        answers = [Answer(*pickle.loads(part)) for part in pickle.loads(answer)]
+        return answers if len(answers) == len(arguments) else answers * len(arguments)
 
     def _start(self) -> _Worker:
         context = get_context("spawn")
@@ -87,6 +112,36 @@ class Processes:
             self._free.put(None)
 
 
+_NONE: deque[tuple[Any, Answer]] = deque(maxlen=0)
+
+
+class InProcess:
+    """A function that runs in another process."""
+
+    def __init__(self, processes: Processes, name: str) -> None:
+        self._processes, self._name = processes, name
+        self._ahead = threading.local()
+
+    def ahead(self, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> None:
+        """Send the arguments of calls that this thread is about to make in one message, and keep the answers.
+
+        Where that fails nothing is kept: the calls are then made one by one, and the one to blame shows.
+        """
+        self._ahead.answers = deque[tuple[Any, Answer]]()
+        try:
+            answers = self._processes.call_all(self._name, arguments)
+        except Exception:
+            return
+        self._ahead.answers.extend((value, answer) for (value, _), answer in zip(arguments, answers, strict=True))
+
+    def __call__(self, value: Any, **keywords: Any) -> Any:
+        """Return what the function returns; raises what it raises, or RuntimeError if its process ended."""
+        answers: deque[tuple[Any, Answer]] = getattr(self._ahead, "answers", _NONE)
+        if answers and answers[0][0] is value:
+            return answers.popleft()[1].value()
+        return self._processes.call(self._name, value, keywords)
+
+
 def _close_all(connections: list[Connection]) -> None:
     for connection in connections:
         connection.close()
@@ -105,23 +160,34 @@ def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
     functions: dict[str, Callable[..., Any]] = {}
     while True:
         try:
-            name, value, keywords = pickle.loads(connection.recv_bytes())
+            message = connection.recv_bytes()
         except EOFError:
             return
-        try:
-            if name not in functions:
-                functions[name] = cloudpickle.loads(pickled[name])
-            answer = pickle.dumps((True, functions[name](value, **keywords)), PICKLE_PROTOCOL)
-        except Exception as error:
-            answer = pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)
-        connection.send_bytes(answer)
+        connection.send_bytes(pickle.dumps(_answered(functions, pickled, message), PICKLE_PROTOCOL))
+
+
+def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> list[bytes]:
+    """Return a pickled answer to each of a message's calls, or a single one if the message cannot be read."""
+    try:
+        name, arguments = pickle.loads(message)
+        if name not in functions:
+            functions[name] = cloudpickle.loads(pickled[name])
+    except Exception as error:
+        return [pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)]
+    return [_answer(functions[name], value, keywords) for value, keywords in arguments]
+
+
+def _answer(function: Callable[..., Any], value: Any, keywords: dict[str, Any]) -> bytes:
+    try:
+        return pickle.dumps((True, function(value, **keywords)), PICKLE_PROTOCOL)
+    except Exception as error:
+        return pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)
 
 
 def _portable(error: Exception) -> Exception:
     """Return an exception that survives pickling: itself, or one that tells its name and text."""
+    told = RuntimeError(f"{type(error).__name__}: {error}")
     try:
-        if type(pickle.loads(pickle.dumps(error))) is type(error):
-            return error
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else told
     except Exception:
-        return RuntimeError(f"{type(error).__name__}: {error}")
-    return RuntimeError(f"{type(error).__name__}: {error}")
+        return told

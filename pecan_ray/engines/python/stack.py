@@ -74,6 +74,20 @@ def checked_array(
     )
 
 
+def numbers_of_one_type(items: Sequence[Item], name: str, column: Array) -> Array | None:
+    """Return a column of single numbers at once, or None where elements must be looked at one by one.
+
+    Tables have many columns of single numbers, for which `checked_array` alone would take most of the time.
+    """
+    if column.ndim != 1 or column.dtype == object:
+        return None
+    values = [item.value[name] for item in items]
+    if len(set(map(type, values))) != 1 or not isinstance(values[0], np.generic):
+        return None
+    numbers = np.array(values)
+    return numbers if numbers.dtype == column.dtype else None
+
+
 def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, op: str) -> None:
     """Raise `BatchShapeError` for a number or array of numbers in a column of objects (bytes, str, lists, None)."""
     if is_columnar(value):

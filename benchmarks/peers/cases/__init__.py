@@ -1,0 +1,35 @@
+"""The cases, by key."""
+
+from __future__ import annotations
+
+from benchmarks.peers.cases.audio import AUDIO
+from benchmarks.peers.cases.augmentation import RAND_AUGMENT, SIMCLR
+from benchmarks.peers.cases.case import Case, Target
+from benchmarks.peers.cases.photographs import FIGURE_3, FIRST_BATCH, PHOTOGRAPHS
+from benchmarks.peers.cases.python_code import PYTHON_CODE
+from benchmarks.peers.cases.stragglers import STRAGGLERS
+from benchmarks.peers.cases.tables import TABLES
+from benchmarks.peers.cases.text import TEXT
+from benchmarks.peers.cases.transport import TINY, TRANSPORT
+
+CASES: tuple[Case, ...] = (
+    PHOTOGRAPHS,
+    FIGURE_3,
+    RAND_AUGMENT,
+    SIMCLR,
+    AUDIO,
+    TEXT,
+    TRANSPORT,
+    TINY,
+    TABLES,
+    FIRST_BATCH,
+    PYTHON_CODE,
+    STRAGGLERS,
+)
+
+__all__ = ["CASES", "Case", "Target", "by_key"]
+
+
+def by_key(key: str) -> Case:
+    """Return a case."""
+    return next(case for case in CASES if case.key == key)

@@ -1,0 +1,78 @@
+"""Case (f): rows of a Parquet table as recommenders read them: 13 dense and 26 categorical columns and a label."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.cases.case import Case, Target
+from benchmarks.peers.recipe import Element, Engine, Recipe
+
+ROWS, FILES, GROUP = 200_000, 4, 20_000
+DENSE, CATEGORICAL = 13, 26
+BATCH = 4096
+
+
+def files() -> tuple[str, ...]:
+    """Write the table on the first call: log-normal dense columns, Zipf-distributed categories, 3 % clicks."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    folder = Path.home() / ".cache" / "pecan_ray" / f"clicks-{ROWS}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
+        for number in range(FILES):
+            rng = np.random.default_rng(number)
+            rows = ROWS // FILES
+            columns: dict[str, Any] = {"label": (rng.random(rows) < 0.03).astype(np.float32)}
+            for place in range(DENSE):
+                columns[f"dense{place}"] = rng.lognormal(1, 2, rows).astype(np.float32)
+            for place in range(CATEGORICAL):
+                columns[f"category{place}"] = np.minimum(rng.zipf(1.2, rows), 1 << 20).astype(np.int64)
+            parquet.write_table(pa.table(columns), unfinished / f"{number}.parquet", row_group_size=GROUP)
+        os.rename(unfinished, folder)
+    return tuple(sorted(str(path) for path in folder.glob("*.parquet")))
+
+
+def pipeline(_engine: Engine) -> Any:
+    """Return our pipeline."""
+    import pecan_ray as pecan
+
+    source = pecan.sources.Parquet(list(files()), split_bytes=8 << 20)
+    return pecan.PecanPipeline(source, name="tables").repeat(None).batch(BATCH)
+
+
+def row(_item: Any, _rng: np.random.Generator) -> Element:
+    """Sides read tables by ways of their own."""
+    raise NotImplementedError("rows of tables are read in batches")
+
+
+def recipe(_data: str) -> Recipe:
+    """Return the case's work."""
+    return Recipe(files(), row, BATCH, pipeline, files=files())
+
+
+TABLES = Case(
+    key="tables",
+    title="Parquet rows of 40 columns to batches of 4096",
+    unit="rows",
+    recipe=recipe,
+    sides=(
+        "pecan python",
+        "tf.data, tables",
+        "torch DataLoader, tables",
+        "Ray Data, tables",
+        "PyArrow, this process",
+    ),
+    targets=(
+        Target("pecan python", "Ray Data, tables", 3.0),
+        Target("pecan python", "torch DataLoader, tables"),
+        Target("pecan python", "tf.data, tables"),
+        Target("pecan python", "PyArrow, this process"),
+    ),
+)

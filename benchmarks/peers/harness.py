@@ -1,0 +1,357 @@
+"""Runs the sides of a case in turn, each in a process of its own, and measures time, CPU, memory and other load."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers import tree
+from benchmarks.peers.cases import Case
+from benchmarks.peers.judgement import Measurement, rotated
+from benchmarks.peers.sides import SIDES
+
+ROOT = Path(__file__).resolve().parents[2]
+START_S = 120.0
+STOP_S = 20.0
+STARTERS = 2
+"""Peers that are started, or stopped, at a time."""
+SAMPLE_S = 0.4
+"""Seconds between two looks at the memory."""
+Say = Callable[[str], None]
+
+
+class SideError(Exception):
+    """A side did not do what it was asked."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure."""
+
+    rounds: int = 5
+    seconds: float = 1.8
+    warm_s: float = 0.5
+    data: str = ""
+
+
+@dataclass
+class CaseResult:
+    """What came out of a case."""
+
+    case: Case
+    measured: dict[str, list[Measurement]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    """Sides that could not take part, and why."""
+    shapes: dict[str, dict[str, str]] = field(default_factory=dict)
+    starts: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Seconds until a side was prepared, and from there to its first batch."""
+    notes: dict[str, str] = field(default_factory=dict)
+    batch_bytes: dict[str, int] = field(default_factory=dict)
+
+
+class RunningSide:
+    """A child process that runs one side."""
+
+    def __init__(self, name: str, case: Case, settings: Settings, log: Path) -> None:
+        self.name = name
+        side = SIDES[name]
+        mine, theirs = os.pipe()
+        request = {
+            "module": side.path,
+            "function": side.function,
+            "case": case.key,
+            "data": settings.data,
+            "options": dict(side.options),
+            "answers": theirs,
+        }
+        self._log = log
+        with open(log, "w") as words:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.peers.child", json.dumps(request)],
+                stdin=subprocess.PIPE,
+                stdout=words,
+                stderr=words,
+                pass_fds=(theirs,),
+                cwd=ROOT,
+                env={**os.environ, **_environment()},
+                text=True,
+                bufsize=1,
+                start_new_session=True,
+            )
+        os.close(theirs)
+        self._answers = os.fdopen(mine)
+        self.pid = self._process.pid
+
+    def ask(self, **command: Any) -> None:
+        """Send a command."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # its last answer, or the end of its answers, says why
+            self._process.stdin.write(json.dumps(command) + "\n")
+
+    def answer(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for an answer; raises SideError if there is none, or if it is a failure."""
+        waiting = select.poll()  # select() takes no descriptor beyond 1023
+        waiting.register(self._answers, select.POLLIN | select.POLLHUP)
+        if not waiting.poll(1000 * timeout_s):
+            raise SideError(f"no answer within {timeout_s:.0f} s")
+        line = self._answers.readline()
+        if not line:
+            raise SideError(f"its process ended: {_last_line(self._log)}")
+        answer: dict[str, Any] = json.loads(line)
+        if answer["event"] in ("failed", "missing"):
+            raise SideError(answer["error"])
+        return answer
+
+    def freeze(self) -> None:
+        """Stop the clock of all its processes: a side that waits fills no buffers and polls nothing."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let all its processes go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in tree.descendants(self.pid, tree.processes()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self) -> None:
+        """End the side and all that it started."""
+        self.thaw()
+        family = tree.descendants(self.pid, tree.processes())
+        self.ask(do="stop")
+        with contextlib.suppress(BrokenPipeError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        for pid in family & tree.processes().keys():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+        self._answers.close()
+
+
+def _environment() -> dict[str, str]:
+    """Environment of a side: this checkout, no accelerator, no words of frameworks."""
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    return {
+        "PYTHONPATH": path,
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_DEDUP_LOGS": "0",
+    }
+
+
+def _last_line(log: Path) -> str:
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "without a word"
+
+
+class _MemoryWatch:
+    """Looks at a process tree's memory now and then, until it is left."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.peak = tree.Memory(0, 0, 0)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _MemoryWatch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(SAMPLE_S):
+            seen = tree.memory(tree.descendants(self._pid, tree.processes()))
+            if seen.total > self.peak.total:
+                self.peak = seen
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """CPU time so far of the machine, of all of the benchmark, and of one side."""
+
+    wall: float
+    busy: float
+    idle: float
+    ours: float
+    side: float
+
+    @classmethod
+    def read(cls, pid: int) -> _Clock:
+        """Look now."""
+        found = tree.processes()
+        busy, idle = tree.machine_seconds()
+        return cls(time.perf_counter(), busy, idle, tree.cpu_seconds(os.getpid(), found), tree.cpu_seconds(pid, found))
+
+    def shares_since(self, before: _Clock) -> tuple[float, float]:
+        """Return the shares of the processors that foreign programs and that our other processes used."""
+        busy, ours, side = self.busy - before.busy, self.ours - before.ours, self.side - before.side
+        everything = busy + self.idle - before.idle
+        return max(0.0, busy - ours) / everything, max(0.0, ours - side) / everything
+
+
+def run_case(case: Case, names: Sequence[str], settings: Settings, say: Say) -> CaseResult:
+    """Start all sides, let them measure in turn in an order that rotates, and stop them."""
+    result = CaseResult(case)
+    for name in names:
+        if SIDES[name].missing is not None:
+            result.missing[name] = f"{SIDES[name].missing} is not installed"
+    able = [name for name in names if name not in result.missing]
+    with tempfile.TemporaryDirectory(prefix="pecan-peers-") as logs:
+        run = _first_batches if case.first_batch else _rates
+        run(case, able, settings, result, Path(logs), say)
+    return result
+
+
+def _rates(case: Case, names: list[str], settings: Settings, result: CaseResult, logs: Path, say: Say) -> None:
+    running: dict[str, RunningSide] = {}
+    try:
+        _start_all(case, names, settings, result, logs, say, running)
+        for number in range(settings.rounds):
+            for name in rotated([name for name in names if name in running], number):
+                measurement = _measured(running[name], number, settings)
+                result.measured.setdefault(name, []).append(measurement)
+                say(f"round {number + 1}: {name}: {_told(measurement, case)}")
+                if measurement.error is not None:
+                    running.pop(name).stop()
+    finally:
+        with ThreadPoolExecutor(STARTERS) as pool:
+            list(pool.map(RunningSide.stop, running.values()))
+
+
+def _start_all(
+    case: Case,
+    names: list[str],
+    settings: Settings,
+    result: CaseResult,
+    logs: Path,
+    say: Say,
+    running: dict[str, RunningSide],
+) -> None:
+    """Start ours one after the other, for they measure operators first, and the rest two at a time."""
+
+    def start(name: str) -> None:
+        side = _started(name, case, settings, result, logs, say)
+        if side is not None:
+            running[name] = side
+            side.freeze()
+
+    rest = [name for name in names if SIDES[name].kind != "ours"]
+    for name in names:
+        if name not in rest:
+            start(name)
+    with ThreadPoolExecutor(STARTERS) as pool:
+        for done in [pool.submit(start, name) for name in rest]:
+            done.result()
+
+
+def _started(name: str, case: Case, settings: Settings, result: CaseResult, logs: Path, say: Say) -> RunningSide | None:
+    side = RunningSide(name, case, settings, logs / f"{time.monotonic_ns()}.log")
+    try:
+        ready = side.answer(START_S)
+    except SideError as error:
+        say(f"{name} could not start: {error}")
+        result.missing[name] = f"could not start: {error}"
+        side.stop()
+        return None
+    result.shapes[name] = ready["shapes"]
+    result.starts[name] = {"prepare_s": ready["prepare_s"], "first_batch_s": ready["first_batch_s"]}
+    if ready["note"]:
+        result.notes[name] = ready["note"]
+    return side
+
+
+def _measured(side: RunningSide, number: int, settings: Settings) -> Measurement:
+    side.thaw()
+    with _MemoryWatch(side.pid) as watch:
+        try:
+            side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
+            side.answer(START_S)
+            before = _Clock.read(side.pid)
+            done = side.answer(START_S)
+            after = _Clock.read(side.pid)
+        except SideError as error:
+            return Measurement(number, error=str(error))
+        finally:
+            side.freeze()
+    foreign, others = after.shares_since(before)
+    peak = watch.peak
+    return Measurement(
+        number,
+        rate=done["elements"] / done["seconds"],
+        cpu_s=(after.side - before.side) / max(done["elements"], 1),
+        memory=peak.total,
+        daemons=peak.daemons,
+        worker=peak.worker,
+        foreign=foreign,
+        others=others,
+        longest_wait_s=done["longest_wait_s"],
+    )
+
+
+def _first_batches(case: Case, names: list[str], settings: Settings, result: CaseResult, logs: Path, say: Say) -> None:
+    for number in range(settings.rounds):
+        for name in rotated(names, number):
+            if name in result.missing:
+                continue
+            before = _Clock.read(os.getpid())
+            began = time.perf_counter()
+            side = _started(name, case, settings, result, logs, say)
+            if side is None:
+                continue
+            seconds = time.perf_counter() - began
+            after = _Clock.read(side.pid)
+            foreign, _ = after.shares_since(before)
+            taken = tree.memory(tree.descendants(side.pid, tree.processes()))
+            side.stop()
+            first = result.starts[name]["first_batch_s"]
+            measurement = Measurement(
+                number, 1 / first, after.side, taken.total, taken.daemons, taken.worker, foreign, longest_wait_s=seconds
+            )
+            result.measured.setdefault(name, []).append(measurement)
+            say(f"round {number + 1}: {name}: {_told(measurement, case)}, {seconds:.1f} s from the process's start on")
+
+
+def _told(m: Measurement, case: Case) -> str:
+    if m.rate is None:
+        return f"failed: {m.error}"
+    what = f"{1 / m.rate:.2f} s" if case.first_batch else f"{m.rate:,.0f} {case.unit}/s"
+    return f"{what}, {m.memory >> 20} MB, other load {m.foreign:.0%}"
+
+
+def quiet_machine(seconds: float = 1.0) -> float:
+    """Return the share of the processors that other programs use while this one waits."""
+    before = _Clock.read(os.getpid())
+    time.sleep(seconds)
+    return _Clock.read(os.getpid()).shares_since(before)[0]
+
+
+def sides_of(cases: Sequence[Case], only: Sequence[str]) -> Iterator[tuple[Case, list[str]]]:
+    """Yield each case with those of its sides whose names hold one of the words; bounds and ours always stay."""
+    for case in cases:
+        names = [
+            name
+            for name in case.sides
+            if not only or SIDES[name].kind != "peer" or any(word.lower() in name.lower() for word in only)
+        ]
+        yield case, names

@@ -1,0 +1,31 @@
+"""pecan_ray: one local worker, or as many as AutoPlacement finds, with the defaults of everything else."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import ray
+
+import pecan_ray as pecan
+from benchmarks.peers.recipe import CPUS, Batches, Engine, Recipe
+
+STORE_BYTES = 1 << 30
+
+
+def prepare() -> None:
+    """Start Ray, as `ray start` has done it before on a cluster."""
+    ray.init(
+        num_cpus=CPUS,
+        object_store_memory=STORE_BYTES,
+        include_dashboard=False,
+        namespace="pecan",
+        logging_level=logging.ERROR,
+    )
+
+
+def batches(recipe: Recipe, engine: Engine, workers: str = "one") -> Batches:
+    """Yield batches without end."""
+    fixed: Any = pecan.Workers(local=1) if workers == "one" else None
+    with recipe.pecan(engine).iter_batches(workers=fixed) as taken:
+        yield from taken

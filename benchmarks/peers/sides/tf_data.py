@@ -1,0 +1,77 @@
+"""tf.data in the trainer's process: parallel map, parallel batch and prefetch, all tuned by AUTOTUNE, any order."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.recipe import Batches, Recipe
+
+os.environ.update(CUDA_VISIBLE_DEVICES="", TF_CPP_MIN_LOG_LEVEL="2")
+
+
+def tensorflow() -> Any:
+    """Return TensorFlow, which is imported only here."""
+    return importlib.import_module("tensorflow")
+
+
+def prepare() -> None:
+    """Import TensorFlow."""
+    tensorflow()
+
+
+def graph(recipe: Recipe, variant: str) -> Any:
+    """Return the case's dataset of single elements, made of TensorFlow's own operators."""
+    assert recipe.graph is not None
+    return recipe.graph(variant)
+
+
+def batched(data: Any, size: int) -> Any:
+    """Batch and prefetch as the performance guide says."""
+    tf = tensorflow()
+    tune = tf.data.AUTOTUNE
+    options = tf.data.Options()
+    options.deterministic = False
+    return data.batch(size, drop_remainder=True, num_parallel_calls=tune).prefetch(tune).with_options(options)
+
+
+def arrays(data: Any) -> Batches:
+    """Yield batches as NumPy views."""
+    for batch in data:
+        yield {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def batches(recipe: Recipe, variant: str) -> Batches:
+    """Yield batches of a graph without end."""
+    return arrays(batched(graph(recipe, variant), recipe.batch))
+
+
+def numpy_function(recipe: Recipe) -> Batches:
+    """Yield batches of the very functions of the other sides, which TensorFlow calls from its threads."""
+    import cv2
+
+    cv2.setNumThreads(1)
+    tf = tensorflow()
+    example = recipe.element(recipe.items[0], np.random.default_rng(0))
+    names = list(example)
+    types = [tf.as_dtype(np.asarray(example[name]).dtype) for name in names]
+    local = threading.local()
+
+    def call(number: int) -> list[Any]:
+        if not hasattr(local, "rng"):
+            local.rng = np.random.default_rng(threading.get_ident())
+        element = recipe.element(recipe.items[number % len(recipe.items)], local.rng)
+        return [np.asarray(element[name]) for name in names]
+
+    def mapped(number: Any) -> Any:
+        values = tf.numpy_function(call, [number], types, stateful=False)
+        for name, value in zip(names, values, strict=True):
+            value.set_shape(np.shape(example[name]))
+        return dict(zip(names, values, strict=True))
+
+    data = tf.data.Dataset.range(1 << 62).map(mapped, num_parallel_calls=tf.data.AUTOTUNE)
+    return arrays(batched(data, recipe.batch))

@@ -1,0 +1,42 @@
+"""tf.data service: dispatcher and worker in a process of their own, reached through loopback, uncompressed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from typing import Any
+
+from benchmarks.peers.recipe import Batches, Recipe
+from benchmarks.peers.sides import tf_data
+
+os.environ.update(CUDA_VISIBLE_DEVICES="", TF_CPP_MIN_LOG_LEVEL="2")
+prepare = tf_data.prepare
+
+
+def _serve(pipe: Any) -> None:
+    service = tf_data.tensorflow().data.experimental.service
+    dispatcher = service.DispatchServer()
+    worker = service.WorkerServer(service.WorkerConfig(dispatcher_address=dispatcher.target.split("://")[1]))
+    pipe.send(dispatcher.target)
+    pipe.recv()
+    del worker
+
+
+def batches(recipe: Recipe, variant: str) -> Batches:
+    """Yield batches without end: the whole pipeline runs in the worker, which sends finished batches.
+
+    The two are on one machine, where compression only costs; the trainer asks for several batches at a time.
+    """
+    tf = tf_data.tensorflow()
+    context = multiprocessing.get_context("spawn")
+    mine, theirs = context.Pipe()
+    server = context.Process(target=_serve, args=(theirs,), daemon=True)
+    server.start()
+    service = tf.data.experimental.service
+    data = tf_data.batched(tf_data.graph(recipe, variant), recipe.batch)
+    try:
+        sent = service.distribute(service.ShardingPolicy.OFF, mine.recv(), compression=None)
+        yield from tf_data.arrays(data.apply(sent).prefetch(tf.data.AUTOTUNE))
+    finally:
+        mine.send("stop")
+        server.join(5)

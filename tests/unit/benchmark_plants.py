@@ -1,0 +1,15 @@
+"""A side of the benchmarks that does not last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.peers.recipe import Batch, Recipe
+
+
+def few_batches(recipe: Recipe) -> Iterator[Batch]:
+    """Yield three batches and end."""
+    for _ in range(3):
+        yield {"image": np.zeros((recipe.batch, 1024), np.uint8)}

@@ -1,0 +1,50 @@
+"""The harness on sides that start within a second: they alternate, are measured, and fail by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.peers import plot, table
+from benchmarks.peers.cases import by_key
+from benchmarks.peers.harness import Settings, run_case
+from benchmarks.peers.sides import SIDES, Side
+
+SHORT = Settings(rounds=2, seconds=0.1, warm_s=0.02)
+
+
+def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> None:
+    said: list[str] = []
+    result = run_case(by_key("tiny"), ["threads", "memcpy"], SHORT, said.append)
+    assert [line.split(":")[1].strip() for line in said] == ["threads", "memcpy", "memcpy", "threads"]
+    for name in ("threads", "memcpy"):
+        assert [m.round for m in result.measured[name]] == [0, 1]
+        assert all(m.rate and m.rate > 0 and m.cpu_s >= 0 and m.error is None for m in result.measured[name])
+    assert result.shapes["threads"] == {"image": "uint8[1, 1024]"}
+    assert "threads" in table.case_table(result, 1.0)
+    facts = table.as_json([result], SHORT, 1.0)
+    plot.draw(facts, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
+def test_a_side_that_cannot_start_is_left_out_with_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIDES, "broken", Side("threads", "no_such_function"))
+    monkeypatch.setitem(SIDES, "absent", Side("threads", needs=("a_package_that_nobody_has",)))
+    result = run_case(by_key("tiny"), ["broken", "absent", "threads"], SHORT, lambda _line: None)
+    assert list(result.measured) == ["threads"]
+    assert "no_such_function" in result.missing["broken"]
+    assert result.missing["absent"] == "a_package_that_nobody_has is not installed"
+    text = table.case_table(result, 1.0)
+    assert "left out: broken" in text
+    assert "left out: absent" in text
+
+
+def test_a_side_whose_process_ends_in_a_round_fails_in_that_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SIDES, "short", Side("tests.unit.benchmark_plants", "few_batches"))
+    result = run_case(by_key("tiny"), ["short", "threads"], SHORT, lambda _line: None)
+    (measured,) = result.measured["short"]
+    assert measured.rate is None
+    assert measured.error is not None
+    assert "StopIteration" in measured.error
+    assert len(result.measured["threads"]) == 2

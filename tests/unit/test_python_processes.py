@@ -1,0 +1,116 @@
+"""Functions in processes of their own: answers, errors, processes that end, and the end."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pecan_ray.engines.python.processes import Processes
+
+
+def whose(value: Any) -> tuple[int, Any]:
+    return os.getpid(), value
+
+
+def halved(value: int) -> int:
+    if value % 2:
+        raise ValueError(f"{value} is odd")
+    return value // 2
+
+
+def scaled(values: list[float], by: float) -> float:
+    return values[0] * by
+
+
+def dying(code: int) -> None:
+    if code:
+        os._exit(code)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    started = Processes({"whose": whose, "halved": halved, "dying": dying, "scaled": scaled}, 2)
+    yield started
+    started.close()
+
+
+def test_a_function_runs_in_another_process(processes: Processes) -> None:
+    process, value = processes.call("whose", {"x": [1, 2]}, {})
+    assert process != os.getpid()
+    assert value == {"x": [1, 2]}
+
+
+def test_what_a_function_raises_is_raised_here(processes: Processes) -> None:
+    with pytest.raises(ValueError, match="3 is odd"):
+        processes.call("halved", 3, {})
+    assert processes.call("halved", 4, {}) == 2
+
+
+def test_a_process_that_ends_fails_one_call_and_is_replaced(processes: Processes) -> None:
+    with pytest.raises(RuntimeError, match="the process that ran dying ended with exit code 7"):
+        processes.call("dying", 7, {})
+    assert [processes.call("halved", 2 * n, {}) for n in range(4)] == [0, 1, 2, 3]
+
+
+def test_an_argument_that_cannot_be_pickled_leaves_the_processes_as_they_were(processes: Processes) -> None:
+    before, _ = processes.call("whose", None, {})
+    with pytest.raises(TypeError, match="pickle"):
+        processes.call("whose", threading.Lock(), {})
+    assert processes.call("whose", None, {})[0] == before
+
+
+def test_calls_made_ahead_are_answered_in_their_order_and_each_as_it_deserves(processes: Processes) -> None:
+    half = processes.function("halved")
+    half.ahead([(2, {}), (3, {}), (4, {})])
+    assert half(2) == 1
+    with pytest.raises(ValueError, match="3 is odd"):
+        half(3)
+    assert half(4) == 2
+    assert half(6) == 3  # was not among them
+
+
+def test_equal_arguments_made_ahead_keep_their_own_answers(processes: Processes) -> None:
+    scaled = processes.function("scaled")
+    shared = [1.0]
+    scaled.ahead([(shared, {"by": 2}), (shared, {"by": 3})])
+    assert [scaled(shared, by=2), scaled(shared, by=3)] == [2.0, 3.0]
+
+
+def test_of_calls_made_ahead_the_one_that_ends_its_process_fails_alone(processes: Processes) -> None:
+    die = processes.function("dying")
+    die.ahead([(0, {}), (7, {}), (0, {})])
+    assert die(0) is None
+    with pytest.raises(RuntimeError, match="ended with exit code 7"):
+        die(7)
+    assert die(0) is None
+
+
+def test_more_threads_than_processes_wait_for_their_turn(processes: Processes) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: processes.call("whose", n, {}), range(64)))
+    assert [value for _, value in answers] == list(range(64))
+    assert len({process for process, _ in answers}) <= 2
+
+
+def test_processes_end_when_they_are_closed(processes: Processes) -> None:
+    process, _ = processes.call("whose", None, {})
+    processes.close()
+    deadline = time.monotonic() + 20
+    while _runs(process) and time.monotonic() < deadline:
+        os.sched_yield()
+    assert not _runs(process)
+
+
+def _runs(process: int) -> bool:
+    """Tell whether a child still runs; one that ended is waited for by its parent's next look."""
+    try:
+        with open(f"/proc/{process}/stat") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

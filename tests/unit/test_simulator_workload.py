@@ -1,0 +1,120 @@
+"""Parameter files: they say where every number comes from, survive writing and reading, and refuse nonsense."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.simulator.contention import epoch_costs, pace
+from pecan_ray.simulator.random_workloads import FAMILIES, draw
+from pecan_ray.simulator.workload import build, changed, from_json, load, names, parameters, to_json, units
+
+ORIGINS = re.compile(r"(given|fitted|fitted to [\w-]+|assumed)\b")
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_parameter_of_a_workload_says_where_it_comes_from(name: str) -> None:
+    workload = load(name)
+    assert workload.origins.keys() - {"prices"} <= units().keys()
+    told = {path: origin for path, origin in workload.origins.items() if not origin.startswith("default")}
+    assert {path: origin for path, origin in told.items() if not ORIGINS.match(origin)} == {}
+    assert {"trainer.step_s", "remote.cpu_s"} <= told.keys()
+    assert ORIGINS.match(workload.origins["prices"])
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_parameter_file_survives_writing_and_reading(name: str) -> None:
+    workload = load(name)
+    again = from_json(to_json(workload))
+    assert dict(parameters(again)) == dict(parameters(workload))
+    assert again.prices == workload.prices
+    assert (again.name, again.title) == (workload.name, workload.title)
+
+
+def test_price_tiers_survive_too() -> None:
+    tiers = (PriceTier("spot", 0.1, 4),)
+    workload = build("tiers", "", Prices(5.0, 0.4, tiers), {"trainer.step_s": 0.1})
+    assert from_json(to_json(workload)).prices.tiers == tiers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_seed_draws_the_same_workload(family: str) -> None:
+    assert draw(7, family) == draw(7, family)
+    assert draw(7, family) != draw(8, family)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("trainer.step_s", 0.0),
+        ("trainer.step_s", float("nan")),
+        ("remote.cpu_s", -1.0),
+        ("noise.batch_cv", float("inf")),
+        ("clients", 0),
+        ("client_buffer", 0),
+        ("local.buffer", 0),
+        ("host.load_cpu_s", 1e6),
+        ("batches_per_epoch", True),
+    ],
+)
+def test_a_parameter_that_cannot_be_is_refused_by_name(path: str, value: float) -> None:
+    with pytest.raises(PlanError, match="workload 'odd'"):
+        build("odd", "", Prices(1.0, 0.1), {"trainer.step_s": 0.1, path: value})
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nonsense", "is no parameter file"),
+        ("[]", "is no parameter file"),
+        ('{"name": "x"}', "is no parameter file"),
+        ('{"name": "x", "prices": {"accelerator_host": 1, "remote_worker": -1}, "parameters": {}}', "price"),
+        (
+            '{"name": "x", "prices": {"accelerator_host": 1, "remote_worker": 1}, "parameters": {"a": {"value": 1}}}',
+            "no parameter 'a'",
+        ),
+    ],
+)
+def test_a_file_that_is_no_parameter_file_is_refused(text: str, told: str) -> None:
+    with pytest.raises(PlanError, match=told):
+        from_json(text, "odd.json")
+
+
+def test_a_workload_is_found_by_name_and_by_path(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(to_json(load("simclr")))
+    assert load(str(file)).title == load("simclr").title
+    with pytest.raises(PlanError, match=r"no workload 'simclear'.*simclr"):
+        load("simclear")
+    with pytest.raises(PlanError, match=r"no parameter file .*other\.json"):
+        load(str(tmp_path / "other.json"))
+
+
+def test_an_unknown_parameter_cannot_be_changed() -> None:
+    with pytest.raises(PlanError, match=r"no parameter 'trainer\.speed'"):
+        changed(load("asr"), trainer__speed=1.0)
+
+
+def test_more_workers_never_slow_a_trainer_that_they_do_not_disturb() -> None:
+    workload = changed(load("simclr"), trainer__disturbance=0.0, trainer__overload=0.0, host__receive_cpu_s=0.0)
+    times = pace(workload, 0, range(1, 30)).batch_s
+    assert all(after <= before * (1 + 1e-9) for before, after in pairwise(times))
+
+
+def test_the_cost_of_an_epoch_is_the_papers_formula() -> None:
+    workload = load("retinanet")
+    (cost,) = epoch_costs(workload, 0, 2)
+    (batch_s,) = pace(workload, 0, 2).batch_s
+    hours = workload.batches_per_epoch * batch_s / 3600
+    assert cost == pytest.approx(hours * (workload.prices.accelerator_host + 2 * workload.prices.remote_worker))
+
+
+def test_files_keep_numbers_as_numbers() -> None:
+    table = json.loads(to_json(load("asr")))["parameters"]
+    assert all({"value", "unit", "origin"} <= entry.keys() for entry in table.values())
