@@ -63,8 +63,8 @@ PILED_UP = 100
 of these, the choice was wrong, and the job has not changed."""
 QUEUE_GROWTH = 0.40
 """A queue that has grown by more than this share, and by a batch, says that there are too many workers."""
-FASTER = 0.10
-"""If it has grown by so many batches a batch at least: that is by how much workers supply more than is taken."""
+FILLED = 5.0
+"""A queue of so many batches says already that workers supply enough: from here on it comes and goes by chance."""
 SECOND_THOUGHTS = 8
 """How often the windows after a choice may overturn it."""
 
@@ -426,7 +426,9 @@ class AutoSearch:
             batches += seen[-1].batches
             recent = lot(seen, WATCHED)
             before, now = pooled(at, reference), pooled(at, seen[-recent:])
-            moved = departure(before, now, self._setting.threshold) or longer_queue(before, now, seen)
+            moved = departure(before, now, self._setting.threshold) or longer_queue(
+                before, now, seen, self._setting.threshold
+            )
             away = away + 1 if moved else 0
             lasted = batches if away == 1 else lasted
             if away > recent:
@@ -465,18 +467,20 @@ def departure(before: Reading, now: Reading, threshold: float) -> str:
     return ""
 
 
-def longer_queue(before: Reading, now: Reading, seen: Sequence[Window]) -> str:
+def longer_queue(before: Reading, now: Reading, seen: Sequence[Window], threshold: float) -> str:
     """Say whether the queue is longer than the reference because workers became faster; empty if it is not.
 
     The queue beside workers that supply a little more than the trainer takes grows as well, but slowly.
     """
+    if before.queue > FILLED:
+        return ""
     # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
     error = math.hypot(
         before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / now.windows))
     )
     grown = now.queue - before.queue
     surplus = max((b.queue_size - a.queue_size) / b.batches for a, b in pairwise(seen))
-    if grown > max(QUEUE_GROWTH * before.queue, 1, 3 * error) and surplus > FASTER:
+    if grown > max(QUEUE_GROWTH * before.queue, 1, 3 * error) and surplus > threshold:
         return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
     return ""
 

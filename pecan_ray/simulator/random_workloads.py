@@ -25,6 +25,8 @@ from pecan_ray.simulator.workload import Workload, build
 
 TUNED = 10_000
 """Seeds from here on judge; those below may be tuned on."""
+DRAWN_LATER = 20_000
+"""Seeds from here on judge as well: those from TUNED on had been scored once before the search was changed last."""
 NEAR, FAR = 0.05, 0.15
 """A policy must end within NEAR of the cheapest deployment nearly always, and within FAR always."""
 AFTER = 10000

@@ -54,7 +54,12 @@ def test_it_ends_within_5_percent_of_the_cheapest_deployment(
 
 @pytest.mark.parametrize(
     ("make", "noise", "share"),
-    [(random_plant, 0.0, 0.9), (random_plant, 0.02, 0.9), (crowded_plant, 0.0, 0.9), (crowded_plant, 0.02, 0.8)],
+    [
+        (random_plant, 0.0, 0.9),
+        pytest.param(random_plant, 0.02, 0.9, marks=pytest.mark.slow),
+        pytest.param(crowded_plant, 0.0, 0.9, marks=pytest.mark.slow),
+        pytest.param(crowded_plant, 0.02, 0.8, marks=pytest.mark.slow),
+    ],
 )
 def test_it_does_without_a_measured_wait(make: Callable[[int], Plant], noise: float, share: float) -> None:
     """Our clients measure it; batch times alone, with noise and a model of the wrong form, find a little less."""
