@@ -19,7 +19,9 @@ TransportChoice: TypeAlias = Literal["auto", "ring", "flight", "object_store"]
 Compression: TypeAlias = Literal["auto", "none", "lz4", "zstd"]
 ReorderMode: TypeAlias = Literal["cost", "paper", "strict", "off"]
 
-PlacementMode: TypeAlias = Literal["auto", "pecan", "pecan-code", "cachew", "cachew-code", "collocated", "fastflow"]
+PlacementMode: TypeAlias = Literal[
+    "auto", "pecan", "pecan-code", "pecan-cost", "cachew", "cachew-code", "collocated", "fastflow"
+]
 
 MIB = 1 << 20
 MOST_STREAMS = 16

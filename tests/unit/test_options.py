@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.options import Config, IterOptions, Workers
+from pecan_ray.options import Config, IterOptions, PlacementMode, Workers
+from pecan_ray.placement import MODES
 
 HALF: Any = 0.5
 
@@ -56,3 +57,7 @@ def test_options_have_defaults_and_do_not_change() -> None:
         field = dataclasses.fields(options)[0].name
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(options, field, 1)
+
+
+def test_a_live_job_may_run_every_mode_that_the_policies_know() -> None:
+    assert set(get_args(PlacementMode)) == set(MODES)
