@@ -207,19 +207,17 @@ class PreprocessingWorker:
     def _work(self, stretch: Stretch) -> None:
         leftovers: list[Produced] = []
         last_beat = time.monotonic()
-        skip = stretch.skip
+        number = 0
         batches = self._engine.batches(self._leases)
         for produced in batches:
             if self._draining.is_set():
                 batches.close()
                 return
-            if skip and produced.rows:
-                skip -= 1
-                _release(produced)
-            elif produced.partial:
+            if produced.partial:
                 leftovers.append(produced)
             else:
-                self._put(produced, stretch)
+                self._deal(produced, stretch, number)
+                number += produced.rows > 0
             if time.monotonic() - last_beat > HEARTBEAT_S:
                 last_beat = time.monotonic()
                 self._controller.heartbeat.remote(self._name, self._stats)
@@ -232,13 +230,21 @@ class PreprocessingWorker:
             if not flush:
                 _release(leftover)
             elif leftover.rows and not self._job.shape.drop_remainder:
-                self._put(leftover, stretch)
+                self._deal(leftover, stretch, number)
+                number += 1
             else:
                 _release(leftover)
                 ray.get(self._controller.consumed.remote(self._name, leftover.spans, leftover.rows, leftover.bad))
 
-    def _put(self, produced: Produced, stretch: Stretch) -> None:
-        self._outbox.put(produced, stretch.rank)
+    def _deal(self, produced: Produced, stretch: Stretch, number: int) -> None:
+        """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""
+        rank = stretch.rank
+        if stretch.dealt and produced.rows:
+            turn, rank = divmod(number, len(stretch.dealt))
+            if turn < stretch.dealt[rank]:
+                _release(produced)
+                return
+        self._outbox.put(produced, rank)
         self._count(produced)
 
     def _count(self, produced: Produced) -> None:

@@ -39,8 +39,9 @@ class Stretch:
 
     epoch: int
     rank: int | None = None
-    skip: int = 0
-    """Batches at its beginning that were delivered before: produce them again, in order, and leave them out."""
+    dealt: tuple[int, ...] = ()
+    """Not empty: deal the batches to the ranks in turn.  So many of each were delivered before: produce them again, in
+    order, and leave them out."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,7 @@ class Ledger:
         has_work = any(state.own) or any(self._queues) or not all(self.listed)
         if has_work and not serial_elsewhere and not (self.shape.sharding == "off" and not any(state.own)):
             state.working = True
-            return Stretch(self.epoch, skip=self.counts[0] if self.shape.serial else 0)
+            return Stretch(self.epoch, dealt=tuple(self.counts) if self.shape.serial else ())
         return "wait"
 
     def take(self, worker: str, branch: int = 0) -> Lease | Answer:
