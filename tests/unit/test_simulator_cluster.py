@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from pecan_ray.runtime import windows
+from pecan_ray.runtime.messages import StepTotals
 from pecan_ray.simulator import (
     LIVE,
     RELEASED,
@@ -120,11 +122,10 @@ def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> Non
 
 
 def test_what_a_stock_loses_is_counted_as_the_live_client_counts_it() -> None:
-    windows = pytest.importorskip("pecan_ray.runtime.windows")
     for name in ("LEAST_BATCHES", "FROM_STOCK", "STOCK_LEFT"):
         assert getattr(client, name) == getattr(windows, name)
     for batches, lost, stock in [(100, 5, 20), (100, 15, 20), (10, 1, 8), (10, 2, 8), (10, -3, 8), (20, 30, 40)]:
-        totals = pytest.importorskip("pecan_ray.runtime.messages").StepTotals(batches=batches, ready=-lost)
+        totals = StepTotals(batches=batches, ready=-lost)
         assert client.delivered(batches, lost, stock) == windows.delivered(totals, stock)
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pecan_ray.runtime import messages
 from pecan_ray.simulator import flow as flows
 from pecan_ray.simulator.flow import NEVER, Feed, Flow, advance_alone
 from pecan_ray.simulator.noise import Services, Steps, generator
@@ -154,7 +155,6 @@ def test_a_pause_counts_as_one_and_not_as_a_step() -> None:
 
 
 def test_what_counts_as_a_pause_is_what_the_live_client_takes_for_one() -> None:
-    messages = pytest.importorskip("pecan_ray.runtime.messages")
     for name in ("PAUSE_AFTER", "PAUSE_FACTOR", "PAUSE_S"):
         assert getattr(flows, name) == getattr(messages, name)
 
