@@ -92,7 +92,7 @@ class RunningSide:
                 start_new_session=True,
             )
         os.close(theirs)
-        self._answers = os.fdopen(mine)
+        self._answers = os.fdopen(mine, "rb", buffering=0)  # nothing read ahead: poll() sees every answer
         self.pid = self._process.pid
 
     def ask(self, **command: Any) -> None:
