@@ -66,18 +66,21 @@ class RandomCrop:
         return 0, 0, height, width
 
     def _box_in_graph(self, shape: Any, seed: Any) -> Box:
+        """Draw all attempts at once and take the first that fits; the whole image if none does."""
         tf = _tf()
-        begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.stack([shape[0], shape[1], 3]),
-            tf.zeros([1, 0, 4]),
-            seed,
-            min_object_covered=0.0,
-            aspect_ratio_range=self.aspect,
-            area_range=self.area,
-            max_attempts=ATTEMPTS,
-            use_image_if_no_bounding_boxes=True,
+        height, width = tf.cast(shape[0], tf.float32), tf.cast(shape[1], tf.float32)
+        draws = tf.random.stateless_uniform([4, ATTEMPTS], seed)
+        area, aspect = self.area, tuple(math.log(ratio) for ratio in self.aspect)
+        sizes = height * width * (area[0] + draws[0] * (area[1] - area[0]))
+        aspects = tf.exp(aspect[0] + draws[1] * (aspect[1] - aspect[0]))
+        heights, widths = tf.round(tf.sqrt(sizes / aspects)), tf.round(tf.sqrt(sizes * aspects))
+        fit = (heights > 0) & (heights <= height) & (widths > 0) & (widths <= width)
+        first, found = tf.argmax(tf.cast(fit, tf.int32)), tf.reduce_any(fit)
+        h, w = tf.where(found, heights[first], height), tf.where(found, widths[first], width)
+        top, left = tf.floor(draws[2][first] * (height - h + 1)), tf.floor(draws[3][first] * (width - w + 1))
+        return tuple(
+            tf.cast(side, tf.int32) for side in (tf.minimum(top, height - h), tf.minimum(left, width - w), h, w)
         )
-        return begin[0], begin[1], size[0], size[1]
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,21 @@ def test_images_are_never_decoded_smaller_than_needed(shape: Any, ratio: int) ->
     assert images.reduction(shape, (96, 96)) == ratio
 
 
+@pytest.mark.parametrize("shape", [(300, 500), (40, 400)])
+def test_both_engines_draw_boxes_alike(shape: tuple[int, int]) -> None:
+    crop, count = images.RandomCrop(), 600
+    ours = np.array([crop.box(shape, np.random.default_rng(number)) for number in range(count)])
+    box = tf.function(lambda seed: tf.stack(crop.box(tf.constant(shape), seed)))
+    theirs = np.array([box(tf.constant([number, 7])).numpy() for number in range(count)])
+    for boxes in (ours, theirs):
+        top, left, height, width = boxes.T
+        assert (boxes >= 0).all() and (top + height <= shape[0]).all() and (left + width <= shape[1]).all()
+    for share in (0.1, 0.5, 0.9):
+        assert np.abs(np.quantile(ours, share, axis=0) - np.quantile(theirs, share, axis=0)).max() < 0.1 * max(shape)
+    areas = [(boxes[:, 2] * boxes[:, 3]).mean() for boxes in (ours, theirs)]
+    assert areas[1] == pytest.approx(areas[0], rel=0.1)
+
+
 def test_bad_input_is_named() -> None:
     with pytest.raises(ValueError, match="not an image"):
         images.Decode()(b"nonsense")

@@ -34,16 +34,15 @@ def select(element: Any) -> Any:
 
 
 def _box(shape: Tensor) -> Tensor:
-    begin, size, _ = tf.image.sample_distorted_bounding_box(
-        shape,
-        tf.zeros([1, 0, 4]),
-        min_object_covered=0.0,
-        aspect_ratio_range=(3 / 4, 4 / 3),
-        area_range=(0.08, 1.0),
-        max_attempts=10,
-        use_image_if_no_bounding_boxes=True,
-    )
-    return tf.stack([begin[0], begin[1], size[0], size[1]])
+    """Draw a part by the rule of `pecan_ray.images.RandomCrop`, which peers do not import."""
+    sides = tf.cast(shape[:2], tf.float32)
+    area = tf.reduce_prod(sides) * tf.random.uniform([10], 0.08, 1.0)
+    aspect = tf.exp(tf.random.uniform([10], tf.math.log(3 / 4), tf.math.log(4 / 3)))
+    parts = tf.round(tf.sqrt(tf.stack([area / aspect, area * aspect], axis=1)))
+    fit = tf.reduce_all((parts > 0) & (parts <= sides), axis=1)
+    size = tf.where(tf.reduce_any(fit), parts[tf.argmax(tf.cast(fit, tf.int32))], sides)
+    begin = tf.minimum(tf.floor(tf.random.uniform([2]) * (sides - size + 1)), sides - size)
+    return tf.cast(tf.concat([begin, size], axis=0), tf.int32)
 
 
 def _plain_crop(encoded: Tensor) -> Tensor:
