@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import get_args
@@ -33,7 +33,7 @@ logger = logging.getLogger("pecan_ray")
 
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
-ENOUGH_S = 3.0
+ENOUGH_S = 2.0
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
@@ -314,9 +314,32 @@ class _Search:
                 if suspect := self._suspect(plan):
                     self._forbidden.append(suspect)
                     return None
+            elif pairs := self._slowing(plan, sample):
+                self._refused[plan.order] = f"{_and(self._trial.slowed)} would become slower in it"
+                self._forbidden += pairs
+                return None
             else:
                 return plan
         return None
+
+    def _slowing(self, plan: OrderPlan, sample: StretchSample) -> list[Pair]:
+        """Return the exchanges to leave out of an order for having made operators slow; none where it is still best.
+
+        What slows them down was put before them: an operator that changes a dtype, where there is one; of several the
+        one without which the best is left, and the next look tells whether it was the right one.
+        """
+        slowed = self._trial.slowed
+        if self._mode == "paper" or not slowed:
+            return []
+        before = {name: put_before(name, self._user, plan.order) for name in slowed}
+        culprits = {other for early in before.values() for other in early}
+        best, found = _estimate(sample, plan.order, sum(slowed.values())), []
+        for culprit in culprits & self._trial.recasting or culprits:
+            pairs = [(name, culprit) for name in slowed if culprit in before[name]]
+            other = next(self._candidates(sample, [*self._forbidden, *pairs]))
+            if other.order != plan.order and (gain := _estimate(sample, other.order)) > best:
+                best, found = gain, pairs
+        return found
 
     def _suspect(self, plan: OrderPlan) -> Pair | None:
         """Return the exchange to leave out behind an order that was refused, so that the others can still be made."""
@@ -346,13 +369,17 @@ class _Search:
         return refused
 
 
-def _estimate(sample: StretchSample, order: Order) -> float:
-    """Return the estimated speed-up of an order, by all times measured so far."""
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+def _estimate(sample: StretchSample, order: Order, lost_s: float = 0.0) -> float:
+    """Return the estimated speed-up of an order, by all times measured so far and what it is known to lose."""
     profiled = sample.profiled
     before, after = (
         sum(load.seconds or 0.0 for load in predict(profiled, names)) for names in ([op.name for op in profiled], order)
     )
-    return before / after if after else 1.0
+    return before / (after + lost_s) if after + lost_s else 1.0
 
 
 def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
@@ -380,12 +407,16 @@ def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:
     """
     if failed not in user:
         return None
-    place, now = user.index(failed), order.index(failed)
-    put_before = [other for other in order[:now] if other in user[place + 1 :]]
-    if put_before:
-        return failed, put_before[-1]
-    lacking = [other for other in user[:place] if other in order[now + 1 :]]
+    if early := put_before(failed, user, order):
+        return failed, early[-1]
+    lacking = [other for other in user[: user.index(failed)] if other in order[order.index(failed) + 1 :]]
     return (lacking[-1], failed) if lacking else None
+
+
+def put_before(name: str, user: Order, order: Order) -> Order:
+    """Return the operators that come before one in an order and behind it in the user's."""
+    behind = user[user.index(name) + 1 :]
+    return tuple(other for other in order[: order.index(name)] if other in behind)
 
 
 def _told(stretch: StretchOrder) -> str:

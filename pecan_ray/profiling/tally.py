@@ -13,6 +13,7 @@ from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.profiling.columns import has_custom_type, kind_of, rank_of
 from pecan_ray.profiling.facts import OpSample, Point
+from pecan_ray.reorder.profile import CostCurve
 
 MOST_POINTS = 4
 """Sizes at which the time of an operator is told apart."""
@@ -99,9 +100,17 @@ class Tally:
         used_up = [self.ranks_in[name] for name in self.drops & self.reads if name in self.ranks_in]
         return bool(used_up and self.creates) and max(used_up) != self.rank_made
 
+    def usual_curve(self) -> CostCurve | None:
+        """Return the seconds by size at its own place; None if it was not timed."""
+        points = curve_points(self._usual())
+        return CostCurve(points) if points else None
+
+    def _usual(self) -> list[Point]:
+        return self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
+
     def sample(self) -> OpSample:
         """Return the sums as facts."""
-        usual = self.timed if len(self.timed) >= LEAST_TIMED else [*self.timed, *self.watched]
+        usual = self._usual()
         touched = self.reads | self.writes
         watched_bytes = sum(self.sizes.values())
         read_share = sum(self.sizes.get(name, 0) for name in touched) / watched_bytes if watched_bytes else 1.0

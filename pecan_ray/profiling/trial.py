@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean, median
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,23 +16,29 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError
 from pecan_ray.profiling.bench import Stage, Timer, Token
 from pecan_ray.profiling.columns import ElementSpec, equal
+from pecan_ray.profiling.facts import Point
 from pecan_ray.profiling.sample import Sampled
 from pecan_ray.reorder.policy import Pair
 
 Order: TypeAlias = tuple[str, ...]
 Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
 """A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
+Runs: TypeAlias = dict[str, list[Point]]
+"""Of one element: the sizes that each operator was given, and the seconds that it took."""
 Pairs: TypeAlias = npt.NDArray[np.float64]
 """Seconds of one element, [repeat, order]."""
 
 FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured."""
+LEAST_LOOKED_AT = 8
 COMMUTE_ELEMENTS = 8
 REPEATS = 2
 """Runs of an element in each order; what differs from run to run is the error of measuring."""
 CHUNK, LEAST_COMPARED = 8, 32
-SOON_S, PATIENCE_S = 1.0, 3.0
+SOON_S, PATIENCE_S = 0.7, 2.0
 """Measured seconds after which a comparison may do with fewer elements, and after which it is given up."""
+SLOWED, SLOWED_SHARE = 1.25, 0.02
+"""An operator has become slower if it takes so many times what was foretold, and loses that share of all the time."""
 CERTAINTY = 2.0
 """Standard errors that count as certain."""
 MIN_GAIN = 0.02
@@ -70,20 +77,58 @@ class Trial:
         self._sampled, self._check, self._equal_results = sampled, check, equal_results
         self._bench = sampled.bench
         self._user = self._bench.stages(sampled.stretch.names)
+        self._user_seconds = sampled.profile().seconds or 0.0
         self._verdicts: dict[Pair, bool] = {}
         self.failed: str = ""
         """The operator that failed in the order that was looked at last; empty if none did."""
+        self.slowed: dict[str, float] = {}
+        """Operators that the sizes alone do not explain in that order: the seconds that they lost per element."""
+        self._usual_runs: list[Runs] = []
+        self.recasting: set[str] = set()
+        """Operators that changed a column's dtype in some order."""
 
     def look(self, order: Order) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        return self._verify(order, 0, FIRST_LOOK, note_times=True)[0]
+        runs: list[Runs] = []
+        refused = self._verify(order, 0, FIRST_LOOK, runs)[0]
+        user = self._sampled.stretch.names
+        moved = [name for name in order if set(user[: user.index(name)]) != set(order[: order.index(name)])]
+        losses = {name: self._lost(name, runs) for name in moved}
+        self.slowed = {name: lost for name, lost in losses.items() if lost > SLOWED_SHARE * self._user_seconds}
+        for name in order:
+            if name not in self.slowed:  # such times tell of another thing than the size and would mislead estimates
+                self._sampled.tallies[name].elsewhere += [point for run in runs for point in run.get(name, [])]
+        return refused
+
+    def _lost(self, name: str, runs: Sequence[Runs]) -> float:
+        """Return the seconds per element that an operator takes beyond what the sizes foretell; 0 if hardly more.
+
+        An element draws the same random numbers in every order: each is compared with itself in the user's order.
+        """
+        curve = self._sampled.tallies[name].usual_curve()
+        pairs = [(usual[name], run[name]) for usual, run in zip(self._usual(), runs, strict=False) if name in run]
+        single = [(usual[0], new[0]) for usual, new in pairs if len(usual) == len(new) == 1 and usual[0][1] > 0]
+        if curve is None or len(single) < LEAST_LOOKED_AT:
+            return 0.0
+        foretold = [usual[1] * curve.at(new[0]) / max(curve.at(usual[0]), 1e-12) for usual, new in single]
+        # Of the elements the middle one counts: the first runs of a compiled operator are slow.
+        times = median(new[1] / max(known, 1e-12) for (_, new), known in zip(single, foretold, strict=True))
+        return (times - 1.0) * fmean(foretold) if times > SLOWED else 0.0
+
+    def _usual(self) -> list[Runs]:
+        """Return what the operators take for the first elements in the user's order."""
+        if not self._usual_runs:
+            for token in self._sampled.held[:FIRST_LOOK]:
+                self._usual_runs.append({})
+                self._timed(self._user, self._bench.fresh(token), self._usual_runs[-1])
+        return self._usual_runs
 
     def verify_rest(self, order: Order) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
         refused, ran = self._verify(order, FIRST_LOOK, len(self._sampled.held))
         return refused, min(FIRST_LOOK, len(self._sampled.held)) + ran
 
-    def _verify(self, order: Order, begin: int, end: int, *, note_times: bool = False) -> tuple[str, int]:
+    def _verify(self, order: Order, begin: int, end: int, runs: list[Runs] | None = None) -> tuple[str, int]:
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
@@ -91,7 +136,12 @@ class Trial:
             for token, count in list(zip(sampled.held, sampled.results, strict=True))[begin:end]:
                 if not sampled.in_time():
                     break
-                outputs = self._timed(stages, token) if note_times else _run(stages, self._bench.fresh(token))
+                fresh = self._bench.fresh(token)
+                if runs is None:
+                    outputs = _run(stages, fresh)
+                else:
+                    runs.append({})
+                    outputs = self._timed(stages, fresh, runs[-1])
                 if len(outputs) != count:
                     return f"it lets {len(outputs)} elements through where the user's order lets {count}", ran
                 after = [self._bench.columns(output) for output in outputs]
@@ -116,9 +166,9 @@ class Trial:
                 return refused
         return ""
 
-    def _timed(self, stages: Sequence[Stage], token: Token) -> list[Token]:
-        """Run the stages and add the times to the operators' measurements."""
-        pieces = [self._bench.fresh(token)]
+    def _timed(self, stages: Sequence[Stage], token: Token, runs: Runs) -> list[Token]:
+        """Run the stages and note what the operators take."""
+        pieces = [token]
         timer = self._bench.timer()
         for stage in stages:
             made: list[Token] = []
@@ -127,9 +177,16 @@ class Trial:
                 size = element_bytes(self._bench.columns(piece))
                 timer.start()
                 made += stage(piece)
-                self._sampled.tallies[name].elsewhere.append((float(size), timer.stop()))
+                runs.setdefault(name, []).append((float(size), timer.stop()))
+                if made and self._recast(piece, made[-1]):
+                    self.recasting.add(name)
             pieces = made
         return pieces
+
+    def _recast(self, piece: Token, output: Token) -> bool:
+        before, after = (self._bench.columns(one) for one in (piece, output))
+        both = [(before[name], after[name]) for name in before.keys() & after.keys()]
+        return any(getattr(a, "dtype", None) != getattr(b, "dtype", None) for a, b in both)
 
     def commutes(self, pair: Pair) -> bool:
         """Tell whether exchanging two operators leaves the results on the first elements equal."""

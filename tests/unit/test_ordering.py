@@ -217,6 +217,28 @@ def test_fewer_than_two_operators_that_may_move_are_not_sampled() -> None:
         assert found.stretches == () and found.summary() == "" and found.plan is found.before
 
 
+def test_what_makes_another_operator_slow_is_left_out_and_the_rest_is_done() -> None:
+    def work(image: Any) -> Any:
+        for _ in range(6 if image.dtype == np.float32 else 60):
+            image = image + image.dtype.type(1)
+        return image
+
+    def half(image: Any) -> Any:
+        return image[::2].copy()
+
+    def narrow(image: Any) -> Any:
+        return image.astype(np.float16)
+
+    noise = np.random.default_rng(0).random((48, 128, 128, 3), np.float32)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise))
+    for op in (work, half, narrow):
+        pipe = pipe.map(op, on="image")
+    found = measured_order(pipe.batch(8), moved="half")
+    assert found.proposed.order == ("half", "narrow", "work"), "half of the bytes should take half of the time"
+    assert found.adopted.order == ("half", "work", "narrow")
+    assert "'work' would become slower" in refusals(found)
+
+
 def test_a_pinned_operator_is_not_crossed() -> None:
     pipe = images().map(blur, on="image").map(lambda image: image, on="image", name="pin", keep_position=True)
     found = order(pipe.map(half, on="image").map(lambda image: image, on="image", name="last"), "paper")
