@@ -440,8 +440,8 @@ class PecanPipeline:
         return self._orderings[skip_bad]
 
     def _second_look(self, ordering: Ordering, *, skip_bad: bool) -> SecondLook | None:
-        """Return what asks AutoOrder again after the first epoch; None where nothing is counted or nothing can move."""
-        if self._engine != "python" or ordering.mode == "off" or not ordering.stretches:
+        """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
+        if ordering.mode == "off" or not ordering.stretches:
             return None
 
         def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:

@@ -99,6 +99,39 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     assert "'fit' inflates (factor 2" in events[1]
 
 
+@pytest.mark.slow  # two processes import TensorFlow
+def test_the_order_of_a_graph_is_looked_at_again_too() -> None:
+    pytest.importorskip("tensorflow")
+    rng = np.random.default_rng(0)
+    items = [{"image": rng.random((side, side, 3), np.float32)} for side in [128] * 32 + [32] * 992]
+    config = pecan.Config(sample_elements=32, reorder="paper")
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="graph", engine="tensorflow", config=config)
+    pipe = pipe.map(graph_shape_before).map(graph_fit, on="image").batch(32)
+    sides: dict[int, set[int]] = {}
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1)) as batches:
+        for batch in batches:
+            assert batches.provenance is not None
+            epoch = batches.provenance.epoch
+            sides.setdefault(epoch, set()).update(batch["side"].tolist())
+            if epoch > 1 and 64 not in sides[epoch - 1]:
+                break
+        events = [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert sides[0] == {64} and sides[epoch - 1] == {128, 32}
+    assert "'graph_fit' inflates (factor 2" in events[1]
+
+
+def graph_shape_before(element: dict[str, Any]) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {"image": element["image"] * 2.0, "side": tf.shape(element["image"])[0]}
+
+
+def graph_fit(image: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.image.resize(image, [64, 64])
+
+
 def test_a_pass_that_says_what_the_sample_said_changes_nothing() -> None:
     workers = pecan.Workers(local=1)
     with images(reorder="paper").iter_batches(epochs=4, workers=workers) as batches:

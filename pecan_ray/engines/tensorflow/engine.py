@@ -18,6 +18,7 @@ from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.feed import Feed, Signature
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.native import run_native
+from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import Batch, ElementOp, PaddedBatch, Plan
@@ -62,7 +63,9 @@ class TensorFlowEngine:
         last = last_batching(plan)
         self._batched = last is not None
         self._size = last.size if isinstance(last, (Batch, PaddedBatch)) else 0
-        self._graph = Graph(plan, options, self._note_dropped)
+        counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
+        self._sums = None if options.count_epoch is None else Sums(counted)
+        self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._signatures: dict[int, Signature | None] = {}
         self._stretch = Stretch([], Loose())
 
@@ -86,6 +89,8 @@ class TensorFlowEngine:
         with tf.device("/CPU:0"):
             for branch, feed in enumerate(stretch.feeds):
                 self._signatures[branch] = feed.open()
+            if self._sums is not None:
+                self._sums.switch(stretch.epoch == self._options.count_epoch)
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
             iterator = iter(() if data is None else data)
         while True:
@@ -135,9 +140,14 @@ class TensorFlowEngine:
                     for one in culprit.find_bad(part, self._plan, feed, branch, self._options.seed, keep):
                         stretch.loose.add([], one)
 
+    @property
+    def threads(self) -> int:
+        """How many threads tf.data may use; it decides itself how many calls run at once."""
+        return self._options.threads
+
     def counts(self) -> Mapping[str, OpCount]:
-        """Return nothing: no Python runs between the operators of a graph."""
-        return {}
+        """Return what went into and came out of operators so far, where that is counted."""
+        return {} if self._sums is None else self._sums.snapshot()
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import logging
@@ -15,6 +16,7 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.sums import Passage, Sums, columns_bytes
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
 from pecan_ray.plan.operators import (
     Batch,
@@ -48,8 +50,10 @@ Data = Any
 class Graph:
     """Builds the graphs of one plan; functions are traced once, so that a later stretch begins at once."""
 
-    def __init__(self, plan: Plan, options: EngineOptions, dropped: Callable[[Any], None]) -> None:
-        self._plan, self._options, self._dropped = plan, options, dropped
+    def __init__(
+        self, plan: Plan, options: EngineOptions, dropped: Callable[[Any], None], sums: Sums | None = None
+    ) -> None:
+        self._plan, self._options, self._dropped, self._sums = plan, options, dropped, sums
         self._serial = plan_shape(plan).serial
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
@@ -146,17 +150,28 @@ class Graph:
         """Run consecutive maps as one function: one hand-over between threads for all of them."""
 
         def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+            passages: list[Passage] = []
             for op in ops:
-                columns = apply_map(op, columns, row)
-            return columns, row
+                given, columns = columns, apply_map(op, columns, row)
+                passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
+            return columns, self._counted(row, passages)
 
         return self._parallel(data, tuple(op.name for op in ops), run)
+
+    def _counted(self, row: Tensor, passages: list[Passage]) -> Tensor:
+        """Return the row of an element, or of a batch, which is not counted."""
+        if self._sums is None or row.shape.rank != 1:
+            return row
+        with tf.control_dependencies([self._sums.add(row, passages)]):
+            return tf.identity(row)
 
     def _filtered(self, data: Data, op: Filter) -> Data:
         """Decide in parallel, then drop; what is dropped is noted."""
 
         def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor, Tensor]:
             keep = tf.reshape(tf.cast(call(op, columns, row), tf.bool), [])
+            kept = tf.cast(keep, tf.int64)
+            row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
 
         data = self._parallel(data, (op.name,), run).filter(lambda columns, row, keep: keep)
@@ -175,6 +190,7 @@ class Graph:
         def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
             count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
+            row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
             rows = rows_of_outputs(row, count)
             return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
 

@@ -1,0 +1,79 @@
+"""What goes into and comes out of operators during the first epoch: both engines count the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.engines.build import build_engine
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.counting import EVERY, OpCount
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.options import EngineName
+
+ROWS = 160
+
+
+def counted(pipe: pecan.PecanPipeline, epoch: int = 0) -> Mapping[str, OpCount]:
+    sources = list(pipe.plan.sources())
+    engine = build_engine(pipe.engine, pipe.plan, EngineOptions(count_epoch=0), HeapSlots())
+    try:
+        rows = sum(produced.rows for produced in engine.batches(AllLeases(sources, epoch, 1)))
+        assert rows > 0
+        return dict(engine.counts())
+    finally:
+        engine.close()
+
+
+def pipeline(engine: EngineName) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(x=np.ones((ROWS, 8), np.float32), i=np.arange(ROWS), split_rows=20)
+    return pecan.PecanPipeline(source, engine=engine)
+
+
+PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
+    "maps": lambda p: p.map(lambda x: x[:4], on="x", name="cut").map(lambda i: i + 1, on="i", name="next").batch(8),
+    "filter": lambda p: p.filter(lambda i: i % 3 == 0, on="i", name="thirds").batch(8),
+    "created": lambda p: p.map(lambda e: {**e, "y": e["x"] * 2}, name="twice").batch(8),
+    "flat_map": lambda p: p.flat_map(_three, name="three").batch(8),
+}
+
+
+def _three(element: dict[str, Any]) -> Any:
+    if isinstance(element["i"], (np.generic, int)):
+        return [element, element, element]
+    import tensorflow as tf
+
+    return {name: tf.stack([value] * 3) for name, value in element.items()}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_both_engines_count_the_same(plan: str) -> None:
+    pytest.importorskip("tensorflow")
+    ours, theirs = (counted(PLANS[plan](pipeline(engine))) for engine in ("python", "tensorflow"))
+    assert ours == theirs
+    assert all(count.elements_in == ROWS // EVERY for count in ours.values())
+
+
+def test_sizes_are_those_of_all_columns() -> None:
+    found = counted(PLANS["maps"](pipeline("python")))
+    elements = ROWS // EVERY
+    assert found["cut"] == OpCount(elements, elements, elements * (8 * 4 + 8), elements * (4 * 4 + 8))
+
+
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_only_the_first_epoch_is_counted(engine: EngineName) -> None:
+    if engine == "tensorflow":
+        pytest.importorskip("tensorflow")
+    assert counted(PLANS["maps"](pipeline(engine)), epoch=1) == {}
+
+
+def test_a_graph_counts_strings_by_their_lengths() -> None:
+    tf = pytest.importorskip("tensorflow")
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"text": "ab" * n} for n in range(16)]), engine="tensorflow")
+    found = counted(pipe.map(lambda text: tf.strings.join([text, "!"]), on="text", name="shout").batch(4))
+    assert found["shout"].bytes_out == found["shout"].bytes_in + found["shout"].elements_in == 2 * 8 + 2
