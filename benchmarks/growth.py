@@ -164,7 +164,7 @@ def by_epochs(count: float) -> Point:
 
 def by_members(count: float) -> Point:
     """Seconds of one core that a controller needs for a minute of workers and clients that report every 5 s."""
-    return Point(count, controller_load(int(count)))
+    return Point(count, 60.0 * controller_load(int(count)).share)
 
 
 AXES = (

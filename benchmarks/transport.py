@@ -18,6 +18,7 @@ import json
 import logging
 import multiprocessing
 import os
+import pickle
 import platform
 import socket
 import statistics
@@ -88,24 +89,25 @@ class Bookkeeper:
     """A controller of one worker that never has news."""
 
     def __init__(self, worker: WorkerInfo) -> None:
-        self._orders: Orders | None = Orders(0, 0, False, (worker,), ())
+        self._orders: Orders | None = Orders(running=1, met=1, newcomers=(pickle.dumps(worker),))
         self._notes: list[str] = []
 
-    async def sync(self, report: ClientReport) -> None:
+    async def sync(self, pickled: bytes) -> None:
         """Keep what a client tells about its transport."""
+        report: ClientReport = pickle.loads(pickled)
         self._notes += report.notes
 
     async def notes(self) -> list[str]:
         """Return what was told."""
         return self._notes
 
-    async def orders(self, rank: int) -> Orders:
+    async def orders(self, rank: int, met: int) -> bytes:
         """Name the worker once."""
         orders, self._orders = self._orders, None
         if orders is None:
             await asyncio.Event().wait()
         assert orders is not None
-        return orders
+        return pickle.dumps(orders)
 
 
 @dataclass(frozen=True)

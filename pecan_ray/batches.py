@@ -8,7 +8,7 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -33,6 +33,16 @@ SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | Non
 """From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
 
 
+@dataclass(frozen=True)
+class Ordered:
+    """What AutoOrder has decided."""
+
+    plan: Plan
+    said: tuple[str, ...] = ()
+    """What it changed, for people."""
+    second_look: SecondLook | None = None
+
+
 class Batches:
     """Batches of a running pipeline; iterate over it, or use it as a context manager.
 
@@ -51,14 +61,13 @@ class Batches:
         config: Config,
         options: IterOptions,
         debug: bool,
-        prepared: tuple[Event, ...] = (),
-        second_look: SecondLook | None = None,
+        order: Callable[[], Ordered],
+        look_again: bool = False,
     ) -> None:
         self._convert = converter(options.format)
         self._options = options
         self._config = config
         self._name = name
-        self._prepared = prepared
         self._began = time.monotonic()
         self._yielded = 0
         self._elements = 0
@@ -68,9 +77,9 @@ class Batches:
         self._progress = Progress(name, config.progress)
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
-        self._second_look = second_look
         if debug:
-            self._stream = self._in_process(plan, engine, seed)
+            ordered = order()
+            self._stream = self._in_process(ordered.plan, engine, seed)
         else:
             self._session = Session(
                 plan,
@@ -79,9 +88,17 @@ class Batches:
                 seed=seed,
                 config=config,
                 options=options,
-                look_again=second_look is not None,
+                look_again=look_again,
             )
+            try:
+                ordered = order()  # while the workers start
+                self._session.begin(None if ordered.plan is plan else ordered.plan)
+            except BaseException:
+                self.close()
+                raise
             self._stream = self._on_ray(self._session)
+        self._prepared = tuple(Event(0.0, "reorder", text) for text in ordered.said)
+        self._second_look = ordered.second_look
 
     def __iter__(self) -> Iterator[Any]:
         return self

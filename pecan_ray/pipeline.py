@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import re
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pecan_ray.batches import Batches, SecondLook
+from pecan_ray.batches import Batches, Ordered, SecondLook
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
@@ -51,7 +52,6 @@ from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.pushdown import Pushed, push_down
-from pecan_ray.runtime.messages import Event
 from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -397,28 +397,19 @@ class PecanPipeline:
             prefetch_bytes=prefetch_bytes,
             job=job,
         )
-        # Trainers that share a job must run one plan: it is that of the first one whose controller is made, whatever
-        # order the others have found.
-        ordering = self._ordered(skip_bad=on_error != "raise")
-        plan = ordering.plan
-        pushed: tuple[Pushed, ...] = ()
-        if self._config.reorder == "cost":
-            plan, pushed = push_down(plan, self._engine)
-        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
-        for text in said:
-            logger.info("%s: %s", self._name, text)
+        # Trainers that share a job must run one plan: it is that of the first one to have an order.
+        movable = any(stretch.movable > 1 for stretch in stretches(self._plan))
+        count = epochs != 1 and self._config.reorder != "off" and movable
         return Batches(
-            plan,
+            self._plan,
             name=self._name,
             engine=self._engine,
             seed=self._seed,
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
-            prepared=tuple(Event(0.0, "reorder", text) for text in said),
-            second_look=self._second_look(ordering, skip_bad=on_error != "raise")
-            if epochs != 1 and rank == 0
-            else None,
+            order=functools.partial(self._ordered, skip_bad=on_error != "raise", once=not count or rank > 0),
+            look_again=count,
         )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -430,7 +421,21 @@ class PecanPipeline:
         new._orderings = {}
         return new
 
-    def _ordered(self, *, skip_bad: bool) -> Ordering:
+    def _ordered(self, *, skip_bad: bool, once: bool) -> Ordered:
+        """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`."""
+        ordering = self._ordering(skip_bad=skip_bad)
+        plan = ordering.plan if ordering.changed else self._plan
+        pushed: tuple[Pushed, ...] = ()
+        if self._config.reorder == "cost":
+            after, pushed = push_down(plan, self._engine)
+            plan = after if pushed else plan
+        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
+        for text in said:
+            logger.info("%s: %s", self._name, text)
+        look = None if once else self._second_look(ordering, skip_bad=skip_bad)
+        return Ordered(plan, tuple(said), look)
+
+    def _ordering(self, *, skip_bad: bool) -> Ordering:
         """Return the order to run, found once for this pipeline."""
         if skip_bad not in self._orderings:
             found = order_for_job(self._plan, self._engine, self._seed, self._config, skip_bad=skip_bad)

@@ -50,7 +50,7 @@ def line(client: BatchClient) -> str:
     """Spell out batches per second, waiting and workers."""
     elapsed = max(client.elapsed_s, 1e-9)
     wanted = client.orders.wanted if client.orders else {}
-    running = len(client.orders.workers) if client.orders else 0
+    running = client.orders.running if client.orders else 0
     return (
         f"{client.yielded} batches, {client.yielded / elapsed:.1f}/s, {client.rows / elapsed:.0f} elements/s, "
         f"waited {100 * client.waited_s / elapsed:.0f}%, {running} of {sum(wanted.values())} workers "

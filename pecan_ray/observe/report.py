@@ -32,7 +32,7 @@ class Report:
     """Elements of dropped remainders, and what could not be shared equally among trainers."""
     workers_lost: int = 0
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per worker: placement, elements and batches produced."""
+    """Per worker: placement, elements and batches produced, threads at the end."""
     events: tuple[Event, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
     """What ran from when on, in seconds since the job began."""
@@ -45,7 +45,12 @@ class Report:
     def of_job(cls, facts: dict[str, Any], client: BatchClient) -> Report:
         """Combine the controller's facts with what a client has seen."""
         workers = {
-            name: {"placement": placement, "elements": stats.elements, "batches": stats.batches}
+            name: {
+                "placement": placement,
+                "elements": stats.elements,
+                "batches": stats.batches,
+                "threads": stats.threads,
+            }
             for name, (placement, stats) in facts.get("workers", {}).items()
         }
         return cls(
@@ -84,6 +89,7 @@ class Report:
         for name, worker in self.workers.items():
             lines.append(
                 f"  {name} ({worker['placement']}): {worker['elements']} elements in {worker['batches']} batches"
+                + (f", {worker['threads']} threads" if worker.get("threads") else "")
             )
         if self.bad_elements:
             lines.append(f"  {self.bad_elements} bad elements were left out (on_error)")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import threading
 import time
 from collections import deque
@@ -31,7 +32,9 @@ logger = logging.getLogger("pecan_ray.client")
 REPORT_S = 0.1
 """Shortest time between two reports while batches flow."""
 IDLE_REPORT_S = 1.0
-"""Longest time without a report."""
+"""Longest time without a report;"""
+IDLE_REPORT_PER_TRAINER_S = 0.005
+"""with more than 200 trainers a longer one: the controller hears of no more than 200 that have nothing to say."""
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
@@ -298,15 +301,18 @@ class BatchClient:
     def _keep_obeying(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
         while not self._over():
-            self._obey(ray.get(self._controller.orders.remote(self._rank)))
+            met = 0 if self.orders is None else self.orders.met
+            self._obey(pickle.loads(ray.get(self._controller.orders.remote(self._rank, met))))
 
     def _keep_reporting(self) -> None:
         """Report what there is, in lots, but at once near the end of an epoch, when others wait for it."""
+        idle = max(IDLE_REPORT_S, IDLE_REPORT_PER_TRAINER_S * self._world_size)
         while not self._over():
             with self._state:
-                self._state.wait_for(lambda: self._over() or self._news(), timeout=IDLE_REPORT_S)
+                self._state.wait_for(lambda: self._over() or self._news(), timeout=idle)
                 report = self._report()
-            ray.get(self._controller.sync.remote(report))
+            # Ray passes bytes on as they are, which costs the controller less than an object.
+            ray.get(self._controller.sync.remote(pickle.dumps(report)))
             with self._state:
                 self._state.wait_for(lambda: self._over() or (self._pressing() and self._news()), timeout=REPORT_S)
 
@@ -359,13 +365,14 @@ class BatchClient:
         return thread is not None and thread.is_alive()
 
     def _obey(self, orders: Orders) -> None:
+        newcomers: list[WorkerInfo] = [pickle.loads(worker) for worker in orders.newcomers]
         with self._state:
             self.orders = orders
             self._finished = orders.finished
             self._error = orders.error
             if orders.keep is not None:
                 self._give_back(orders.keep, orders.epoch)
-            for worker in orders.workers:
+            for worker in newcomers:
                 if worker.name not in self._fetchers:
                     thread = threading.Thread(
                         target=self._fetch, args=(worker,), name=f"pecan-fetch-{worker.name}", daemon=True

@@ -25,8 +25,9 @@ from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.splits import Lease, Source, Split
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.cluster import local_selector, remote_selector, room_for, why_unplaced
-from pecan_ray.runtime.messages import ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.metrics import JobMetrics
+from pecan_ray.runtime.notices import Notices
 from pecan_ray.runtime.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.runtime.worker import worker_actor
 from pecan_ray.sampling.budget import over_budget
@@ -37,8 +38,10 @@ logger = logging.getLogger("pecan_ray.controller")
 LISTING_PAGE = 256
 PUBLISH_S = 0.002
 """Changes within this time reach the clients together;"""
-PUBLISH_PER_CLIENT_S = 0.0002
-"""with many clients within a longer one: what is published is looked at once for each of them."""
+PUBLISH_PER_CLIENT_S = 0.0005
+"""with many clients within a longer one: each of them is answered.  Many idle workers are woken together likewise."""
+METRICS_S = 1.0
+"""A worker's metrics are set this often while trainers tell of it: they may be many."""
 MOST_LOST_IN_A_ROW = 5
 LEAST_POWER = 1e-3
 """CPUs of a trainer's node that has none for Ray: it gets local workers last."""
@@ -57,10 +60,24 @@ class Member:
     placed: bool = False
     """It has found a place; what is left is to set it up."""
     info: WorkerInfo | None = None
-    stats: WorkerStats = field(default_factory=WorkerStats)
-    delivers: bool = False
-    """A trainer has received a batch from it."""
+    said: WorkerStats = field(default_factory=WorkerStats)
+    """What it told itself, now and then;"""
+    delivered: WorkerStats = field(default_factory=WorkerStats)
+    """and what trainers have received from it."""
+    shown: float = 0.0
+    """When its metrics were set last."""
     draining: bool = False
+
+    @property
+    def stats(self) -> WorkerStats:
+        """What it has done so far, as far as is known."""
+        said, delivered = self.said, self.delivered
+        return replace(
+            said,
+            elements=max(said.elements, delivered.elements),
+            batches=max(said.batches, delivered.batches),
+            bytes=max(said.bytes, delivered.bytes),
+        )
 
 
 class AutoPlacementController:
@@ -83,6 +100,7 @@ class AutoPlacementController:
                 serial=job.shape.serial,
             )
         )
+        self._ordered = job.ordered
         self._plans = [job.plan]
         """The plan's versions; a later one has its operators in another order."""
         self._versions: dict[int, int] = {}
@@ -102,7 +120,11 @@ class AutoPlacementController:
         self._published = asyncio.Event()
         self._publishing = False
         self._given: dict[int, Orders] = {}
-        self._running: tuple[WorkerInfo, ...] = ()
+        self._waking = False
+        self._waiting = 0
+        """Calls of idle workers that wait for work."""
+        self._leaving = False
+        """A worker is draining."""
         self._fixed: Workers | None = None
         self._placing: Placing | None = None
         self._fast_removal = False
@@ -118,7 +140,8 @@ class AutoPlacementController:
         self._started = False
         self._static_dealt = False
         self._metrics = JobMetrics(job.name)
-        self._looked = self._look()
+        self._notices = Notices()
+        self._renew()
 
     # --- clients -------------------------------------------------------------------------------------------
 
@@ -153,12 +176,13 @@ class AutoPlacementController:
         start = self._placing.policy.start
         self._scale(start.local, start.remote)
 
-    async def sync(self, report: ClientReport) -> None:
-        """Take a client's news."""
+    async def sync(self, pickled: bytes) -> None:
+        """Take a client's news, a pickled `ClientReport`."""
+        report: ClientReport = pickle.loads(pickled)
         ledger, rank = self._ledger, report.rank
         for ack in report.acks:
             ledger.acked(rank, ack.worker, ack.spans, ack.batches)
-            self._delivers(ack.worker)
+            self._delivers(ack)
             self._rows += ack.rows
             self._lost_in_a_row = 0
             self._bytes += ack.bytes
@@ -176,14 +200,17 @@ class AutoPlacementController:
         if self._placing is not None and not ledger.finished and self._error is None:
             self._placing.report(rank, report.steps)
             self._place(self._placing)
-        self._notify()
+        if report.acks or report.settled or report.given_back is not None:
+            self._notify()
 
     def _place(self, placing: Placing) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        if any(member.draining for member in self._members.values()):
+        if self._leaving:
             placing.meter.drain()
         if self._ledger.closing():
             placing.meter.disturb()
+        if not placing.due():
+            return
         running = self._running_now()
         step = placing.decide(running, time.monotonic() - self._began, self._awaited(placing))
         if step is None:
@@ -211,53 +238,39 @@ class AutoPlacementController:
 
     def _changed_workers(self) -> None:
         """Note that workers came or went: what is measured now belongs to no deployment."""
+        self._leaving = any(member.draining for member in self._members.values())
         self._deployments.append((time.monotonic() - self._began, self._running_now(draining=True)))
         self._metrics.deployed(self._running_now(), self._wanted)
         if self._placing is not None:
             self._placing.meter.touch()
 
-    def _delivers(self, worker: str) -> None:
-        """Note a worker's first batch: from here on it can be measured."""
-        member = self._members.get(worker)
-        if member is not None and not member.delivers:
-            member.delivers = True
-            if self._placing is not None:
-                self._placing.meter.touch()
+    def _delivers(self, ack: Acknowledgement) -> None:
+        """Note what a worker has done; with its first batch it can be measured."""
+        member = self._members.get(ack.worker) or self._past.get(ack.worker)
+        if member is None:
+            return
+        if not member.delivered.batches and self._placing is not None:
+            self._placing.meter.touch()
+        before = member.delivered
+        member.delivered = WorkerStats(
+            before.elements + ack.rows, before.batches + ack.batches, before.bytes + ack.bytes
+        )
+        if time.monotonic() - member.shown > METRICS_S:
+            self._show(member)
 
-    async def orders(self, rank: int) -> Orders:
-        """Return a client's orders as soon as they differ from the last ones that it was given."""
-        while (news := self._orders(rank)) == self._given.get(rank) and rank in self._clients:
+    def _show(self, member: Member) -> None:
+        member.shown = time.monotonic()
+        self._metrics.beat(member.name, member.placement, member.stats)
+
+    async def orders(self, rank: int, met: int) -> bytes:
+        """Return a client's orders, pickled, as soon as they differ from the last ones that it was given.
+
+        `met`: so many workers it was told of.
+        """
+        while (news := self._notices.orders(rank)) == self._given.get(rank) and rank in self._clients:
             await self._published.wait()
         self._given[rank] = news
-        return news
-
-    def _orders(self, rank: int) -> Orders:
-        shared, exceptions = self._looked
-        return exceptions.get(rank, shared)
-
-    def _look(self) -> tuple[Orders, dict[int, Orders]]:
-        """Return the orders for every rank, and those of the ranks that have others."""
-        ledger = self._ledger
-        shared = Orders(
-            epoch=ledger.epoch,
-            allowed=ledger.allowed() if self._job.options.world_size > 1 else 0,
-            finished=ledger.finished,
-            workers=self._running,
-            settle=(),
-            closing=ledger.closing(),
-            error=self._error,
-            wanted=self._wanted,
-        )
-        keep, lost = ledger.keeps(), ledger.is_unsettled()
-        if keep is None and not lost:
-            return shared, {}
-        exceptions = {}
-        for rank in self._clients:
-            richer = keep is not None and ledger.counts[rank] > keep
-            settle = tuple(ledger.unsettled(rank)) if lost else ()
-            if richer or settle:
-                exceptions[rank] = replace(shared, settle=settle, keep=keep if richer else None)
-        return shared, exceptions
+        return self._notices.pickled(rank, met)
 
     def _note_bad(self, bad: tuple[BadElement, ...]) -> None:
         if not bad:
@@ -276,10 +289,11 @@ class AutoPlacementController:
         """Answer an idle worker as soon as there is work, or none any more, with the version of the plan to run."""
         self._beat(worker, stats)
         while True:
-            if self._job.options.sharding == "static" and not self._static_dealt:
-                answer: Stretch | str = "wait"
+            dealt = self._static_dealt or self._job.options.sharding != "static"
+            if self._error:
+                answer: Stretch | str = "stop"
             else:
-                answer = "stop" if self._error else self._ledger.next_stretch(worker)
+                answer = self._ledger.next_stretch(worker) if self._ordered and dealt else "wait"
             if isinstance(answer, Stretch):
                 return answer, self._versions.setdefault(answer.epoch, len(self._plans) - 1)
             if answer == "stop":
@@ -289,6 +303,13 @@ class AutoPlacementController:
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""
         return self._plans[version]
+
+    async def begin(self, plan: bytes | None) -> None:
+        """Let work begin, with the operators in that order (None: as they are written); the first trainer decides."""
+        if not self._ordered:
+            self._ordered = True
+            self._plans += [plan] if plan is not None else []
+            self._notify()
 
     async def replan(self, plan: bytes, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
@@ -311,11 +332,11 @@ class AutoPlacementController:
         self._ledger.ended(worker, key, elements)
         self._notify()
 
-    async def stretch_ended(self, worker: str, spans: Spans) -> Literal["flush", "surrendered"]:
-        """Decide what a worker does with elements that fill no batch."""
+    async def stretch_ended(self, worker: str, spans: Spans, batches: int) -> Literal["flush", "surrendered"]:
+        """Decide what a worker does with elements that fill no batch; `batches`: so many it made, these included."""
         if worker not in self._ledger.workers or self._ledger.workers[worker].unsettled is not None:
             return "surrendered"
-        decision = self._ledger.stretch_ended(worker, spans)
+        decision = self._ledger.stretch_ended(worker, spans, batches)
         self._notify()
         return decision
 
@@ -331,8 +352,8 @@ class AutoPlacementController:
 
     def _beat(self, worker: str, stats: WorkerStats) -> None:
         if worker in self._members:
-            self._members[worker].stats = stats
-            self._metrics.beat(worker, self._members[worker].placement, stats)
+            self._members[worker].said = stats
+            self._show(self._members[worker])
 
     async def failed(self, worker: str, error: PecanError) -> None:
         """End the job with a worker's error: the trainers raise it."""
@@ -361,22 +382,26 @@ class AutoPlacementController:
         self._tell("scale", f"{local} local and {remote} remote workers wanted")
         power = [max(cpus, LEAST_POWER) for cpus in self._hosts.values()]
         self._shares = dict(zip(self._hosts, spread_by_power(local, power), strict=True))
+        staying = self._staying()
         for host, count in (*self._shares.items(), ("", remote)):
-            for _ in range(count - len(self._staying(host))):
-                self._start(host)
+            self._start(host, count - len(staying.get(host, ())))
         self._shed()
         self._metrics.deployed(self._running_now(), self._wanted)
         self._notify()
 
-    def _staying(self, host: str) -> list[Member]:
-        """Return the workers of one trainer's node, or all remote ones (host ""), those that run before the others."""
-        staying = [m for m in self._members.values() if m.host == host and not m.draining]
-        return sorted(staying, key=lambda member: member.info is None)
+    def _staying(self) -> dict[str, list[Member]]:
+        """Return the workers of each trainer's node, and the remote ones (host ""): first those that run."""
+        staying: dict[str, list[Member]] = {}
+        for member in sorted(self._members.values(), key=lambda member: member.info is None):
+            if not member.draining:
+                staying.setdefault(member.host, []).append(member)
+        return staying
 
     def _shed(self) -> None:
         """Drain the workers that are too many; those that run only when none is awaited, or a job might have none."""
         wanted = {**self._shares, "": self._wanted["remote"]}
-        too_many = [member for host, count in wanted.items() for member in self._staying(host)[count:]]
+        staying = self._staying()
+        too_many = [member for host, count in wanted.items() for member in staying.get(host, [])[count:]]
         for member in too_many:
             if member.info is None:
                 self._drain(member)
@@ -385,14 +410,20 @@ class AutoPlacementController:
                 if member.info is not None:
                     self._drain(member)
 
-    def _start(self, host: str) -> None:
+    def _start(self, host: str, count: int = 1) -> None:
+        """Ask for workers on a trainer's node, or for remote ones (host "")."""
+        if count > 0:
+            nodes, labels = list(dict.fromkeys(self._clients.values())), self._job.config.remote_labels
+            selector = local_selector(host) if host else remote_selector(nodes, labels)
+            for _ in range(count):
+                self._ask_for(host, selector)
+
+    def _ask_for(self, host: str, selector: Mapping[str, str]) -> None:
         placement = "local" if host else "remote"
         number = self._made[placement]
         self._made[placement] += 1
         job, config = self._job, self._job.config
         name = f"pecan:{job.name}:{placement}-{number}"
-        nodes = list(self._clients.values())
-        selector = local_selector(host) if host else remote_selector(nodes, config.remote_labels)
         sharing = max(1, self._shares.get(host, 1))
         handle = worker_actor.options(
             name=name,
@@ -421,6 +452,7 @@ class AutoPlacementController:
             await member.handle.set_up.remote()
             member.info = WorkerInfo(member.name, node_id, pid, member.placement, member.handle)
             self._ledger.join(member.name)
+            self._notices.meet(member.info)
             self._tell("worker", f"{member.name} runs as process {pid}")
             self._changed_workers()
             self._shed()
@@ -466,6 +498,7 @@ class AutoPlacementController:
             self._gone(member)
             return
         self._past[worker] = self._members.pop(worker)
+        self._notices.part(worker)
         self._lost += 1
         self._lost_in_a_row += 1
         if self._lost_in_a_row > MOST_LOST_IN_A_ROW:
@@ -481,7 +514,7 @@ class AutoPlacementController:
         self._tell("lost", f"{worker} is lost: {why}; what it held is given out again")
         logger.warning("%s is lost: %s; what it held is given out again", worker, why)
         wanted = self._shares[member.host] if member.host else self._wanted["remote"]
-        if len(self._staying(member.host)) < wanted and self._error is None:
+        if len(self._staying().get(member.host, ())) < wanted and self._error is None:
             self._start(member.host)
         self._notify()
 
@@ -492,6 +525,7 @@ class AutoPlacementController:
             ray.kill(member.handle)
             self._members.pop(member.name, None)
             return
+        self._notices.part(member.name)
         self._changed_workers()
         self._ledger.lost(member.name)
         if self._fast_removal:
@@ -519,8 +553,10 @@ class AutoPlacementController:
 
     def _deal_static(self) -> None:
         """With static sharding, deal the splits once all workers have joined."""
+        if self._static_dealt:
+            return
         here = [m.name for m in self._members.values() if m.info is not None]
-        if not self._static_dealt and len(here) == sum(self._wanted.values()):
+        if len(here) == sum(self._wanted.values()):
             self._static_dealt = True
             self._ledger.assign_static(here)
 
@@ -612,22 +648,36 @@ class AutoPlacementController:
         task.add_done_callback(self._tasks.discard)
 
     def _notify(self) -> None:
-        """Wake workers that wait for work at once, and clients that wait for orders soon: in lots."""
-        self._changed.set()
-        self._changed = asyncio.Event()
+        """Wake workers that wait for work, at once if they are few, and clients that wait for orders soon: in lots."""
+        loop = asyncio.get_running_loop()
+        if not self._waking:
+            delay = PUBLISH_PER_CLIENT_S * self._waiting
+            if delay < PUBLISH_S:
+                self._wake()
+            else:
+                self._waking = True
+                loop.call_later(delay, self._wake)
         if not self._publishing:
             self._publishing = True
-            delay = max(PUBLISH_S, PUBLISH_PER_CLIENT_S * len(self._clients))
-            asyncio.get_running_loop().call_later(delay, self._publish)
+            loop.call_later(max(PUBLISH_S, PUBLISH_PER_CLIENT_S * len(self._clients)), self._publish)
+
+    def _wake(self) -> None:
+        self._waking = False
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _publish(self) -> None:
         self._publishing = False
-        self._running = tuple(m.info for m in self._members.values() if m.info is not None and not m.draining)
-        looked = self._look()
-        if looked != self._looked:
-            self._looked = looked
+        if self._renew():
             self._published.set()
             self._published = asyncio.Event()
 
+    def _renew(self) -> bool:
+        return self._notices.renew(self._ledger, self._clients, self._error, self._wanted)
+
     async def _change(self) -> None:
-        await self._changed.wait()
+        self._waiting += 1
+        try:
+            await self._changed.wait()
+        finally:
+            self._waiting -= 1

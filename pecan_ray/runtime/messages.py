@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, Spans
@@ -28,6 +28,8 @@ class Job:
     config: Config
     look_again: bool = False
     """The trainer looks at the order of operators again after the first epoch."""
+    ordered: bool = True
+    """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class WorkerStats:
     elements: int = 0
     batches: int = 0
     bytes: int = 0
+    threads: int = 0
+    """At work now."""
     counts: Mapping[str, OpCount] = field(default_factory=dict)
     """What went into and came out of operators in the first epoch, where the order is looked at again."""
 
@@ -84,8 +88,15 @@ class StepTotals:
 
     def since(self, before: StepTotals) -> StepTotals:
         """Return the sums of what came after."""
-        mine, theirs = astuple(self), astuple(before)
-        return StepTotals(*(a - b for a, b in zip(mine, theirs, strict=True)))
+        return StepTotals(
+            self.batches - before.batches,
+            self.seconds - before.seconds,
+            self.squares - before.squares,
+            self.waited - before.waited,
+            self.queued - before.queued,
+            self.ready - before.ready,
+            self.pauses - before.pauses,
+        )
 
     def step(self, seconds: float, waited: float, queued: int) -> StepTotals:
         """Return the sums with one more step; one that is far out of line counts as a pause."""
@@ -136,12 +147,17 @@ class ClientReport:
 class Orders:
     """What the controller answers."""
 
-    epoch: int
-    allowed: int
+    epoch: int = 0
+    allowed: int = 0
     """Batches of this epoch that the client may use, where several trainers share the job."""
-    finished: bool
-    workers: tuple[WorkerInfo, ...]
-    settle: tuple[str, ...]
+    finished: bool = False
+    running: int = 0
+    """Workers that run."""
+    met: int = 0
+    """Workers that have come up since the job began;"""
+    newcomers: tuple[bytes, ...] = ()
+    """of these, the running ones that the client did not know: each a `WorkerInfo`, pickled."""
+    settle: tuple[str, ...] = ()
     """Lost workers about which this client must settle."""
     closing: bool = False
     """Everything of this epoch is given out: acknowledge at once."""

@@ -24,6 +24,7 @@ class JobMetrics:
         self._worker = Gauge(
             "pecan_worker_elements", "Elements that a worker has produced.", ("job", "worker", "placement")
         )
+        self._threads = Gauge("pecan_worker_threads", "Threads of a worker.", ("job", "worker", "placement"))
         self._running = Gauge("pecan_workers", "Workers that run.", ("job", "placement"))
         self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", ("job", "placement"))
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
@@ -48,7 +49,9 @@ class JobMetrics:
 
     def beat(self, worker: str, placement: str, stats: WorkerStats) -> None:
         """Take over a worker's statistics."""
-        self._worker.set(stats.elements, {"job": self._job, "worker": worker, "placement": placement})
+        tags = {"job": self._job, "worker": worker, "placement": placement}
+        self._worker.set(stats.elements, tags)
+        self._threads.set(stats.threads, tags)
 
     def deployed(self, running: Deployment, wanted: Mapping[str, int]) -> None:
         """Take over the numbers of workers."""

@@ -64,6 +64,10 @@ class Placing:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
 
+    def due(self) -> bool:
+        """Tell whether a window has ended: else there is nothing to decide."""
+        return not self.stopped and self.meter.due()
+
     def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> Step | None:
         """Return a decision if a window has ended.
 

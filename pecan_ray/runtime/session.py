@@ -26,6 +26,9 @@ from pecan_ray.runtime.pickling import pickle_plan
 _runs: dict[str, int] = {}
 """How often this process has begun a shared job of a name: ranks that run the same program agree on it."""
 
+MOST_CALLS = 100_000
+"""Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
+
 
 class Session:
     """A running job; `close` ends it, and so does the end of the process."""
@@ -41,12 +44,15 @@ class Session:
         options: IterOptions,
         look_again: bool = False,
     ) -> None:
+        """Start the job's actors, which wait for `begin`."""
         payload = pickle_plan(plan)
         self.name = _job_name(name, options)
         self._options = options
         self.started_ray = cluster.attach()
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
-        job = Job(self.name, payload, sources, plan_shape(plan), engine, seed, options, config, look_again)
+        job = Job(
+            self.name, payload, sources, plan_shape(plan), engine, seed, options, config, look_again, ordered=False
+        )
         node = cluster.this_node()
         actor: Any = ray.remote(AutoPlacementController)
         self.controller: Any = actor.options(
@@ -54,7 +60,7 @@ class Session:
             namespace=cluster.NAMESPACE,
             get_if_exists=options.world_size > 1,
             num_cpus=0,
-            max_concurrency=1000,
+            max_concurrency=MOST_CALLS,
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             label_selector=cluster.local_selector(node),
         ).remote(job)
@@ -77,6 +83,10 @@ class Session:
         """Yield received batches to the end of the job."""
         while (received := self.client.next()) is not None:
             yield received
+
+    def begin(self, plan: Plan | None) -> None:
+        """Let the workers begin, with the operators in another order than as they are written, or None."""
+        ray.get(self.controller.begin.remote(None if plan is None else pickle_plan(plan)))
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""

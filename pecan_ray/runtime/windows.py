@@ -26,7 +26,12 @@ class WindowMeter:
         self._trainers, self._batches, self._seconds = trainers, batches, seconds
         self._latest: dict[int, StepTotals] = {}
         self._begun: dict[int, StepTotals] = {}
+        self._full: set[int] = set()
+        """Trainers with all batches of the window,"""
+        self._old: set[int] = set()
+        """and those for which it is old enough."""
         self._touched = False
+        self._paused = False
         self._draining = False
         self._disturbed = False
         self._in_a_row = 0
@@ -36,7 +41,13 @@ class WindowMeter:
     def add(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""
         self._latest[rank] = totals
-        self._begun.setdefault(rank, totals)
+        begun = self._begun.setdefault(rank, totals)
+        batches = totals.batches - begun.batches
+        if batches >= self._batches:
+            self._full.add(rank)
+        if batches >= LEAST_BATCHES and totals.seconds - begun.seconds >= self._seconds:
+            self._old.add(rank)
+        self._paused = self._paused or totals.pauses > begun.pauses
 
     def touch(self) -> None:
         """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
@@ -50,18 +61,24 @@ class WindowMeter:
         """Note that an epoch ends: workers have nothing to do for a moment."""
         self._disturbed = True
 
+    def due(self) -> bool:
+        """Tell whether the window is complete, or cannot be used any more."""
+        trainers = len(self._latest)
+        if trainers < self._trainers:
+            return False
+        return self._touched or self._paused or trainers in (len(self._full), len(self._old))
+
     def close(self) -> Window | None:
         """Return the window if it is complete, or cannot be used any more, and begin the next one."""
-        if len(self._latest) < self._trainers:
+        if not self.due():
             return None
         parts = [totals.since(self._begun[rank]) for rank, totals in self._latest.items()]
         least = min(part.batches for part in parts)
-        old_enough = min(part.seconds for part in parts) >= self._seconds and least >= LEAST_BATCHES
-        paused = any(part.pauses for part in parts)
-        if least < self._batches and not old_enough and not self._touched and not paused:
-            return None
         stocks = [self._begun[rank].ready for rank in self._latest]
         self._begun = dict(self._latest)
+        paused, self._paused = self._paused, False
+        self._full.clear()
+        self._old.clear()
         if least < 1:
             self._touched = False
             return None

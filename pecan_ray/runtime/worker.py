@@ -19,6 +19,7 @@ import ray
 
 from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions, Produced, Spans
+from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.splits import Lease
@@ -45,7 +46,10 @@ COALESCE = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
 MOST_WAITING = 512
 """Batches without arrays take no slot: their number is bounded instead."""
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 60.0
+"""Longest time that a busy worker says nothing: Ray tells of its death, and the trainers of the batches it made;"""
+NEWS_S = 1.0
+"""what they cannot tell, it says itself, after this time: with how many threads it works."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 
@@ -169,10 +173,13 @@ class PreprocessingWorker:
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
-        threads = job.config.threads_per_worker or self._usual_threads()
+        fixed = job.config.threads_per_worker
+        threads = fixed or self._usual_threads()
         options = EngineOptions(
             seed=job.seed,
             threads=threads,
+            most_threads=None if fixed else MOST_PER_CPU * threads,
+            memory_bytes=job.config.ring_bytes,
             order="strict" if job.shape.serial else job.options.order,
             on_error=job.options.on_error,
             count_epoch=0 if job.look_again else None,
@@ -190,7 +197,8 @@ class PreprocessingWorker:
         """Work until the controller says stop; errors of the pipeline go to the controller."""
         try:
             while not self._draining.is_set():
-                self._stats = replace(self._stats, counts=self._engine.counts() or self._stats.counts)
+                counts = self._engine.counts() or self._stats.counts
+                self._stats = replace(self._stats, counts=counts, threads=self._engine.threads)
                 answer, version = ray.get(self._controller.next_stretch.remote(self._name, self._stats))
                 if not isinstance(answer, Stretch):
                     break
@@ -206,7 +214,7 @@ class PreprocessingWorker:
 
     def _work(self, stretch: Stretch) -> None:
         leftovers: list[Produced] = []
-        last_beat = time.monotonic()
+        last_beat, told = time.monotonic(), self._stats.threads
         number = 0
         batches = self._engine.batches(self._leases)
         for produced in batches:
@@ -215,31 +223,39 @@ class PreprocessingWorker:
                 return
             if produced.partial:
                 leftovers.append(produced)
+            elif stretch.dealt and not produced.rows:
+                self._consume(produced)
             else:
                 self._deal(produced, stretch, number)
                 number += produced.rows > 0
-            if time.monotonic() - last_beat > HEARTBEAT_S:
-                last_beat = time.monotonic()
+            if time.monotonic() - last_beat > (HEARTBEAT_S if self._stats.threads == told else NEWS_S):
+                last_beat, told = time.monotonic(), self._stats.threads
                 self._controller.heartbeat.remote(self._name, self._stats)
         spans: Spans = {}
         for leftover in leftovers:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)
-        flush = ray.get(self._controller.stretch_ended.remote(self._name, spans)) == "flush"
+        keeps = not self._job.shape.drop_remainder
+        made = number + sum(leftover.rows > 0 for leftover in leftovers if keeps)
+        flush = ray.get(self._controller.stretch_ended.remote(self._name, spans, made)) == "flush"
         for leftover in leftovers:
             if not flush:
                 _release(leftover)
-            elif leftover.rows and not self._job.shape.drop_remainder:
+            elif leftover.rows and keeps:
                 self._deal(leftover, stretch, number)
                 number += 1
             else:
-                _release(leftover)
-                ray.get(self._controller.consumed.remote(self._name, leftover.spans, leftover.rows, leftover.bad))
+                self._consume(leftover)
+
+    def _consume(self, produced: Produced) -> None:
+        """Tell the controller about data that yields no batch."""
+        _release(produced)
+        ray.get(self._controller.consumed.remote(self._name, produced.spans, produced.rows, produced.bad))
 
     def _deal(self, produced: Produced, stretch: Stretch, number: int) -> None:
         """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""
         rank = stretch.rank
-        if stretch.dealt and produced.rows:
+        if stretch.dealt:
             turn, rank = divmod(number, len(stretch.dealt))
             if turn < stretch.dealt[rank]:
                 _release(produced)
@@ -251,7 +267,11 @@ class PreprocessingWorker:
         stats = self._stats
         size = sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
         self._stats = replace(
-            stats, elements=stats.elements + produced.rows, batches=stats.batches + 1, bytes=stats.bytes + size
+            stats,
+            elements=stats.elements + produced.rows,
+            batches=stats.batches + 1,
+            bytes=stats.bytes + size,
+            threads=self._engine.threads,
         )
 
     @ray.method(concurrency_group="control")

@@ -105,6 +105,10 @@ class Ledger:
         self._tail_owner: str | None = None
         self._tail_rank: int | None = None
         self._deals = 0
+        self._dealer: str | None = None
+        """The worker that runs a whole plan in this epoch,"""
+        self._dealt: int | None = None
+        """and how many batches it makes, once it knows."""
         self._static: list[str] = []
 
     # --- splits become known -------------------------------------------------------------------------------
@@ -199,12 +203,15 @@ class Ledger:
             return Stretch(self.epoch, self._tail_rank)
         if self._tail_owner is not None:
             return "wait"
-        serial_elsewhere = self.shape.serial and any(
-            other.working or other.holdings for name, other in self.workers.items() if name != worker
-        )
+        serial_elsewhere = self._dealer not in (None, worker)
+        if self.shape.serial and not self._runs_whole:
+            others = (state for name, state in self.workers.items() if name != worker)
+            serial_elsewhere = any(other.working or other.holdings for other in others)
         has_work = any(state.own) or any(self._queues) or not all(self.listed)
         if has_work and not serial_elsewhere and not (self.shape.sharding == "off" and not any(state.own)):
             state.working = True
+            if self._runs_whole:
+                self._dealer, self._dealt = worker, None
             return Stretch(self.epoch, dealt=tuple(self.counts) if self.shape.serial else ())
         return "wait"
 
@@ -257,10 +264,17 @@ class Ledger:
         if state is not None:
             self._fulfil(state, spans)
 
-    def stretch_ended(self, worker: str, leftover: Mapping[Key, Iterable[Span]]) -> Literal["flush", "surrendered"]:
-        """Decide about elements that fill no batch at the end of a stretch."""
+    def stretch_ended(
+        self, worker: str, leftover: Mapping[Key, Iterable[Span]], batches: int = 0
+    ) -> Literal["flush", "surrendered"]:
+        """Decide about elements that fill no batch at the end of a stretch.
+
+        `batches`: so many a whole plan has, one of these elements included.
+        """
         state = self.workers[worker]
         state.working = False
+        if worker == self._dealer:
+            self._dealt = batches
         tail = self._tail_owner == worker
         if tail:
             self._tail_owner = None
@@ -313,20 +327,18 @@ class Ledger:
             state.unsettled.discard(rank)
             self._bury(worker)
 
-    def is_unsettled(self) -> bool:
-        """Tell whether any rank has yet to settle about a lost worker."""
-        return any(state.unsettled for state in self.workers.values())
-
-    def unsettled(self, rank: int) -> list[str]:
-        """Return the lost workers about which a rank has yet to settle."""
-        return [name for name, state in self.workers.items() if state.unsettled and rank in state.unsettled]
+    def unsettled(self) -> dict[str, set[int]]:
+        """Return the lost workers about which ranks have yet to settle, and these ranks."""
+        return {name: state.unsettled for name, state in self.workers.items() if state.unsettled}
 
     def _bury(self, worker: str) -> None:
         state = self.workers[worker]
         if state.unsettled:
             return
         del self.workers[worker]
-        if self.shape.serial and state.holdings:
+        unfinished = worker == self._dealer and not self._all_dealt() if self._runs_whole else bool(state.holdings)
+        if self.shape.serial and unfinished:
+            self._dealer = self._dealt = None
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             for branch, queue in enumerate(self._queues):
                 queue.clear()
@@ -358,6 +370,8 @@ class Ledger:
     def given_back(self, rank: int, spans: Mapping[Key, Iterable[Span]], batches: int) -> None:
         """Note batches that a client received and will not use, since other ranks have fewer."""
         self.counts[rank] -= batches
+        if self._dealt is not None:
+            self._dealt -= batches
         if self.shape.serial:
             spans = {}  # a batch of a whole plan cannot be made from its positions alone
         for (branch, repetition, index), returned in spans.items():
@@ -402,6 +416,19 @@ class Ledger:
         for span in spans:
             held.missing.add(*span)
 
+    @property
+    def _runs_whole(self) -> bool:
+        """Whether one worker runs the whole plan: then numbers of batches tell what is done, and not positions.
+
+        The last batch carries all positions that no batch needs, and of several trainers one may have it before the
+        others have theirs.
+        """
+        return self.shape.serial and self.shape.sharding == "dynamic"
+
+    def _all_dealt(self) -> bool:
+        """Tell whether the trainers have all batches of the whole plan."""
+        return not any(self.splits) or (self._dealt is not None and sum(self.counts) >= self._dealt)
+
     def _nobody_holds(self) -> bool:
         return not any(state.holdings or state.working or any(state.own) for state in self.workers.values())
 
@@ -420,7 +447,7 @@ class Ledger:
             and not any(self._queues)
             and self._tail_owner is None
             and not (repeats and self.shape.sharding == "dynamic")
-            and self._nobody_holds()
+            and (self._all_dealt() if self._runs_whole else self._nobody_holds())
         )
 
     def _advance(self) -> None:
@@ -438,6 +465,10 @@ class Ledger:
         self.counts = [0] * self.shape.world_size
         self._deals = 0
         self._tail_rank = None
+        self._dealer = self._dealt = None
+        if self._runs_whole:
+            for state in self.workers.values():
+                state.holdings.clear()
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
         if last or not any(self.splits):
             self.finished = True

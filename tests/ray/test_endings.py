@@ -55,6 +55,10 @@ def shared_memory() -> set[str]:
     return {name for name in os.listdir("/dev/shm") if "pecan" in name}
 
 
+def temporary_files() -> set[Path]:
+    return set(Path(tempfile.gettempdir()).glob("pecan*"))
+
+
 def memory_files() -> list[str]:
     """Open memory files of ours, in any process."""
     found = []
@@ -69,6 +73,7 @@ def memory_files() -> list[str]:
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
+    before = temporary_files()
     trainer = begin(three_nodes.address, tmp_path)
     assert living_actors() and memory_files()
     trainer.send_signal(ending)
@@ -80,7 +85,7 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     until(lambda: not living_actors(), "an actor is still alive")
     until(lambda: not memory_files(), "a memory file is still open")
     assert not shared_memory()
-    assert not list(tmp_path.rglob("*pecan*")) and not list(Path(tempfile.gettempdir()).glob("pecan*"))
+    assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -115,6 +116,40 @@ def test_trainers_share_a_plan_that_one_worker_runs() -> None:
     assert len(results[0]) == len(results[1]) >= 11
     seen = Counter(i for result in results for batch in result for i in batch)
     assert set(seen.values()) == {1} and max(seen) < 97
+
+
+def slower(i: Any) -> Any:
+    time.sleep(0.01)
+    return i
+
+
+SHARED: dict[str, Callable[[], Pipe]] = {
+    "take": lambda: numbers().map(slower, on="i").take(120).batch(4),
+    "zip": lambda: numbers(120).map(slower, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
+}
+
+
+@ray.remote(num_cpus=0)
+def train_and_kill(plan: str, rank: int, kills: tuple[int, ...]) -> tuple[list[list[int]], int]:
+    """Train as one of two ranks, and kill the worker that made the batch at some of the steps."""
+    batches = []
+    workers = pecan.Workers(local=1)
+    with SHARED[plan]().iter_batches(epochs=2, rank=rank, world_size=2, job=f"{plan}-killed", workers=workers) as it:
+        for step, batch in enumerate(it):
+            batches.append(batch["i"].tolist())
+            if step in kills:
+                assert it.provenance is not None
+                busy = ray.get_actor(it.provenance.worker, namespace="pecan")
+                os.kill(ray.get(busy.placed.remote())[1], signal.SIGKILL)
+        return batches, it.report().workers_lost
+
+
+@pytest.mark.parametrize("plan", SHARED)
+def test_trainers_that_share_such_a_plan_lose_and_repeat_nothing_with_its_worker(plan: str) -> None:
+    (first, _), (second, lost) = ray.get([train_and_kill.remote(plan, 0, (4, 19)), train_and_kill.remote(plan, 1, ())])
+    assert lost == 2
+    assert len(first) == len(second) == 30
+    assert Counter(i for batch in first + second for i in batch) == Counter(list(range(120)) * 2)
 
 
 def test_batches_come_as_torch_tensors() -> None:

@@ -28,6 +28,8 @@ class ModelWorker:
     working: Stretch | None = None
     items: list[Item] = field(default_factory=list)
     outbox: list[tuple[int, list[Item], int | None]] = field(default_factory=list)
+    number: int = 0
+    """Batches made in this stretch."""
     gone: bool = False
 
 
@@ -68,6 +70,7 @@ class Model:
         if worker.working is None:
             answer = self.ledger.next_stretch(worker.name)
             worker.working = answer if isinstance(answer, Stretch) else None
+            worker.number = 0
             return
         lease = self.ledger.take(worker.name)
         if isinstance(lease, Lease):
@@ -84,12 +87,26 @@ class Model:
     def emit(self, worker: ModelWorker, size: int) -> None:
         assert worker.working is not None
         batch, worker.items = worker.items[:size], worker.items[size:]
-        worker.outbox.append((worker.working.epoch, batch, worker.working.rank))
+        rank, dealt = worker.working.rank, worker.working.dealt
+        if dealt:
+            turn, rank = divmod(worker.number, len(dealt))
+            worker.number += 1
+            if turn < dealt[rank]:
+                return
+        worker.outbox.append((worker.working.epoch, batch, rank))
+
+    def spans(self, batch: list[Item]) -> dict[Key, list[Span]]:
+        """What a batch acknowledges: the last one of a whole plan everything that may be left."""
+        last = max((split for split, size in enumerate(self.sizes) if size), default=None)
+        if self.shape.serial and any(lease.split.index == last and e == self.sizes[last] - 1 for lease, e in batch):
+            return {(0, 0, split): [(0, END)] for split in range(len(self.sizes))}
+        return spans_of(batch)
 
     def end_stretch(self, worker: ModelWorker) -> None:
         while len(worker.items) >= worker.batch:
             self.emit(worker, worker.batch)
-        if self.ledger.stretch_ended(worker.name, spans_of(worker.items)) == "flush" and worker.items:
+        made = worker.number + bool(worker.items)
+        if self.ledger.stretch_ended(worker.name, spans_of(worker.items), made) == "flush" and worker.items:
             self.emit(worker, len(worker.items))
         worker.items, worker.working = [], None
 
@@ -99,11 +116,11 @@ class Model:
                 del worker.outbox[place]
                 assert epoch == self.ledger.epoch
                 self.received[rank].append((epoch, batch))
-                self.ledger.acked(rank, worker.name, spans_of(batch))
+                self.ledger.acked(rank, worker.name, self.spans(batch))
                 return
 
     def sync(self, rank: int) -> None:
-        for name in self.ledger.unsettled(rank):
+        for name in [name for name, owing in self.ledger.unsettled().items() if rank in owing]:
             self.ledger.settled(rank, name)
         keep = self.ledger.surplus(rank)
         if keep is not None:
@@ -201,6 +218,23 @@ def test_ranks_get_disjoint_and_equally_many_batches(
         left_out += sum((everything(sizes) - seen).values())
     assert left_out == model.ledger.left_out_elements
     assert left_out <= 2 * (world - 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIZES, st.integers(1, 4), st.integers(1, 3), st.integers(0, 4), st.integers(1, 3), st.integers(0, 10_000))
+def test_a_whole_plan_reaches_its_trainers_in_turn_whatever_dies(
+    sizes: list[int], batch: int, workers: int, deaths: int, world: int, seed: int
+) -> None:
+    """One worker runs it; its last batch may arrive before others do, and it may die at any moment."""
+    model = Model(JobShape(epochs=2, batch_size=batch, world_size=world, serial=True), sizes, workers, seed)
+    model.run(deaths)
+    batches = -(-sum(sizes) // batch)
+    turns = batches // world
+    sequence = [(0, split, element) for split, size in enumerate(sizes) for element in range(size)]
+    for epoch in range(2):
+        assert model.batches[epoch] == [turns] * world
+        seen = Counter(item for rank in range(world) for item in model.used[rank][epoch])
+        assert seen == Counter(sequence[: turns * world * batch])
 
 
 def test_repeat_passes_over_the_data_within_one_epoch() -> None:

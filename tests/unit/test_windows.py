@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.runtime.messages import StepTotals
-from pecan_ray.runtime.windows import WindowMeter, window_of
+from pecan_ray.runtime.windows import LEAST_BATCHES, WindowMeter, window_of
 
+Step = tuple[float, float, int]
 STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)
 
 
@@ -132,3 +133,23 @@ def test_ends_of_epochs_spoil_a_few_windows_but_not_all() -> None:
 def test_waiting_long_for_data_is_no_pause() -> None:
     sums = totals([(0.1, 0.5, 2)] * 20 + [(60.0, 0.999, 0)])
     assert sums.pauses == 0 and sums.batches == 21
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), STEPS), min_size=3, max_size=12))
+def test_a_window_is_due_when_all_trainers_are_done_or_one_has_paused(reports: list[tuple[int, list[Step]]]) -> None:
+    """What the meter keeps count of, against the sums of all trainers."""
+    meter = WindowMeter(trainers=3, batches=30, seconds=40.0)
+    begun = dict.fromkeys(range(3), NONE)
+    latest = dict(begun)
+    for rank in range(3):
+        meter.add(rank, NONE)
+    for rank, steps in reports:
+        latest[rank] = totals(steps, latest[rank])
+        meter.add(rank, latest[rank])
+        parts = [latest[r].since(begun[r]) for r in range(3)]
+        full = all(part.batches >= 30 for part in parts)
+        old = all(part.batches >= LEAST_BATCHES and part.seconds >= 40.0 for part in parts)
+        assert meter.due() == (full or old or any(part.pauses for part in parts))
+        if meter.due():
+            meter.close()
+            begun = dict(latest)
