@@ -99,9 +99,11 @@ class Config:
     cpus_per_worker: float = 1.0
     """CPUs that Ray reserves for a worker (`num_cpus` of its actor)."""
     threads_per_worker: int | None = None
-    """Threads of a worker; None: the CPUs of its node, which the job's local workers share."""
+    """Threads of a worker; None: as many as its CPUs at first (those of its node, which the job's local workers share),
+    then as many as make it fastest (python engine)."""
     ring_bytes: int = 512 * MIB
-    """Bound on batches that a worker has finished and the trainer has not taken."""
+    """Bound on batches that a worker has finished and the trainer has not taken, and on the elements in progress where
+    a worker tunes its threads."""
     remote_labels: Mapping[str, str] = field(default_factory=dict)
     """Label selector for remote workers; empty: ``pecan-role=remote`` where a node has it, else any node
     that is not a trainer's."""

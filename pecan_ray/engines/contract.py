@@ -6,6 +6,7 @@ knows Ray or a framework.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.layout import Layout
 from pecan_ray.plan.splits import Lease
 
 Spans = dict[tuple[int, int, int], list[tuple[int, int]]]
@@ -97,6 +99,8 @@ class Produced:
     """Smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
     slot: Slot | None = None
     bad: list[BadElement] = field(default_factory=list)
+    layout: Layout | None = None
+    """How the columns lie in the slot, where that is known beforehand."""
 
 
 OnError = Literal["raise", "skip", "quarantine"]
@@ -109,11 +113,16 @@ class EngineOptions:
 
     seed: int = 0
     threads: int = 1
+    """So many at first, which is also how many CPUs there are for them."""
+    most_threads: int | None = None
+    """Up to so many where they make it faster (python engine); None: always `threads`."""
+    memory_bytes: float = math.inf
+    """Bound on the elements in progress where there are more threads than CPUs, as far as their sizes tell."""
     order: Order = "relaxed"
     on_error: OnError = "raise"
     shuffle_splits: bool = False
     count_epoch: int | None = None
-    """Count bytes in and out of operators during this epoch (python engine); None: never."""
+    """Count bytes in and out of operators during this epoch; None: never."""
 
 
 class Engine(Protocol):
@@ -125,6 +134,11 @@ class Engine(Protocol):
         What does not fill a batch comes last, marked `partial`.  Raises `ElementError` for a bad element
         under ``on_error="raise"``.
         """
+        ...
+
+    @property
+    def threads(self) -> int:
+        """How many threads work at the moment."""
         ...
 
     def counts(self) -> Mapping[str, OpCount]:

@@ -5,11 +5,40 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from pecan_ray.engines.contract import BadElement, Leases, OnError
-from pecan_ray.engines.python.items import Loose, Part
+from pecan_ray.engines.python.items import Item, Loose, Part
 from pecan_ray.errors import PecanError, SourceError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease, Source
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
+
+
+@dataclass(frozen=True)
+class Run:
+    """Consecutive elements of a split that a lease asks for, as columns."""
+
+    lease: Lease
+    first: int
+    """Number of the first one in the split."""
+    rows: int
+    columns: Columns
+    missing: tuple[tuple[int, int], ...]
+    """Positions to deliver, among which may be some of other elements."""
+
+    def parts(self, start: int, stop: int) -> list[Part]:
+        """Return the positions to deliver with rows `start` to `stop`."""
+        begin, end = (self.first + start) << OUTPUT_BITS, (self.first + stop) << OUTPUT_BITS
+        return [(self.lease.key, max(a, begin), min(b, end)) for a, b in self.missing if a < end and b > begin]
+
+    def item(self, row: int) -> Item:
+        """Return a row as an element, without its positions."""
+        value = {name: column[row] for name, column in self.columns.items()}
+        return Item(value, [], self.lease, self.first + row)
+
+    def items(self, name: str, start: int, stop: int) -> list[Item]:
+        """Return rows as elements with one column."""
+        column = self.columns[name]
+        return [Item({name: column[row]}, [], self.lease, self.first + row) for row in range(start, stop)]
 
 
 def read_lease(
@@ -20,12 +49,16 @@ def read_lease(
     A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`, or goes to
     `loose` under ``on_error="skip"`` and ``"quarantine"``.
     """
-    number = lease.spans[0][0] >> OUTPUT_BITS
+    number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
     try:
         for value in _values(source, lease, number):
             begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
-            parts = [(lease.key, max(a, begin), min(b, end)) for a, b in _until(missing, end)]
+            start, stop = missing[0]
+            if start <= begin and end <= stop:
+                parts = [(key, begin, end)]
+            else:
+                parts = [(key, max(a, begin), min(b, end)) for a, b in _until(missing, end)]
             if parts:
                 yield number, value, parts
             while missing and missing[0][1] <= end:
@@ -36,15 +69,61 @@ def read_lease(
     except SourceError as error:
         if on_error == "raise":
             raise
-        rest = [(lease.key, max(a, number << OUTPUT_BITS), b) for a, b in missing]
-        loose.add(rest, BadElement(f"read {type(source).__name__}", lease.split.where(number), str(error)))
+        _leave_out(source, lease, number, missing, error, loose)
         return
     if lease.spans[-1][1] == END:
         leases.ended(lease, number)
 
 
+def read_lease_columns(
+    source: ColumnarSource, lease: Lease, leases: Leases, loose: Loose, on_error: OnError
+) -> Iterator[Run]:
+    """Yield the elements that a lease asks for in runs, as `read_lease` does one by one."""
+    number = lease.spans[0][0] >> OUTPUT_BITS
+    missing = deque(lease.spans)
+    try:
+        for columns, rows in _columns(source, lease, number):
+            end = (number + rows) << OUTPUT_BITS
+            yield from _runs(lease, number, rows, columns, tuple(_until(missing, end)))
+            while missing and missing[0][1] <= end:
+                missing.popleft()
+            number += rows
+            if not missing:
+                return
+    except SourceError as error:
+        if on_error == "raise":
+            raise
+        _leave_out(source, lease, number, missing, error, loose)
+        return
+    if lease.spans[-1][1] == END:
+        leases.ended(lease, number)
+
+
+def _leave_out(
+    source: Source, lease: Lease, number: int, missing: Iterable[tuple[int, int]], error: SourceError, loose: Loose
+) -> None:
+    """Count what is missing from element `number` on as dealt with, and say why."""
+    rest = [(lease.key, max(a, number << OUTPUT_BITS), b) for a, b in missing]
+    loose.add(rest, BadElement(f"read {type(source).__name__}", lease.split.where(number), str(error)))
+
+
 def _until(spans: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:
     return itertools.takewhile(lambda span: span[0] < end, spans)
+
+
+def _runs(lease: Lease, first: int, rows: int, columns: Columns, spans: tuple[tuple[int, int], ...]) -> Iterator[Run]:
+    """Yield those of some elements that spans touch; neighbours come together."""
+    places: list[tuple[int, int]] = []
+    for begin, end in spans:
+        start = max((begin >> OUTPUT_BITS) - first, 0)
+        stop = min(((end - 1) >> OUTPUT_BITS) + 1 - first, rows)
+        if places and start <= places[-1][1]:
+            places[-1] = (places[-1][0], stop)
+        else:
+            places.append((start, stop))
+    for start, stop in places:
+        cut = {name: column[start:stop] for name, column in columns.items()}
+        yield Run(lease, first + start, stop - start, cut, spans)
 
 
 def _values(source: Source, lease: Lease, start: int) -> Iterator[Element]:
@@ -57,8 +136,30 @@ def _values(source: Source, lease: Lease, start: int) -> Iterator[Element]:
     except PecanError:
         raise
     except Exception as error:
-        raise SourceError(
-            f"{type(source).__name__} cannot read {lease.split.where(number)}: {type(error).__name__}: {error}",
-            file=lease.split.file_of(number),
-            element=number,
-        ) from error
+        raise _unreadable(source, lease, number, error) from error
+
+
+def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple[Columns, int]]:
+    """Read the columns of a split, and their lengths; whatever a source raises becomes a `SourceError`."""
+    number = start
+    try:
+        for columns in source.read_columns(lease.split, start):
+            lengths = {name: len(column) for name, column in columns.items()}
+            if len(set(lengths.values())) > 1:
+                raise ValueError(f"read_columns gave columns of unequal lengths: {lengths}")
+            rows = next(iter(lengths.values()), 0)
+            if rows:
+                yield columns, rows
+            number += rows
+    except PecanError:
+        raise
+    except Exception as error:
+        raise _unreadable(source, lease, number, error) from error
+
+
+def _unreadable(source: Source, lease: Lease, number: int, error: Exception) -> SourceError:
+    return SourceError(
+        f"{type(source).__name__} cannot read {lease.split.where(number)}: {type(error).__name__}: {error}",
+        file=lease.split.file_of(number),
+        element=number,
+    )

@@ -9,9 +9,11 @@ interval that is the same whoever computes it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 OUTPUT_BITS = 32
 END = 1 << 62
@@ -19,6 +21,9 @@ END = 1 << 62
 
 Element = dict[str, Any]
 """Column name -> NumPy array, bytes, str or number."""
+
+Columns = Mapping[str, np.ndarray[Any, Any]]
+"""Column name -> the values of consecutive elements, equally many of each: ``column[row]`` is an element's value."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,18 @@ class Source(Protocol):
 
     def identity(self) -> str:
         """Return a string that changes when the data does (paths, sizes, modification times)."""
+        ...
+
+
+@runtime_checkable
+class ColumnarSource(Source, Protocol):
+    """A source that holds its data by columns, and can give it so."""
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield what `read` yields, several consecutive elements at a time; nobody writes into the columns.
+
+        Numbers, dates and arrays of one shape come in arrays of their dtype, all else in arrays of objects.
+        """
         ...
 
 

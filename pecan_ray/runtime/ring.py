@@ -25,6 +25,8 @@ from pecan_ray.errors import ClusterError
 PAGE = 4096
 LEAST_IN_FLIGHT = 2
 """So many slots may always be in flight, so that one huge batch cannot stop a worker."""
+MOST_IN_FLIGHT = 2048
+"""Slots, however small they are: each is an open file and a mapping."""
 RECORD = struct.Struct("=Iq")
 TAKEN, RELEASED = 1, 2
 ALIGNMENT = 64
@@ -54,6 +56,7 @@ class RingSlot:
         self.map = mmap.mmap(self.fd, self.size)
         self.state: Literal["free", "in flight", "taken"] = "free"
         self._ring = ring
+        self._address = SlotAddress(os.getpid(), ring.token, number, self.fd, ring.pipe_fd, self.size)
 
     @property
     def buffer(self) -> memoryview:
@@ -66,8 +69,7 @@ class RingSlot:
 
     def address(self) -> SlotAddress:
         """Return what a reader needs to map the slot."""
-        ring = self._ring
-        return SlotAddress(os.getpid(), ring.token, self.number, self.fd, ring.pipe_fd, self.size)
+        return self._address
 
     def unmap(self) -> None:
         """Close the file; the memory goes when the reader's mapping goes too."""
@@ -77,8 +79,9 @@ class RingSlot:
 class RingSlots:
     """A worker's slots, reused: pages that were written once are not faulted in again.
 
-    `acquire` blocks while more than `limit_bytes` are in flight: written or being written, and not yet taken by the
-    trainer.  What the trainer has taken and still holds is the trainer's memory and does not count.
+    `acquire` blocks while more than `limit_bytes`, or `MOST_IN_FLIGHT` slots, are in flight: written or being written,
+    and not yet taken by the trainer.  What the trainer has taken and still holds is the trainer's memory and does not
+    count.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -113,7 +116,9 @@ class RingSlots:
             return slot
 
     def _fits(self, nbytes: int) -> bool:
-        return self._flying < LEAST_IN_FLIGHT or self._flying_bytes + nbytes <= self._limit
+        if self._flying < LEAST_IN_FLIGHT:
+            return True
+        return self._flying < MOST_IN_FLIGHT and self._flying_bytes + nbytes <= self._limit
 
     def _free_slot(self, nbytes: int) -> RingSlot | None:
         """Take out the smallest free slot that fits; sizes are few, for pages are rounded up and batches alike."""

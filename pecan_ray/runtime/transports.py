@@ -6,7 +6,6 @@ through Ray's object store (object_store).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
@@ -14,25 +13,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pecan_ray.engines.contract import BadElement, Produced, Spans
+from pecan_ray.engines.layout import Layout, Place
 from pecan_ray.options import TransportChoice
 from pecan_ray.runtime.ring import RingReader, RingSlot, SlotAddress, ring_supported
 
 Transport: TypeAlias = Literal["ring", "flight", "object_store"]
 Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a column lies in a slot, or in the bytes that a stream has brought."""
-
-    offset: int
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the column in bytes."""
-        return self.dtype.itemsize * math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -46,6 +32,8 @@ class Message:
     epoch: int
     address: SlotAddress | None = None
     bad: list[BadElement] = field(default_factory=list)
+    layout: Layout | None = None
+    """Where the columns lie that are not in `columns`."""
 
 
 @dataclass(frozen=True)
@@ -133,8 +121,10 @@ def encode_ring(produced: Produced) -> Message:
     """Describe a batch that lies in a slot; columns outside of it travel by value."""
     if not isinstance(produced.slot, RingSlot):
         return encode_store(produced)
-    columns, _ = placed(produced)
-    return Message(columns, produced.spans, produced.rows, produced.epoch, produced.slot.address(), produced.bad)
+    layout = produced.layout
+    columns = placed(produced)[0] if layout is None else layout.outside(produced.columns)
+    address = produced.slot.address()
+    return Message(columns, produced.spans, produced.rows, produced.epoch, address, produced.bad, layout)
 
 
 def encode_store(produced: Produced) -> Message:
@@ -163,6 +153,8 @@ class BatchReader:
         memory = self._ring.open(message.address)
         if memory is None:
             return None
+        if message.layout is not None:
+            return message.layout.views(memory, message.columns)
         return views(message.columns, memory)
 
     def taken(self, message: Message) -> None:
@@ -177,8 +169,4 @@ class BatchReader:
 
 def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return columns as views of the memory that they lie in; those by value as they are."""
-    return {name: _view(memory, column) if isinstance(column, Place) else column for name, column in columns.items()}
-
-
-def _view(memory: Memory, place: Place) -> np.ndarray[Any, Any]:
-    return memory[place.offset : place.offset + place.nbytes].view(place.dtype).reshape(place.shape)
+    return {name: column.view(memory) if isinstance(column, Place) else column for name, column in columns.items()}

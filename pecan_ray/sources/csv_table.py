@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyarrow import csv as pacsv
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
-from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.arrow import rows_of
+from pecan_ray.plan.splits import Columns, Element, Split
+from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import SPLIT_BYTES, Paths, byte_ranges, check_positive, identity_of, patterns_of
 from pecan_ray.sources.text import Line, bad_line, lines_of
 from pecan_ray.storage import list_files
@@ -67,6 +67,11 @@ class Csv:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield rows from number `start` on; the lines before are read, but not parsed."""
+        for columns in self.read_columns(split, start):
+            yield from rows_of(columns)
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield the columns of some thousand rows at a time."""
         names = self._header(split.path)
         _check_same(split.path, names, split.payload.names)
         records = self._records(split)
@@ -80,9 +85,9 @@ class Csv:
             except pa.ArrowInvalid:
                 place, problem = self._first_bad(chunk, names, split.payload)
                 if place:
-                    yield from rows_of(self._parse(chunk[:place], names, split.payload))
+                    yield columns_of(self._parse(chunk[:place], names, split.payload))
                 bad_line(split, chunk[place], number + place, problem)
-            yield from rows_of(table)
+            yield columns_of(table)
             number += len(chunk)
 
     def num_elements(self) -> None:

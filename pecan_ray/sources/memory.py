@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.files import check_positive
 
 MIN_SPLITS = 16
@@ -111,7 +111,13 @@ class Arrays:
         """Yield the rows of a range as copies, so that functions may write into them."""
         stop = self.num_elements() if split.stop is None else split.stop
         for row in range(split.start + start, stop):
-            yield {name: array[row].copy() for name, array in self.arrays.items()}
+            yield {name: _own(array[row]) for name, array in self.arrays.items()}
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield the columns of a range, numbers as views of the arrays."""
+        stop = self.num_elements() if split.stop is None else split.stop
+        if split.start + start < stop:
+            yield {name: _own_objects(array[split.start + start : stop]) for name, array in self.arrays.items()}
 
     def num_elements(self) -> int:
         """Return the length of the arrays."""
@@ -126,3 +132,15 @@ class Arrays:
                 rows = array[split.start : split.stop]
                 digest.update(pickle.dumps(rows) if array.dtype.hasobject else rows.tobytes())
         return f"Arrays:{digest.hexdigest()}"
+
+
+def _own(value: Any) -> Any:
+    """Return a copy of a value that can be changed."""
+    return value.copy() if hasattr(value, "copy") else value
+
+
+def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return rows of which no value that functions may change belongs to the source: a batch holds objects as such."""
+    if rows.dtype == object and rows.ndim == 1:
+        return np.fromiter((_own(value) for value in rows), object, len(rows))
+    return rows.copy() if rows.dtype.kind in "OV" else rows

@@ -10,10 +10,13 @@ import pyarrow as pa
 from pyarrow import parquet as pq
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, SourceError
-from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.arrow import rows_of
+from pecan_ray.plan.splits import Columns, Element, Split
+from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import SPLIT_BYTES, Paths, check_positive, identity_of, patterns_of
 from pecan_ray.storage import list_files, open_random
+
+DECODED_BYTES = 4 << 20
+MOST_DECODED_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,15 @@ class Parquet:
 
     paths: Paths = field(hash=False)
     columns: Sequence[str] | None = None
-    batch_rows: int = field(default=1024, kw_only=True)
-    """Rows decoded at a time."""
+    batch_rows: int | None = field(default=None, kw_only=True)
+    """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_positive(batch_rows=self.batch_rows, split_bytes=self.split_bytes)
+        check_positive(split_bytes=self.split_bytes)
+        if self.batch_rows is not None:
+            check_positive(batch_rows=self.batch_rows)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         if self.columns is not None:
             names = [self.columns] if isinstance(self.columns, str) else self.columns
@@ -59,18 +64,23 @@ class Parquet:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield rows from number `start` on; row groups before it are not read."""
+        for columns in self.read_columns(split, start):
+            yield from rows_of(columns)
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield the columns of `batch_rows` rows at a time, of fewer at the end."""
         number = start
         with open_random(split.path) as file:
             try:
                 parquet = pq.ParquetFile(file, pre_buffer=True)
                 groups, skip = _groups_from(parquet.metadata, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)
-                for batch in parquet.iter_batches(self.batch_rows, row_groups=groups, columns=names):
+                at_a_time = self.batch_rows or _fitting_rows(parquet.metadata, groups)
+                for batch in parquet.iter_batches(at_a_time, row_groups=groups, columns=names):
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
-                    for element in rows_of(batch.slice(dropped)):
-                        yield element
-                        number += 1
+                    yield columns_of(batch.slice(dropped))
+                    number += batch.num_rows - dropped
             except SourceError:
                 raise
             except (pa.ArrowException, OSError) as error:
@@ -154,3 +164,10 @@ def _groups_from(metadata: Any, groups: list[int], start: int) -> tuple[list[int
     while groups and start >= metadata.row_group(groups[0]).num_rows:
         start -= metadata.row_group(groups.pop(0)).num_rows
     return groups, start
+
+
+def _fitting_rows(metadata: Any, groups: list[int]) -> int:
+    """Return how many rows to decode at a time."""
+    size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
+    rows: int = sum(metadata.row_group(group).num_rows for group in groups)
+    return max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import threading
 from multiprocessing.connection import Connection
@@ -14,8 +15,12 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.python.fill import OpenBatch
+from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.ring import RingReader, RingSlots
+from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.runtime.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
 from pecan_ray.runtime.transports import BatchReader, choose_transport, encode_ring
 
 
@@ -153,3 +158,46 @@ def test_the_transport_follows_the_nodes() -> None:
     assert choose_transport("a", "a", sees_process=True)[0] == "ring"
     assert choose_transport("a", "b", sees_process=True)[0] == "flight"
     assert choose_transport("a", "a", sees_process=False)[0] == "object_store"
+
+
+def test_small_slots_in_flight_are_bounded_in_number() -> None:
+    slots = RingSlots(1 << 30)
+    held = [slots.acquire(10) for _ in range(MOST_IN_FLIGHT)]
+    got: list[RingSlot] = []
+    waiting = threading.Thread(target=lambda: got.append(slots.acquire(10)))
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    held[0].release()
+    waiting.join(10)
+    assert not waiting.is_alive() and got[0] is held[0]
+    slots.close()
+
+
+def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sent_as_bytes() -> None:
+    bfloat16 = np.dtype(pytest.importorskip("ml_dtypes").bfloat16)
+    columns = {
+        "when": np.arange(8).astype("M8[ns]"),
+        "text": np.array(["a", None] * 4, object),
+        "image": np.arange(8 * 6, dtype=np.uint8).reshape(8, 2, 3),
+        "half": np.arange(8).astype(bfloat16),
+        "empty": np.zeros((8, 0), np.float32),
+    }
+    slots, reader, loose = RingSlots(1 << 20), BatchReader(), Loose()
+    lease = Lease(0, Split(0))
+    opened = []
+    for _ in range(2):
+        batch = OpenBatch(Item({name: values[0] for name, values in columns.items()}, [], lease, 0), 8, "batch", slots)
+        run = Run(lease, 0, 8, columns, lease.spans)
+        assert batch.write_run(0, run, 0, 8)
+        message = encode_ring(batch.finish(loose))
+        assert list(message.columns) == ["text"] and message.layout is not None
+        received = pickle.loads(pickle.dumps(message))
+        opened.append((received.layout, reader.open(received)))
+    for layout, arrived in opened:
+        assert layout is opened[0][0]
+        assert arrived is not None and list(arrived) == list(columns)
+        for name, values in columns.items():
+            assert arrived[name].dtype == values.dtype and arrived[name].tolist() == values.tolist()
+    del arrived, opened
+    slots.close()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases
@@ -12,7 +12,8 @@ from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.python import stages
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.items import Item, Loose
-from pecan_ray.engines.reading import read_lease
+from pecan_ray.engines.python.threads import Threads
+from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
     Batch,
@@ -30,7 +31,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.shape import last_batching, plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Source
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, Source
 
 Items = Iterator[Item]
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
@@ -47,7 +48,7 @@ class Assembly:
         leases: Leases,
         loose: Loose,
         *,
-        pool: Executor | None,
+        pool: Threads | None,
         call: MakeCall,
         counts: Counts | None = None,
     ) -> None:
@@ -57,6 +58,7 @@ class Assembly:
         self.epoch = 0
         self._serial = plan_shape(plan).serial
         self._taken: list[Lease] = []
+        self._taking = threading.Lock()
 
     def items(self, ops: Sequence[Op] | None = None) -> Items:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
@@ -67,6 +69,19 @@ class Assembly:
                 while self._take(branch) is not None:
                     pass
             self.loose.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
+
+    def runs(self, source: ColumnarSource) -> Iterator[Run]:
+        """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones."""
+        while (lease := self._take_in_turn()) is not None:
+            yield from read_lease_columns(source, lease, self._leases, self.loose, self._options.on_error)
+
+    def behind(self, items: Items, ops: Sequence[Op]) -> Items:
+        """Yield what operators at the plan's end make of items."""
+        return self._through(items, ops, self.plan, outermost=True)
+
+    def _take_in_turn(self) -> Lease | None:
+        with self._taking:
+            return self._take(0)
 
     def _take(self, branch: int) -> Lease | None:
         lease = self._leases.take(branch)
@@ -89,12 +104,15 @@ class Assembly:
         else:
             branch = next(branches)
             items = self._read_all(branch, self._sources[branch])
-        todo = list(plan.ops if ops is None else ops)
+        return self._through(items, plan.ops if ops is None else ops, plan, outermost=outermost)
+
+    def _through(self, items: Items, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> Items:
+        todo = list(ops)
         while todo:
             run = list(itertools.takewhile(lambda op: isinstance(op, ElementOp), todo))
             if run:
                 chain = self.chain([op for op in run if isinstance(op, ElementOp)])
-                items = stages.mapped(items, chain.run, self._pool, 2 * self._options.threads + 2)
+                items = stages.mapped(items, chain.run, self._pool)
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)

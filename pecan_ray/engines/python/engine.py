@@ -4,37 +4,43 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.python.assemble import Assembly
 from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.columns import Table, ahead, by_columns, readers
 from pecan_ray.engines.python.feed import Feeder
-from pecan_ray.engines.python.fill import Filler
-from pecan_ray.engines.python.items import Loose, merge
+from pecan_ray.engines.python.fill import Filler, OpenBatch
+from pecan_ray.engines.python.items import Item, Loose, merge
 from pecan_ray.engines.python.processes import Processes
-from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.python.threads import engine_threads
+from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.splits import ColumnarSource, Source
 
 
 class PythonEngine:
     """Runs a plan on this machine; one stretch at a time."""
 
     def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
-        self._plan, self._sources, self._options, self._slots = plan, sources, options, slots
-        self._pool = ThreadPoolExecutor(options.threads, thread_name_prefix="pecan")
+        self._plan, self._sources, self._options = plan, sources, options
+        self._threads, self._slots = engine_threads(options, slots)
         self._processes: Processes | None = None
         self._counts = None if options.count_epoch is None else Counts()
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
+        with self._threads.at_work():
+            yield from self._batches(leases)
+
+    def _batches(self, leases: Leases) -> Generator[Produced, None, None]:
         loose = Loose()
         assembly = Assembly(
             self._plan,
@@ -42,19 +48,36 @@ class PythonEngine:
             self._options,
             leases,
             loose,
-            pool=self._pool,
+            pool=self._threads,
             call=self._callable,
             counts=self._counts,
         )
         if plan_shape(self._plan).serial:
             yield from ending_with_the_last_batch(self._one_by_one(assembly))
+        elif (table := by_columns(self._plan, self._sources[0])) is not None:
+            yield from self._of_columns(assembly, *table)
         elif (fused := _fused(self._plan)) is not None:
             yield from self._filled(assembly, *fused)
         else:
             yield from self._one_by_one(assembly)
 
-    def _one_by_one(self, assembly: Assembly) -> Generator[Produced, None, None]:
-        for item in assembly.items():
+    def _of_columns(
+        self, assembly: Assembly, source: ColumnarSource, batch: Batch, behind: list[ElementOp]
+    ) -> Generator[Produced, None, None]:
+        """Cut batches out of the source's columns, in threads that are ahead of who takes them."""
+        table = Table(batch, HeapSlots() if behind else self._slots)
+        streams = [table.written(assembly.runs(source)) for _ in range(readers(self._options))]
+        with closing(ahead(streams)) as batches:
+            if behind:
+                items = (one.item(partial) for one, partial in _and_rest(batches, table))
+                yield from self._one_by_one(assembly, assembly.behind(items, behind))
+                return
+            for one, partial in _and_rest(batches, table):
+                yield one.finish(assembly.loose, partial)
+        yield from self._last(None, assembly)
+
+    def _one_by_one(self, assembly: Assembly, items: Iterator[Item] | None = None) -> Generator[Produced, None, None]:
+        for item in assembly.items() if items is None else items:
             parts, bad = assembly.loose.take()
             columns, slot = into_slot(item.value, self._slots)
             spans = merge(item.parts + parts)
@@ -66,7 +89,7 @@ class PythonEngine:
     ) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._pool, self._options.threads, assembly.chain(ops))
+        feeder = Feeder(self._threads, assembly.chain(ops))
         filler = Filler(batch.size, batch.name, self._slots, assembly.loose, strict, feeder.put)
         reader = threading.Thread(
             target=feeder.feed, args=(assembly.items(before), filler), name="pecan-read", daemon=True
@@ -101,13 +124,18 @@ class PythonEngine:
             self._processes = Processes(functions, self._options.threads)
         return self._processes.function(op.name)
 
+    @property
+    def threads(self) -> int:
+        """How many threads work at the moment."""
+        return self._threads.count
+
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
         return {} if self._counts is None else self._counts.snapshot()
 
     def close(self) -> None:
         """Stop threads and processes."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
         if self._processes is not None:
             self._processes.close()
 
@@ -124,6 +152,14 @@ def _fused(plan: Plan) -> tuple[list[Op], list[ElementOp], Batch] | None:
         run.insert(0, op)
         ops.pop()
     return ops, run, batch
+
+
+def _and_rest(batches: Iterator[OpenBatch], table: Table) -> Iterator[tuple[OpenBatch, bool]]:
+    """Yield the batches of a table, and at the end the one that was not filled; with whether it is that one."""
+    for batch in batches:
+        yield batch, False
+    if (rest := table.rest()) is not None:
+        yield rest, True
 
 
 def limit_native_threads() -> None:

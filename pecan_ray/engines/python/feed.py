@@ -6,12 +6,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Executor
+from functools import partial
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.fill import Filler
 from pecan_ray.engines.python.items import Item
+from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.001
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
@@ -25,9 +26,8 @@ MOST_READY = 8
 class Feeder:
     """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken."""
 
-    def __init__(self, pool: Executor, threads: int, chain: Chain) -> None:
+    def __init__(self, pool: Threads, chain: Chain) -> None:
         self._pool, self._chain = pool, chain
-        self._most = 2 * threads + 2
         self._changed = threading.Condition()
         self._in_progress = 0
         """Chunks that were handed out and are not placed."""
@@ -60,14 +60,18 @@ class Feeder:
 
     def _submit(self, number: int, chunk: list[Item], filler: Filler) -> None:
         with self._changed:
+            if len(self._ready) >= MOST_READY:
+                with self._pool.blocked():
+                    self._changed.wait_for(lambda: len(self._ready) < MOST_READY or self._stopped)
             self._changed.wait_for(
-                lambda: (self._in_progress < self._most and len(self._ready) < MOST_READY) or self._stopped
+                lambda: (self._in_progress < self._pool.ahead and len(self._ready) < MOST_READY) or self._stopped
             )
             if self._stopped:
                 return
             self._in_progress += 1
             self._working += 1
-        self._pool.submit(self._work, number, chunk, filler)
+        self._pool.weigh(chunk[0].value, len(chunk))
+        self._pool.start(partial(self._work, number, chunk, filler), len(chunk))
 
     def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
         placed = 0
@@ -77,10 +81,12 @@ class Feeder:
                 done = self._chain.run_all(chunk)
                 spent = (time.perf_counter() - began) / len(chunk)
                 self._per_element_s += 0.2 * (spent - self._per_element_s)
+                if done:
+                    self._pool.weigh(done[0].value, len(done))
                 placed = filler.place(number, done)
         except BaseException as error:
+            self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True
-            self.put(error)
         finally:
             with self._changed:
                 self._in_progress -= placed

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,13 @@ import numpy as np
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.python.items import Item, Loose, Part, merge
 from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array, numbers_of_one_type
-from pecan_ray.engines.slots import lay_out
+from pecan_ray.engines.reading import Run
+from pecan_ray.engines.slots import layout_of
+
+NEVER_NUMBERS = frozenset({bytes, str, type(None), list, dict})
+FREE_ITEMS = 500
+"""NumPy keeps Python's lock while it copies so many items."""
+HELD_BYTES = 1 << 16
 
 
 class OpenBatch:
@@ -21,53 +29,91 @@ class OpenBatch:
     def __init__(self, item: Item, size: int, op: str, slots: Slots) -> None:
         self.size, self.op, self.claimed = size, op, 0
         self.parts: list[Part] = []
-        self.first = item.where()
         self.complete = False
-        self._example = item.value
-        self._epoch = item.lease.epoch
+        self._item = item
         self._done = 0
         self._lock = threading.Lock()
-        plain = {name: np.asarray(value) for name, value in item.value.items() if is_columnar(value)}
-        offsets, total = lay_out([size * array.nbytes for array in plain.values()])
+        self._layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
+        total = self._layout.nbytes
         self.slot: Slot | None = slots.acquire(total) if total else None
         memory = np.frombuffer(self.slot.buffer, np.uint8) if self.slot else np.empty(0, np.uint8)
-        places = dict(zip(plain, offsets, strict=True))
-        self._columns: dict[str, np.ndarray[Any, Any]] = {}
-        for name in item.value:
-            if name not in plain:
-                self._columns[name] = np.empty(size, object)
-                continue
-            array = plain[name]
-            piece = memory[places[name] : places[name] + size * array.nbytes]
-            self._columns[name] = piece.view(array.dtype).reshape(size, *array.shape)
+        self._columns: dict[str, np.ndarray[Any, Any]] = {
+            name: np.empty(size, object) if place is None else place.view(memory)
+            for name, place in self._layout.places.items()
+        }
+
+    @property
+    def first(self) -> str:
+        """Which element the others must agree with, in words."""
+        return self._item.where()
 
     def write(self, first: int, items: list[Item]) -> bool:
         """Write elements into rows from `first` on; True if the batch is complete with them."""
+        names = self._columns.keys()
         for item in items:
-            check_columns(item, self._columns.keys(), self.first, self.op)
+            if item.value.keys() != names:
+                check_columns(item, names, self.first, self.op)
         for name, column in self._columns.items():
             rows = slice(first, first + len(items))
             numbers = numbers_of_one_type(items, name, column) if len(items) > 1 else None
             if numbers is not None:
-                column[rows] = numbers
+                copy_into(column[rows], numbers)
             else:
                 self._write_each(name, column[rows], items)
-        with self._lock:
-            self._done += len(items)
-            for item in items:
-                self.parts.extend(item.parts)
-            self.complete = self._done == self.size
-            return self.complete
+        return self._note(len(items), itertools.chain.from_iterable([item.parts for item in items]))
 
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item]) -> None:
         """Write one column, element by element."""
+        shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
         for row, item in enumerate(items):
             value = item.value[name]
-            if rows.dtype == object:
-                check_is_object(name, value, self._example[name], item, self.first, self.op)
+            if objects:
+                if is_columnar(value):
+                    check_is_object(name, value, self._item.value[name], item, self.first, self.op)
                 rows[row] = value
+                continue
+            if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
+                value = checked_array(name, value, shape, dtype, item, self.first, self.op)
+            if value.size > FREE_ITEMS:
+                copy_into(rows[row : row + 1], value[None])
             else:
-                rows[row] = checked_array(name, value, rows.shape[1:], rows.dtype, item, self.first, self.op)
+                rows[row] = value
+
+    def write_run(self, first: int, run: Run, start: int, stop: int) -> bool:
+        """Write some of a run's elements into rows from `first` on; True if the batch is complete with them."""
+        if run.columns.keys() != self._columns.keys():
+            check_columns(run.item(start), self._columns.keys(), self.first, self.op)
+        for name, column in self._columns.items():
+            rows, values = column[first : first + stop - start], run.columns[name][start:stop]
+            if rows.dtype == object and _are_objects(values):
+                rows[:] = values
+            elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
+                copy_into(rows, values)
+            else:
+                self._write_each(name, rows, run.items(name, start, stop))
+        return self._note(stop - start, run.parts(start, stop))
+
+    def _note(self, rows: int, parts: Iterable[Part]) -> bool:
+        with self._lock:
+            self._done += rows
+            self._add(parts)
+            self.complete = self._done == self.size
+            return self.complete
+
+    def _add(self, parts: Iterable[Part]) -> None:
+        """Add positions; those of neighbours in the source are one interval."""
+        held = self.parts
+        for key, start, stop in parts:
+            if held and held[-1][2] == start and held[-1][0] == key:
+                held[-1] = (key, held[-1][1], stop)
+            else:
+                held.append((key, start, stop))
+
+    def item(self, partial: bool) -> Item:
+        """Return the batch, cut to the rows that were written, for operators on batches."""
+        rows = self._done
+        columns = {name: column[:rows] for name, column in self._columns.items()}
+        return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
 
     def finish(self, loose: Loose, partial: bool = False) -> Produced:
         """Return the batch, cut to the rows that were written."""
@@ -77,11 +123,40 @@ class OpenBatch:
             {name: column[:rows] for name, column in self._columns.items()},
             merge(self.parts + parts),
             rows,
-            self._epoch,
+            self._item.lease.epoch,
             partial=partial,
             slot=self.slot,
             bad=bad,
+            layout=self._layout if rows == self.size else None,
         )
+
+
+def copy_into(rows: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> None:
+    """Copy values into rows of the same shape and dtype.
+
+    NumPy lets go of Python's lock to copy more than some hundred items.  For a few kilobytes getting it back takes
+    longer than copying, so these are copied as one item.
+    """
+    if values.size > FREE_ITEMS and values.nbytes <= HELD_BYTES and values.flags.c_contiguous:
+        whole = np.dtype((np.void, values.nbytes))
+        rows.reshape(-1).view(whole)[:] = values.reshape(-1).view(whole)
+    else:
+        rows[...] = values
+
+
+def _kind(value: Any, size: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+    """Return dtype and shape of the column of a batch that a value begins; no dtype for a column of objects."""
+    if not is_columnar(value):
+        return None, ()
+    array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
+    return array.dtype, (size, *array.shape)
+
+
+def _are_objects(values: np.ndarray[Any, Any]) -> bool:
+    """Tell whether a column holds nothing that should lie in an array of numbers instead."""
+    if values.dtype != object or values.ndim > 1:
+        return False
+    return NEVER_NUMBERS.issuperset(map(type, values)) or not any(map(is_columnar, values))
 
 
 class Filler:

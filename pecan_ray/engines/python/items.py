@@ -17,7 +17,7 @@ Part = tuple[Key, int, int]
 """An interval of positions: lease key, start, stop."""
 
 
-@dataclass
+@dataclass(slots=True)
 class Item:
     """An element or a batch under way."""
 

@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from pecan_ray.engines.contract import OnError
 from pecan_ray.engines.python.chain import set_aside
 from pecan_ray.engines.python.items import Item, Loose, copied, has_rows, leading
 from pecan_ray.engines.python.stack import length_of, pad_stack, stack
+from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.sampling.randomness import generator, random_key
@@ -24,8 +25,8 @@ Items = Iterator[Item]
 Chainlike = Callable[[Item], list[Item]]
 
 
-def mapped(items: Items, run: Chainlike, pool: Executor | None, window: int) -> Items:
-    """Run a chain on each item, `window` of them at a time, in order."""
+def mapped(items: Items, run: Chainlike, pool: Threads | None) -> Items:
+    """Run a chain on each item, some of them at a time, in order."""
     if pool is None:
         for item in items:
             yield from run(item)
@@ -33,8 +34,9 @@ def mapped(items: Items, run: Chainlike, pool: Executor | None, window: int) -> 
     pending: deque[Future[list[Item]]] = deque()
     try:
         for item in items:
+            pool.weigh(item.value)
             pending.append(pool.submit(run, item))
-            if len(pending) >= window:
+            while len(pending) >= pool.ahead:
                 yield from pending.popleft().result()
         while pending:
             yield from pending.popleft().result()

@@ -1,0 +1,298 @@
+"""The pool of an engine: a number of threads that can be changed while they work, and what they do with their time."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from pecan_ray.engines.contract import EngineOptions, Slot, Slots
+from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.tuning import ROUNDS, Limits, State, Window, decide
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+SAMPLE_S = 0.02
+"""A thread reads its CPU time from the system this often."""
+WEIGHED = 16
+"""One of so many pieces of work is weighed."""
+
+
+class Task(NamedTuple):
+    """A piece of work, and how many elements it finishes."""
+
+    call: Callable[[], None]
+    elements: int
+    future: Future[Any] | None = None
+    """Of whoever waits for it."""
+
+
+class Threads:
+    """Runs calls on so many threads; a thread takes the next call itself when it is done with one.
+
+    A pool of the standard library stands behind, with as many threads as there may ever be: it starts them when they
+    are first needed.
+    """
+
+    def __init__(self, count: int, tuner: Tuner | None = None) -> None:
+        self.count = count
+        """Threads that may be at work."""
+        self.tuner = tuner
+        self._pool = ThreadPoolExecutor(tuner.limits.most if tuner else count, thread_name_prefix="pecan")
+        self._lock = threading.Lock()
+        self._line: deque[Task] = deque()
+        self._at_work = 0
+        self._closed = False
+
+    @property
+    def ahead(self) -> int:
+        """How many pieces of work had better be in progress, so that no thread waits for one."""
+        return 2 * self.count + 2
+
+    def start(self, call: Callable[[], None], elements: int = 1) -> None:
+        """Run a call that raises nothing on the next free thread; it finishes so many elements."""
+        self._start(Task(call, elements))
+
+    def _start(self, task: Task) -> None:
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the engine was closed while it was working")
+            self._line.append(task)
+            if self._at_work >= self.count:
+                return
+            self._at_work += 1
+        self._pool.submit(self._work)
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Run a function on the next free thread; a future that was cancelled meanwhile is left out."""
+        future: Future[T] = Future()
+
+        def call() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(fn(*args, **kwargs))
+                except BaseException as error:
+                    future.set_exception(error)
+
+        self._start(Task(call, 1, future))
+        return future
+
+    def _work(self) -> None:
+        tuner = self.tuner
+        if tuner is not None:
+            tuner.begin()
+        while (task := self._take()) is not None:
+            task.call()
+            if tuner is not None and (wanted := tuner.finished(task.elements)) is not None:
+                self.resize(wanted)
+
+    def _take(self) -> Task | None:
+        """Return the next piece of work; None lets the thread go."""
+        with self._lock:
+            if self._line and self._at_work <= self.count:
+                return self._line.popleft()
+            self._at_work -= 1
+            return None
+
+    def resize(self, count: int) -> None:
+        """Let so many threads work from now on; those that are too many leave when they are done with their call."""
+        with self._lock:
+            if self._closed:
+                return
+            self.count = count
+            more = max(0, min(count - self._at_work, len(self._line)))
+            self._at_work += more
+        for _ in range(more):
+            self._pool.submit(self._work)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Enclose a stretch: what lies between stretches is no time of work."""
+        if self.tuner is None:
+            yield
+            return
+        self.tuner.go_on()
+        try:
+            yield
+        finally:
+            self.tuner.pause()
+
+    @contextmanager
+    def blocked(self) -> Iterator[None]:
+        """Enclose what waits until finished batches are taken."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            if self.tuner is not None:
+                self.tuner.blocked(time.perf_counter() - began)
+
+    def weigh(self, element: Mapping[str, Any], count: int = 1) -> None:
+        """Look at the size of an element in progress; `count` of them are one piece of work."""
+        if self.tuner is not None:
+            self.tuner.weigh(element, count)
+
+    def close(self) -> None:
+        """Let nothing new begin."""
+        with self._lock:
+            self._closed = True
+            left = list(self._line)
+            self._line.clear()
+        for task in left:
+            if task.future is not None:
+                task.future.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@dataclass
+class Tally:
+    """Sums since a window began."""
+
+    elements: int = 0
+    busy_s: float = 0.0
+    cpu_s: float = 0.0
+    queued_s: float = 0.0
+    blocked_s: float = 0.0
+
+
+class Tuner:
+    """Measures windows for the policy in `pecan_ray.engines.tuning`."""
+
+    def __init__(self, threads: int, limits: Limits) -> None:
+        self.limits = limits
+        self.state = State(threads)
+        self._lock = threading.Lock()
+        self._mine = Clock()
+        self._tally = Tally()
+        self._began = time.perf_counter()
+        self._process_cpu_s = time.process_time()
+        self._paused: float | None = self._began
+        self._bytes = 0.0
+        self._unweighed = 0
+
+    def begin(self) -> None:
+        """The calling thread begins to work."""
+        self._mine.mark = time.perf_counter()
+
+    def finished(self, elements: int) -> int | None:
+        """The calling thread has finished a piece of work; return how many threads there shall be, if that changes."""
+        mine, now = self._mine, time.perf_counter()
+        cpu_s, queued_s = mine.sample() if now - mine.sampled > SAMPLE_S else (0.0, 0.0)
+        with self._lock:
+            tally = self._tally
+            tally.elements += elements
+            tally.busy_s += now - mine.mark
+            tally.cpu_s += cpu_s
+            tally.queued_s += queued_s
+            mine.mark = now
+            if now - self._began < self.state.window_s or tally.elements < ROUNDS * elements * self.state.threads:
+                return None
+            before = self.state
+            decision, self.state = decide(self.state, self._window(now), self.limits)
+            after = self.state
+        if after.threads != before.threads or after.phase != before.phase:
+            logger.debug("threads %d -> %d: %s", before.threads, decision.threads, decision.reason)
+        return decision.threads if after.threads != before.threads else None
+
+    def _window(self, now: float) -> Window:
+        """Return what was seen since the last window, and begin the next one."""
+        tally, process_cpu_s = self._tally, time.process_time()
+        window = Window(
+            self.state.threads,
+            tally.elements,
+            now - self._began,
+            tally.busy_s,
+            tally.cpu_s,
+            tally.queued_s,
+            process_cpu_s - self._process_cpu_s,
+            tally.blocked_s,
+            self._bytes,
+        )
+        self._tally, self._began, self._process_cpu_s = Tally(), now, process_cpu_s
+        return window
+
+    def blocked(self, seconds: float) -> None:
+        """Finished batches that nobody took have held up the work for so long."""
+        with self._lock:
+            self._tally.blocked_s += seconds
+
+    def weigh(self, element: Mapping[str, Any], count: int) -> None:
+        """Look at the size of an element, if it is its turn; `count` of them are one piece of work."""
+        self._unweighed -= 1
+        if self._unweighed >= 0:
+            return
+        self._unweighed = WEIGHED
+        # Two pieces of work for each thread (`Threads.ahead`), weighed in turn as they go in and as they come out.
+        self._bytes += 0.2 * (2 * count * element_bytes(element) - self._bytes)
+
+    def go_on(self) -> None:
+        """A stretch begins: the time since the last one is no time of work."""
+        with self._lock:
+            now = time.perf_counter()
+            if self._paused is not None:
+                self._began += now - self._paused
+            self._paused = None
+
+    def pause(self) -> None:
+        """A stretch is over."""
+        with self._lock:
+            self._paused = time.perf_counter()
+
+
+class Clock(threading.local):
+    """What a thread knows of its own time."""
+
+    def __init__(self) -> None:
+        self.mark = self.sampled = time.perf_counter()
+        """When its last piece of work ended, and when it looked at its CPU time."""
+        self._cpu_s, self._queued_s = cpu_times()
+
+    def sample(self) -> tuple[float, float]:
+        """Return the seconds on a CPU, and in line for one, since the last time."""
+        before = self._cpu_s, self._queued_s
+        self._cpu_s, self._queued_s = cpu_times()
+        self.sampled = time.perf_counter()
+        return self._cpu_s - before[0], self._queued_s - before[1]
+
+
+def cpu_times() -> tuple[float, float]:
+    """Return the seconds that the calling thread was on a CPU, and ready but in line for one.
+
+    The second is 0 where the system does not tell (``schedstat`` of Linux's proc file system does).
+    """
+    try:
+        with open("/proc/thread-self/schedstat", "rb", buffering=0) as file:
+            running, waiting = file.read().split()[:2]
+    except (OSError, ValueError):
+        return time.thread_time(), 0.0
+    return int(running) / 1e9, int(waiting) / 1e9
+
+
+class TimedSlots:
+    """Slots that tell how long batches waited for memory, that is for the trainer."""
+
+    def __init__(self, slots: Slots, threads: Threads) -> None:
+        self._slots, self._threads = slots, threads
+
+    def acquire(self, nbytes: int) -> Slot:
+        """Return a slot of at least `nbytes` bytes."""
+        with self._threads.blocked():
+            return self._slots.acquire(nbytes)
+
+
+def engine_threads(options: EngineOptions, slots: Slots) -> tuple[Threads, Slots]:
+    """Return the threads that an engine's options ask for, and slots that their tuner listens to, if there is one."""
+    if options.most_threads is None:
+        return Threads(options.threads), slots
+    limits = Limits(options.threads, max(options.threads, options.most_threads), options.memory_bytes)
+    threads = Threads(options.threads, Tuner(options.threads, limits))
+    return threads, TimedSlots(slots, threads)

@@ -1,0 +1,265 @@
+"""The search for the number of threads, on simulated workloads."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.engines.tuning import LOOK_AGAIN_S, Decision, Limits, State, Window, decide, most_threads
+
+Workload = Callable[[int], Window]
+"""From a number of threads to what happens in one second."""
+
+
+def on_cpus(cpus: int, taken: int = 0, rate: float = 200.0) -> Workload:
+    """Functions that compute; `taken` threads of other processes want the CPUs too."""
+
+    def window(threads: int) -> Window:
+        share = min(1.0, cpus / (threads + taken))
+        used = threads * share
+        return Window(threads, round(rate * used), 1.0, threads, used, threads - used, used)
+
+    return window
+
+
+def waiting(cpus: int, wait_s: float = 0.005, cpu_s: float = 0.0001) -> Workload:
+    """Functions that wait for a while and compute for a shorter one."""
+
+    def window(threads: int) -> Window:
+        rate = min(threads / (wait_s + cpu_s), cpus / cpu_s)
+        return Window(threads, round(rate), 1.0, threads, rate * cpu_s, 0.0, rate * cpu_s)
+
+    return window
+
+
+def holding_the_gil(threads: int) -> Window:
+    """Functions of plain Python: each more thread costs a little."""
+    return Window(threads, round(1000 * 0.99**threads), 1.0, threads, 1.0, 0.0, 1.02)
+
+
+def scaled(window: Window, seconds: float, noise: float) -> Window:
+    """Return what happens in so many seconds; `noise` multiplies the elements."""
+    return replace(
+        window,
+        elements=max(1, round(window.elements * seconds * noise)),
+        seconds=seconds,
+        busy_s=window.busy_s * seconds,
+        cpu_s=window.cpu_s * seconds,
+        queued_s=window.queued_s * seconds,
+        process_cpu_s=window.process_cpu_s * seconds,
+        blocked_s=window.blocked_s * seconds,
+    )
+
+
+def simulated(
+    workload: Workload,
+    limits: Limits,
+    *,
+    seconds: float = 10.0,
+    state: State | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> tuple[State, list[tuple[float, int, str]]]:
+    """Run a workload for a while; return the state at the end and each change: when, to which number, and why."""
+    rng, now = random.Random(seed), 0.0
+    state = state or State(limits.cpus)
+    changes = []
+    while now < seconds:
+        seen = scaled(workload(state.threads), state.window_s, max(0.05, rng.gauss(1, noise)))
+        now += state.window_s
+        decision, after = decide(state, seen, limits)
+        assert decision.threads == after.threads
+        if after.threads != state.threads:
+            changes.append((now, after.threads, decision.reason))
+        state = after
+    return state, changes
+
+
+def limits(cpus: int, **others: float) -> Limits:
+    return Limits(cpus, 16 * cpus, **others)
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
+@pytest.mark.parametrize("cpus", [1, 2, 8, 64])
+def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(cpus: int, noise: float) -> None:
+    state, changes = simulated(on_cpus(cpus), limits(cpus), noise=noise)
+    assert (state.threads, changes) == (cpus, [])
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_functions_that_compute_on_fewer_cpus_than_it_seems_get_about_as_many_threads(noise: float) -> None:
+    def throttled(threads: int) -> Window:  # as by a container's quota: nobody is in line for a CPU
+        used = min(threads, 4)
+        return Window(threads, 100 * used, 1.0, threads, used, 0.0, used)
+
+    state, _ = simulated(throttled, limits(64), noise=noise, seconds=20)
+    assert 4 <= state.threads <= 16
+
+
+@pytest.mark.parametrize("taken", [2, 8])
+def test_no_cpu_time_is_taken_from_other_processes_by_more_threads(taken: int) -> None:
+    state, changes = simulated(on_cpus(4, taken), limits(4))
+    assert (state.threads, changes) == (4, [])
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 8])
+@pytest.mark.parametrize("seed", range(5))
+def test_functions_that_wait_get_as_many_threads_as_there_may_be_within_three_seconds(cpus: int, seed: int) -> None:
+    state, changes = simulated(waiting(cpus), limits(cpus), seconds=3, noise=0.1, seed=seed)
+    assert (state.threads, state.phase) == (16 * cpus, "settled")
+    assert all("more" in reason for _, _, reason in changes)
+
+
+def test_functions_that_wait_and_compute_get_as_many_threads_as_fill_the_cpus() -> None:
+    state, _ = simulated(waiting(8, 0.005, 0.005), limits(8), noise=0.02)
+    assert 16 <= state.threads <= 20
+
+
+@pytest.mark.parametrize("cpus", [2, 8, 16])
+@pytest.mark.parametrize("seed", range(5))
+def test_functions_that_hold_the_gil_get_few_threads(cpus: int, seed: int) -> None:
+    state, changes = simulated(holding_the_gil, limits(cpus), noise=0.005, seed=seed)
+    assert (state.threads, state.phase) == (1, "settled")
+    assert "fewer" in changes[0][2]
+
+
+def test_a_bound_from_elsewhere_is_found_and_left_by_no_more_than_a_step() -> None:
+    def remote_storage(threads: int) -> Window:
+        rate = min(threads * 20, 250)
+        return Window(threads, rate, 1.0, threads, 0.05, 0.0, 0.1)
+
+    state, _ = simulated(remote_storage, limits(4), noise=0.02)
+    assert 12 <= state.threads <= 32
+
+
+# --- whoever else is slower ----------------------------------------------------------------------------------
+
+
+def test_nothing_is_tried_while_the_trainer_is_slower() -> None:
+    def held_up(threads: int) -> Window:
+        return replace(waiting(2)(threads), blocked_s=0.5)
+
+    state, changes = simulated(held_up, limits(2), seconds=30)
+    assert (state.threads, state.phase, changes) == (2, "measuring", [])
+    assert decide(state, held_up(2), limits(2))[0].reason == "the trainer takes batches more slowly than they are made"
+
+
+def test_a_pause_of_the_trainer_does_not_end_a_search() -> None:
+    bounds = limits(2)
+    state, _ = simulated(waiting(2), bounds, seconds=0.65)
+    assert state.phase == "trying"
+    pause = replace(scaled(waiting(2)(state.threads), 5.0, 0.01), blocked_s=4.9)
+    decision, after = decide(replace(state, skip=0), pause, bounds)
+    assert decision == Decision(state.threads, "the trainer paused")
+    assert simulated(waiting(2), bounds, state=after, seconds=3)[0].threads == 32
+
+
+def test_threads_without_work_are_not_made_more() -> None:
+    def slow_source(threads: int) -> Window:
+        return replace(waiting(4)(4), threads=threads, busy_s=2.0)
+
+    state, changes = simulated(slow_source, limits(4))
+    assert (state.threads, state.phase, changes) == (4, "settled", [])
+
+
+# --- settled -------------------------------------------------------------------------------------------------
+
+
+def test_a_settled_number_stays_but_for_a_look_now_and_then() -> None:
+    bounds = limits(8)
+    state, _ = simulated(waiting(8, 0.005, 0.005), bounds, seconds=3)
+    assert state.phase == "settled"
+    _, changes = simulated(waiting(8, 0.005, 0.005), bounds, state=state, seconds=LOOK_AGAIN_S - 4, noise=0.05)
+    assert changes == []
+    _, changes = simulated(waiting(8, 0.005, 0.005), bounds, state=state, seconds=1800, noise=0.05)
+    assert len(changes) <= 20, "half an hour may see few trials"
+
+
+def test_another_throughput_that_lasts_begins_a_new_search() -> None:
+    bounds = limits(4)
+    state, _ = simulated(on_cpus(4), bounds, seconds=6)
+    assert (state.threads, state.phase) == (4, "settled")
+    state, changes = simulated(waiting(4, 0.01), bounds, state=state, seconds=12)
+    assert state.threads == 64
+    assert changes[0][0] < 6
+
+
+def test_one_strange_window_begins_no_search() -> None:
+    bounds = limits(4)
+    state, _ = simulated(on_cpus(4), bounds, seconds=10)
+    _, after = decide(state, scaled(on_cpus(4)(4), 1.0, 0.2), bounds)
+    assert after.phase == "settled"
+    assert simulated(on_cpus(4), bounds, state=after, seconds=10)[0].phase == "settled"
+
+
+# --- memory --------------------------------------------------------------------------------------------------
+
+
+def test_threads_whose_elements_are_large_are_bounded_by_memory() -> None:
+    def large(threads: int) -> Window:
+        return replace(waiting(4)(threads), bytes_per_thread=10e6)
+
+    state, _ = simulated(large, limits(4, memory_bytes=200e6))
+    assert state.threads == 10, "half of the memory is left for elements that are larger"
+
+
+def test_elements_that_turn_out_larger_take_threads_away() -> None:
+    bounds = limits(4, memory_bytes=200e6)
+    state, _ = simulated(waiting(4), bounds)
+    assert state.threads == 64
+    decision, _ = decide(state, replace(waiting(4)(64), bytes_per_thread=40e6), bounds)
+    assert decision == Decision(5, "a thread's elements hold 38.1 MiB")
+
+
+# --- whatever is measured ------------------------------------------------------------------------------------
+
+seconds = st.floats(0, 1000)
+anything = st.builds(
+    Window,
+    threads=st.just(1),
+    elements=st.integers(1, 10**6),
+    seconds=st.floats(0.01, 100),
+    busy_s=seconds,
+    cpu_s=seconds,
+    queued_s=seconds,
+    process_cpu_s=seconds,
+    blocked_s=seconds,
+    bytes_per_thread=st.floats(0, 1e9),
+)
+
+
+@given(st.integers(1, 64), st.integers(1, 200), st.floats(1e6, 1e10), st.lists(anything, max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_no_measurement_leads_out_of_the_bounds(
+    cpus: int, most: int, memory_bytes: float, windows: list[Window]
+) -> None:
+    bounds = Limits(cpus, most, memory_bytes)
+    state = State(cpus)
+    for window in windows:
+        seen = replace(window, threads=state.threads)
+        decision, state = decide(state, seen, bounds)
+        assert 1 <= decision.threads <= max(1, most_threads(replace(seen, bytes_per_thread=0.0), bounds))
+        assert decision.threads == 1 or decision.threads * seen.bytes_per_thread <= memory_bytes
+        assert decision.threads == state.threads
+        assert decision.reason
+
+
+@given(
+    cpus=st.integers(1, 32),
+    wait_s=st.floats(0.0, 0.05),
+    cpu_s=st.floats(0.0002, 0.01),
+    noise=st.floats(0, 0.1),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=200, deadline=None)
+def test_what_is_settled_for_is_never_much_slower_than_a_thread_per_cpu(
+    cpus: int, wait_s: float, cpu_s: float, noise: float, seed: int
+) -> None:
+    workload = waiting(cpus, wait_s, cpu_s)
+    state, _ = simulated(workload, limits(cpus), seconds=15, noise=noise, seed=seed)
+    assert workload(state.threads).elements >= 0.9 * workload(cpus).elements
