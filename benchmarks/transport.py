@@ -135,6 +135,7 @@ def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: 
         keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, "local", worker))
         worker.pump.remote(nbytes, batches, shrinks)
         client = BatchClient(keeper, 0, 1, nodes.mine, 256 << 20)
+        client.start()
         try:
             rate = counted(lambda: client.next(), batches)
         finally:

@@ -97,6 +97,9 @@ class BatchClient:
         self.orders: Orders | None = None
         self._reporter = threading.Thread(target=self._guarded, args=(self._keep_reporting,), name="pecan-report")
         self._obeyer = threading.Thread(target=self._guarded, args=(self._keep_obeying,), name="pecan-orders")
+
+    def start(self) -> None:
+        """Begin to fetch."""
         for thread in (self._reporter, self._obeyer):
             thread.daemon = True
             thread.start()
@@ -169,7 +172,8 @@ class BatchClient:
             self._state.notify_all()
         for flight in flights:
             flight.stop()
-        self._reporter.join(timeout=10)
+        if self._reporter.is_alive():
+            self._reporter.join(timeout=10)
 
     # --- the threads that fetch ----------------------------------------------------------------------------
 

@@ -64,17 +64,7 @@ class Session:
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             label_selector=cluster.local_selector(node),
         ).remote(job)
-        try:
-            ray.get(self.controller.register.remote(options.rank, node))
-        except ray.exceptions.RayActorError as error:
-            raise ClusterError(
-                f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules of the "
-                "pipeline's source, must be importable on every node: install them there, or send them by `ray job "
-                "submit --working-dir .`."
-            ) from error
-        except BaseException:
-            ray.kill(self.controller)
-            raise
+        self._registered = self.controller.register.remote(options.rank, node)
         self.client = BatchClient(self.controller, options.rank, options.world_size, node, options.prefetch_bytes)
         self._report: dict[str, Any] | None = None
         self._finalizer = weakref.finalize(self, _abandon, self.client, self.controller)
@@ -86,7 +76,16 @@ class Session:
 
     def begin(self, plan: Plan | None) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None."""
+        try:
+            ray.get(self._registered)
+        except ray.exceptions.RayActorError as error:
+            raise ClusterError(
+                f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules of the "
+                "pipeline's source, must be importable on every node: install them there, or send them by `ray job "
+                "submit --working-dir .`."
+            ) from error
         ray.get(self.controller.begin.remote(None if plan is None else pickle_plan(plan)))
+        self.client.start()
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
@@ -121,6 +120,7 @@ class Session:
             return
         self.client.close()
         try:
+            ray.get(self._registered, timeout=30)  # a rank that was refused has no part in the job and leaves it alone
             self._report = dict(ray.get(self.controller.leave.remote(self._options.rank), timeout=30))
             if self._report.pop("last"):
                 ray.kill(self.controller)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,3 +110,14 @@ def test_quarantined_elements_are_kept_in_a_file(tmp_path: Path) -> None:
         bad = pickle.load(file)
     assert bad.op == "strictly" and bad.where.endswith("03.png") and len(bad.element["image"]) == 20
     assert "1 bad elements" in str(report)
+
+
+def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64)), name="twice").batch(8)
+    options: dict[str, Any] = {"world_size": 2, "job": "twice", "workers": pecan.Workers(local=1)}
+    with pipe.iter_batches(rank=0, **options) as first:
+        with pytest.raises(errors.PecanError, match="rank 0 is already served"):
+            pipe.iter_batches(rank=0, **options)
+        with pipe.iter_batches(rank=1, **options) as second, ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(lambda batches: [int(i) for batch in batches for i in batch["i"]], (first, second)))
+    assert sorted(found[0] + found[1]) == list(range(64))
