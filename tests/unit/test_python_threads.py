@@ -169,8 +169,9 @@ def test_functions_that_wait_get_many_threads(shape: str, caplog: pytest.LogCapt
     if shape == "before a shuffle":
         rows = PecanPipeline(Arrays(i=np.arange(10_000_000), split_rows=10_000))
         pipe = rows.map(read_remotely, on="i").shuffle(10).batch(8)
-    assert run_until(pipe, settled(caplog), threads=2, most_threads=32) >= 8
-    assert "threads 2 -> 4: trying more" in caplog.text
+    caplog.set_level(logging.DEBUG, "pecan_ray.engines.python.threads")
+    run_until(pipe, lambda engine: engine.threads >= 8, threads=2, most_threads=32)
+    assert "trying more" in caplog.text
 
 
 def test_elements_in_progress_stay_within_the_memory(caplog: pytest.LogCaptureFixture) -> None:
