@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from numpy.random.bit_generator import ISeedSequence
 
 _KEY = struct.Struct("<qqqqqqq")
 
@@ -19,9 +22,20 @@ def random_key(
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
+class _Key(ISeedSequence):
+    """Hands Philox its key; given one as an argument, it would first ask the system for entropy that it never uses."""
+
+    def __init__(self, words: npt.NDArray[np.uint64]) -> None:
+        self._words = words
+
+    def generate_state(self, n_words: int, dtype: npt.DTypeLike = np.uint32) -> npt.NDArray[np.uint64]:
+        return self._words
+
+
 def generator(key: tuple[int, int]) -> np.random.Generator:
-    """Return the generator that a function with a parameter `rng` is given."""
-    return np.random.Generator(np.random.Philox(key=np.array(key, np.uint64)))
+    """Return the generator that a function with a parameter `rng` is given: Philox with that key."""
+    seed: Any = _Key(np.array(key, np.uint64))  # NumPy takes any ISeedSequence, its types only its own
+    return np.random.Generator(np.random.Philox(seed))
 
 
 def _signed(number: int) -> int:

@@ -172,3 +172,9 @@ def test_a_lease_of_a_later_epoch_says_so_in_its_batches() -> None:
     pipe = numbers().batch(4)
     leases = [Lease(7, split) for split in next(pipe.plan.sources()).splits()]
     assert {batch.epoch for batch in run_engine(pipe, leases)} == {7}
+
+
+def test_a_generator_is_philox_with_the_key() -> None:
+    words = random_key(0, 0, 0, 0, 0, 5, 0, "op")
+    expected = np.random.Generator(np.random.Philox(key=np.array(words, np.uint64)))
+    assert np.array_equal(generator(words).integers(0, 1 << 62, 100), expected.integers(0, 1 << 62, 100))
