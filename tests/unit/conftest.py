@@ -6,6 +6,11 @@ from typing import Any, NoReturn
 
 import pytest
 import ray
+from hypothesis import HealthCheck, settings
+
+# How fast examples are drawn and run is the machine's affair.
+settings.register_profile("pecan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("pecan")
 
 
 @pytest.fixture(autouse=True)
