@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -133,21 +133,30 @@ PIPELINES: dict[str, Callable[[str, EngineName], pecan.PecanPipeline]] = {
 }
 
 
-def rate(plan: Plan, engine: EngineName, threads: int) -> float:
-    """Return images per second of one pass, from the first batch on."""
+class Pass(NamedTuple):
+    """One pass over the data, from the first batch on."""
+
+    rate: float
+    """Images per second."""
+    cpu_ms: float
+    """CPU time of an image, which other load on the machine hardly changes."""
+
+
+def run(plan: Plan, engine: EngineName, threads: int) -> Pass:
+    """Make one pass."""
     sources = list(plan.sources())
     running = build_engine(engine, plan, EngineOptions(threads=threads), OneSlot())
-    rows, began = 0, None
+    rows, began, cpu = 0, None, 0.0
     for produced in running.batches(AllLeases(sources, 0, 1)):
         if began is None:
-            began = time.perf_counter()
+            began, cpu = time.perf_counter(), time.process_time()
         else:
             rows += produced.rows
         if produced.slot is not None:
             produced.slot.release()
     running.close()
     assert began is not None
-    return rows / (time.perf_counter() - began)
+    return Pass(rows / (time.perf_counter() - began), 1000.0 * (time.process_time() - cpu) / rows)
 
 
 def bound(ordering: Ordering) -> float:
@@ -160,14 +169,14 @@ def bound(ordering: Ordering) -> float:
     return total / (total - sum(seconds[name] for name in relieved))
 
 
-def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[float]]:
+def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[Pass]]:
     """Run both orders in turn."""
     plans = {"user's order": ordering.before, "AutoOrder": push_down(ordering.plan, pipe.engine)[0]}
-    rates: dict[str, list[float]] = {name: [] for name in plans}
+    passes: dict[str, list[Pass]] = {name: [] for name in plans}
     for _ in range(rounds):
         for name, plan in plans.items():
-            rates[name].append(rate(plan, pipe.engine, threads))
-    return rates
+            passes[name].append(run(plan, pipe.engine, threads))
+    return passes
 
 
 def decision_seconds(count: int = 1000, mode: Any = "paper") -> float:
@@ -205,21 +214,25 @@ def main() -> None:
             ordering = order_plan(pipe.plan, engine, "cost", 300, 20.0, None, seed=0)
             searching = time.perf_counter() - began
             sampling = pecan.sample_profile(pipe, 300).seconds
-            rates = compare(pipe, ordering, args.rounds, args.threads)
+            passes = compare(pipe, ordering, args.rounds, args.threads)
+            rates = {order: [one.rate for one in made] for order, made in passes.items()}
             medians = {order: statistics.median(values) for order, values in rates.items()}
-            ratio = medians["AutoOrder"] / medians["user's order"]
+            cpu = {order: statistics.median(one.cpu_ms for one in made) for order, made in passes.items()}
+            ratio, cpu_ratio = medians["AutoOrder"] / medians["user's order"], cpu["user's order"] / cpu["AutoOrder"]
             spread = ", ".join(
                 f"{order} {medians[order]:.0f} ({min(values):.0f} to {max(values):.0f})"
                 for order, values in rates.items()
             )
+            costs = "CPU ms/img {:.2f} -> {:.2f}: {:.2f}x".format(cpu["user's order"], cpu["AutoOrder"], cpu_ratio)
             most = bound(ordering)
-            print(f"{engine:10s} {name:23s} {ratio:.2f}x of at most {most:.2f}x  img/s: {spread}", flush=True)
+            print(f"{engine:10s} {name:23s} {ratio:.2f}x of at most {most:.2f}x  img/s: {spread}; {costs}", flush=True)
             print(f"           sampled 300 elements in {sampling:.1f} s, searched for {searching:.1f} s", flush=True)
             print(f"           order: {', '.join(op.name for op in ordering.plan.ops)}", flush=True)
             for text in ordering.notes:
                 print(f"           {text}", flush=True)
             facts[f"{engine} {name}"] = {
                 "ratio": ratio,
+                "cpu_ratio": cpu_ratio,
                 "bound": most,
                 "images_per_second": rates,
                 "sampling_seconds": sampling,
