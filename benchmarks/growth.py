@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,8 @@ def memory_mib() -> float:
     for process in psutil.process_iter(["cmdline"]):
         command = " ".join(process.info["cmdline"] or [])
         if command.startswith(("ray::PreprocessingWorker", "ray::AutoPlacementController")):
-            total += process.memory_full_info().pss
+            with suppress(psutil.NoSuchProcess):  # a worker of the run before is still ending
+                total += process.memory_full_info().pss
     return float(total) / MIB
 
 
