@@ -99,7 +99,8 @@ class BatchClient:
         self._obeyer = threading.Thread(target=self._guarded, args=(self._keep_obeying,), name="pecan-orders")
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Begin to fetch; what was before is no waiting of the trainer's."""
+        self._began = time.monotonic()
         for thread in (self._reporter, self._obeyer):
             thread.daemon = True
             thread.start()
