@@ -48,8 +48,8 @@ def pipeline(_engine: Engine) -> Any:
 
 
 def row(_item: Any, _rng: np.random.Generator) -> Element:
-    """Sides read tables by ways of their own."""
-    raise NotImplementedError("rows of tables are read in batches")
+    """Refuse a side that makes single elements: those of this case read tables by ways of their own."""
+    raise TypeError("the case 'tables' has no single elements: give it sides that read tables")
 
 
 def recipe(_data: str) -> Recipe:
