@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_FOREIGN = 0.15
@@ -61,6 +61,10 @@ class Comparison:
     """Of the ratios within the rounds."""
     reason: str = ""
     """Why there is no ratio, or which rounds were left out."""
+    bound: str = ""
+    """What ours can at best be as fast as,"""
+    limit: float | None = None
+    """and its ratio to the peer in the same rounds."""
 
     @property
     def met(self) -> bool | None:
@@ -92,11 +96,16 @@ def compare(
     measured: Mapping[str, Sequence[Measurement]],
     target: float | None = None,
     most_foreign: float = MOST_FOREIGN,
+    bound: str = "",
 ) -> Comparison:
     """Compare two sides by the rounds in which both ran and other programs left the machine to them.
 
     There is no ratio if a side is missing or failed in any round, or if fewer than half of the rounds were fair.
+    `bound`: a side that ours cannot be faster than, compared with the peer likewise.
     """
+    if bound and bound != peer and measured.get(bound):
+        limit = compare(bound, peer, measured, None, most_foreign).ratio
+        return replace(compare(ours, peer, measured, target, most_foreign), bound=bound, limit=limit)
 
     def refused(reason: str) -> Comparison:
         return Comparison(ours, peer, target, None, reason=reason)

@@ -38,7 +38,7 @@ def machine() -> dict[str, Any]:
 def comparisons(result: CaseResult, most_foreign: float) -> list[Comparison]:
     """Compare the pairs of a case, those with a peer that is missing left out."""
     return [
-        compare(t.ours, t.peer, result.measured, t.ratio, most_foreign)
+        compare(t.ours, t.peer, result.measured, t.ratio, most_foreign, result.case.bounds.get(t.ours, ""))
         for t in result.case.targets
         if t.peer not in result.missing and t.ours in result.measured and t.peer in result.measured
     ]
@@ -83,6 +83,9 @@ def _in_words(comparison: Comparison) -> str:
     wanted = ""
     if comparison.target is not None:
         wanted = f", target {comparison.target:.2f}: {'met' if comparison.met else 'MISSED'}"
+    if comparison.met is False and comparison.limit is not None:
+        share = comparison.ratio / comparison.limit
+        wanted += f"; {comparison.bound} reaches {comparison.limit:.2f}x, of which these are {share:.0%}"
     extra = f" ({comparison.reason})" if comparison.reason else ""
     return f"- {pair}: {comparison.ratio:.2f}x ({comparison.least:.2f} to {comparison.most:.2f}){wanted}{extra}"
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pecan_ray.client")
 
-REPORT_S = 0.1
+REPORT_S = 0.25
 """Shortest time between two reports while batches flow."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report;"""

@@ -25,13 +25,14 @@ from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.splits import Lease, Source, Split
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.cluster import local_selector, remote_selector, room_for, why_unplaced
+from pecan_ray.runtime.leases import Lengths
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notices import Notices
 from pecan_ray.runtime.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.runtime.worker import worker_actor
 from pecan_ray.sampling.budget import over_budget
-from pecan_ray.sampling.ledger import JobShape, Key, Ledger, Stretch
+from pecan_ray.sampling.ledger import JobShape, Ledger, Stretch
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -316,21 +317,29 @@ class AutoPlacementController:
         self._plans.append(plan)
         self._tell("reorder", said)
 
-    async def take(self, worker: str, branch: int) -> Lease | None:
-        """Give a worker its next lease; None ends the branch for its stretch."""
-        while self._error is None:
+    async def take(self, worker: str, branch: int, most: int, lengths: Lengths) -> list[Lease]:
+        """Give a worker its next leases, up to `most`; none ends the branch for its stretch.
+
+        `lengths`: of the splits that it has read to their ends since its last call.
+        """
+        await self.ended(worker, lengths)
+        leases: list[Lease] = []
+        while self._error is None and len(leases) < most:
             answer = self._ledger.take(worker, branch)
             if isinstance(answer, Lease):
-                return answer
-            if answer != "wait":
-                return None
-            await self._change()
-        return None
+                leases.append(answer)
+            elif leases or answer != "wait":
+                break
+            else:
+                await self._change()
+        return leases
 
-    async def ended(self, worker: str, key: Key, elements: int) -> None:
-        """Note the length of a split."""
-        self._ledger.ended(worker, key, elements)
-        self._notify()
+    async def ended(self, worker: str, lengths: Lengths) -> None:
+        """Note the lengths of splits."""
+        for key, elements in lengths:
+            self._ledger.ended(worker, key, elements)
+        if lengths:
+            self._notify()
 
     async def stretch_ended(self, worker: str, spans: Spans, batches: int) -> Literal["flush", "surrendered"]:
         """Decide what a worker does with elements that fill no batch; `batches`: so many it made, these included."""

@@ -22,8 +22,8 @@ from pecan_ray.engines.contract import EngineOptions, Produced, Spans
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
-from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.certificates import cluster_certificates
+from pecan_ray.runtime.leases import WorkerLeases
 from pecan_ray.runtime.messages import Job, WorkerStats
 from pecan_ray.runtime.ring import RingSlots
 from pecan_ray.runtime.transports import (
@@ -113,26 +113,6 @@ class Outbox:
         return len(self._items)
 
 
-class WorkerLeases:
-    """The controller's leases, as the engine sees them."""
-
-    def __init__(self, worker: str, controller: Any) -> None:
-        self._worker = worker
-        self._controller = controller
-        self.stopped = threading.Event()
-
-    def take(self, branch: int = 0) -> Lease | None:
-        """Return the next lease, or None at the end of the stretch."""
-        if self.stopped.is_set():
-            return None
-        answer = ray.get(self._controller.take.remote(self._worker, branch))
-        return answer if isinstance(answer, Lease) else None
-
-    def ended(self, lease: Lease, elements: int) -> None:
-        """Report the length of a split."""
-        self._controller.ended.remote(self._worker, lease.key, elements)
-
-
 class PreprocessingWorker:
     """Runs a job's plan; one process on one node."""
 
@@ -143,7 +123,8 @@ class PreprocessingWorker:
         self._sharing = sharing
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
-        self._leases = WorkerLeases(name, controller)
+        # `take` and `zip` may leave some of a whole plan's splits unread.
+        self._leases = WorkerLeases(name, controller, ahead=not job.shape.serial)
         self._stats = WorkerStats()
         self._version = 0
         """Of the plan that the engine was built for."""

@@ -161,3 +161,11 @@ def test_the_machine_s_time_at_work_grows() -> None:
     busy, idle = tree.machine_seconds()
     later_busy, later_idle = tree.machine_seconds()
     assert later_busy + later_idle >= busy + idle > 0
+
+
+def test_a_bound_is_compared_with_the_peer_in_the_same_rounds() -> None:
+    measured = {"ours": rounds(80, 90, 85), "peer": rounds(50, 50, 50), "bound": rounds(100, 100, 100)}
+    comparison = compare("ours", "peer", measured, 3.0, bound="bound")
+    assert (comparison.ratio, comparison.bound, comparison.limit, comparison.met) == (1.7, "bound", 2.0, False)
+    assert compare("ours", "bound", measured, 0.9, bound="bound").limit is None, "it is the peer itself"
+    assert compare("ours", "peer", measured, 0.9, bound="not there").limit is None

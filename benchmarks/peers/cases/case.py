@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from benchmarks.peers.recipe import Recipe
 
@@ -29,5 +29,9 @@ class Case:
     """Given the folder of photographs (empty: derived ones)."""
     sides: tuple[str, ...]
     targets: tuple[Target, ...]
+    bounds: Mapping[str, str] = field(
+        default_factory=lambda: {"pecan python": "threads", "pecan tensorflow": "tf.data, fused"}
+    )
+    """The sides that ours cannot be faster than: the same functions, without any way from one process to another."""
     first_batch: bool = False
     """Measure the time to the first batch, in a fresh process each round, instead of the rate."""

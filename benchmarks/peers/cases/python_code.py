@@ -52,6 +52,7 @@ PYTHON_CODE = Case(
     unit="lines",
     recipe=recipe,
     sides=("pecan python", "torch DataLoader", "Ray Data", "Grain, processes", "threads"),
+    bounds={},  # threads take turns here
     targets=(
         Target("pecan python", "torch DataLoader", 0.9),
         Target("pecan python", "Grain, processes", 0.9),

@@ -64,6 +64,7 @@ STRAGGLERS = Case(
         "threads",
         "compute only",
     ),
+    bounds={"pecan python": "compute only"},
     targets=(
         Target("pecan python", "compute only", 0.9),
         Target("pecan python", "torch DataLoader, any order"),

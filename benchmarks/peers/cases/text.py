@@ -98,6 +98,7 @@ TEXT = Case(
         "threads",
         "compute only",
     ),
+    bounds={"pecan python": "threads", "pecan tensorflow": "tf.data"},
     targets=(
         Target("pecan python", "threads", 0.9),
         Target("pecan python", "Grain", 1.05),

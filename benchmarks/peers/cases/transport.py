@@ -69,6 +69,7 @@ TRANSPORT = Case(
     unit="batches",
     recipe=functools.partial(recipe, "large"),
     sides=(*SIDES, "memcpy"),
+    bounds={"pecan python": "memcpy"},
     targets=(
         Target("pecan python", "tf.data service, plain", 3.0),
         Target("pecan python", "torch DataLoader"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from pecan_ray.engines.contract import Produced
@@ -28,13 +28,19 @@ class Feeder:
 
     def __init__(self, pool: Threads, chain: Chain) -> None:
         self._pool, self._chain = pool, chain
-        self._changed = threading.Condition()
+        # Who waits is woken only for what it waits for: a thread that wakes for nothing takes a CPU, or Python's lock,
+        # from one that works.
+        self._lock = threading.Lock()
+        self._more_wanted = threading.Condition(self._lock)
+        self._finished = threading.Condition(self._lock)
         self._in_progress = 0
         """Chunks that were handed out and are not placed."""
         self._working = 0
         """Threads at work, on their own chunk or on elements that others have left in line."""
         self._ready: deque[Produced | BaseException | None] = deque()
         self._stopped = False
+        self._waits = False
+        """The reader has read enough for now."""
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
 
@@ -52,26 +58,35 @@ class Feeder:
                     return
             if chunk:
                 self._submit(number, chunk, filler)
-            with self._changed:
-                self._changed.wait_for(lambda: not self._working or self._stopped)
+            with self._lock:
+                self._wait(lambda: not self._working)
             self.put(None)
         except BaseException as error:
             self.put(error)
 
     def _submit(self, number: int, chunk: list[Item], filler: Filler) -> None:
-        with self._changed:
+        with self._lock:
             if len(self._ready) >= MOST_READY:
                 with self._pool.blocked():
-                    self._changed.wait_for(lambda: len(self._ready) < MOST_READY or self._stopped)
-            self._changed.wait_for(
-                lambda: (self._in_progress < self._pool.ahead and len(self._ready) < MOST_READY) or self._stopped
-            )
+                    self._wait(lambda: len(self._ready) < MOST_READY)
+            if self._in_progress >= self._pool.ahead:
+                self._wait(lambda: self._short() and len(self._ready) < MOST_READY)
             if self._stopped:
                 return
             self._in_progress += 1
             self._working += 1
         self._pool.weigh(chunk[0].value, len(chunk))
         self._pool.start(partial(self._work, number, chunk, filler), len(chunk))
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Let the reader wait; whoever holds the lock."""
+        self._waits = True
+        self._more_wanted.wait_for(lambda: until() or self._stopped)
+        self._waits = False
+
+    def _short(self) -> bool:
+        """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
+        return self._in_progress < self._pool.ahead and self._pool.in_line <= self._pool.enough
 
     def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
         placed = 0
@@ -88,29 +103,31 @@ class Feeder:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True
         finally:
-            with self._changed:
+            with self._lock:
                 self._in_progress -= placed
                 self._working -= 1
-                self._changed.notify_all()
+                if self._waits and (self._short() or not self._working):
+                    self._more_wanted.notify()
 
     def put(self, result: Produced | BaseException | None) -> None:
         """Add a finished batch, an error, or None for the end."""
-        with self._changed:
+        with self._lock:
             self._ready.append(result)
-            self._changed.notify_all()
+            self._finished.notify()
 
     def get(self) -> Produced | None:
         """Wait for the next finished batch; None at the end.  Raises the error that stopped the work."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ready)
+        with self._lock:
+            self._finished.wait_for(lambda: self._ready)
             result = self._ready.popleft()
-            self._changed.notify_all()
+            if self._waits:
+                self._more_wanted.notify()
         if isinstance(result, BaseException):
             raise result
         return result
 
     def stop(self) -> None:
         """Let nothing new begin, and wake the reader."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
-            self._changed.notify_all()
+            self._more_wanted.notify()

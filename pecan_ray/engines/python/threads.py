@@ -23,6 +23,8 @@ T = TypeVar("T")
 
 SAMPLE_S = 0.02
 """A thread reads its CPU time from the system this often."""
+AHEAD = 8
+"""Pieces of work that wait beside two for each thread: they last while more are fetched."""
 WEIGHED = 16
 """One of so many pieces of work is weighed."""
 
@@ -56,7 +58,17 @@ class Threads:
     @property
     def ahead(self) -> int:
         """How many pieces of work had better be in progress, so that no thread waits for one."""
-        return 2 * self.count + 2
+        return 2 * self.count + AHEAD
+
+    @property
+    def in_line(self) -> int:
+        """How many pieces of work wait for a thread."""
+        return len(self._line)
+
+    @property
+    def enough(self) -> int:
+        """As long as more than so many are in line, nobody need hurry to bring some."""
+        return (self.count + AHEAD) // 2
 
     def start(self, call: Callable[[], None], elements: int = 1) -> None:
         """Run a call that raises nothing on the next free thread; it finishes so many elements."""
