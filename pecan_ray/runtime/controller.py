@@ -323,6 +323,7 @@ class AutoPlacementController:
         `lengths`: of the splits that it has read to their ends since its last call.
         """
         await self.ended(worker, lengths)
+        most = min(most, self._ledger.share(worker, branch))
         leases: list[Lease] = []
         while self._error is None and len(leases) < most:
             answer = self._ledger.take(worker, branch)

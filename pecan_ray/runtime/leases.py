@@ -12,7 +12,7 @@ import ray
 
 from pecan_ray.plan.splits import Lease
 
-LOT_S = 0.1
+LOT_S = 0.5
 """Leases that take less time are asked for in lots of about so much;"""
 MOST_IN_LOT = 256
 AHEAD_S = 1.0

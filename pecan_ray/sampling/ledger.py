@@ -232,6 +232,16 @@ class Ledger:
             return self.take(worker, branch)
         return "none"
 
+    def share(self, worker: str, branch: int = 0) -> int:
+        """Return how many leases of a branch a worker may take at a time, so that all have work to the end.
+
+        All that are its own; else half of an even share of what waits (as in guided self-scheduling, Polychronopoulos
+        and Kuck, 1987).
+        """
+        state = self.workers.get(worker)
+        own = len(state.own[branch]) if state is not None else 0
+        return own or max(1, len(self._queues[branch]) // (2 * max(1, len(self.workers))))
+
     def _draw(self, branch: int, queue: deque[Lease]) -> None:
         """While a shuffled source is being listed, bring one of the splits known so far to the front."""
         if self.shape.shuffle_seed is None or self.listed[branch]:

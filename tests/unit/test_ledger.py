@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -334,6 +335,18 @@ def taken(ledger: Ledger, count: int) -> list[int]:
         assert isinstance(lease, Lease)
         found.append(lease.split.index)
     return found
+
+
+@pytest.mark.parametrize(
+    ("waiting", "workers", "sharding", "share"),
+    [(0, 1, "dynamic", 1), (3, 2, "dynamic", 1), (100, 1, "dynamic", 50), (100, 5, "dynamic", 10), (9, 3, "off", 9)],
+)
+def test_a_worker_takes_no_more_than_leaves_work_for_all(waiting: int, workers: int, sharding: Any, share: int) -> None:
+    ledger = Ledger(JobShape(sharding=sharding))
+    for number in range(workers):
+        ledger.join(f"w{number}")
+    ledger.add_splits(0, splits(0, waiting))
+    assert ledger.share("w0") == share
 
 
 def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
