@@ -25,8 +25,8 @@ from pecan_ray.profiling.sample import (
     with_ops_of,
 )
 from pecan_ray.profiling.trial import MIN_GAIN, Check, Comparison, Order, Trial
-from pecan_ray.pushdown import push_down
-from pecan_ray.reorder import NEUTRAL_BAND, Mode, Move, OrderPlan, auto_order, candidates, predict
+from pecan_ray.pushdown import push_down, scattered
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, Move, OrderPlan, auto_order, brought_together, candidates, predict
 from pecan_ray.reorder.policy import Pair
 
 logger = logging.getLogger("pecan_ray")
@@ -226,7 +226,14 @@ def _order_stretch(
     if mode != "paper" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
-    return _Search(sample, Trial(sampled, check, equal_results=mode == "strict"), mode, sampled.profile).run()
+    trial = Trial(sampled, check, equal_results=mode == "strict", pushed=mode == "cost")
+    return _Search(sample, trial, mode, sampled.profile, lambda order: _mergeable(stretch, order, engine)).run()
+
+
+def _mergeable(stretch: Stretch, order: Order, engine: EngineName) -> Iterator[tuple[str, ...]]:
+    """Yield the operators that the decoder would take over if they came directly behind it in an order."""
+    ops = {op.name: op for op in stretch.ops}
+    return scattered([ops[name] for name in order], engine)
 
 
 def _why_incomplete(sample: StretchSample) -> str:
@@ -243,8 +250,16 @@ def _why_incomplete(sample: StretchSample) -> str:
 class _Search:
     """Tries the policy's orders on the sample, the best first, until one is adopted."""
 
-    def __init__(self, sample: StretchSample, trial: Trial, mode: Mode, again: Callable[[], StretchSample]) -> None:
+    def __init__(
+        self,
+        sample: StretchSample,
+        trial: Trial,
+        mode: Mode,
+        again: Callable[[], StretchSample],
+        mergeable: Callable[[Order], Iterator[tuple[str, ...]]],
+    ) -> None:
         self._sample, self._trial, self._mode, self._again = sample, trial, mode, again
+        self._mergeable = mergeable
         self._forbidden = list(draws_would_change(sample.ops))
         self._refused: dict[Order, str] = {}
         self._tried: set[Order] = set()
@@ -300,6 +315,8 @@ class _Search:
         """Return the next order; None too where a failure has shown which exchange to leave out from now on."""
         sample = self._again()
         bound = WORTH_A_TRIAL if adopted is None else (1.0 + MIN_GAIN) * _estimate(sample, adopted.order)
+        if (plan := self._merging(sample)) is not None:
+            return plan
         for plan in self._candidates(sample):
             if not plan.changed or (adopted is not None and plan.order == adopted.order):
                 return None
@@ -321,6 +338,25 @@ class _Search:
             else:
                 return plan
         return None
+
+    def _merging(self, sample: StretchSample) -> OrderPlan | None:
+        """Return the best order in which the decoder takes over more than in the user's, unless it was tried.
+
+        Estimates know nothing of what that gains: whatever they say, it is measured.
+        """
+        if self._mode != "cost":
+            return None
+        best = next(self._candidates(sample))
+        together = (brought_together(best, names) for names in self._mergeable(best.order))
+        plan = next((plan for plan in together if plan is not None), best)
+        if set(self._mergeable(self._user)) <= set(self._mergeable(plan.order)):
+            return None
+        if plan.order in self._tried or plan.order in self._refused:
+            return None
+        if refused := self._trial.look(plan.order):
+            self._refused[plan.order] = refused
+            return None
+        return plan
 
     def _slowing(self, plan: OrderPlan, sample: StretchSample) -> list[Pair]:
         """Return the exchanges to leave out of an order for having made operators slow; none where it is still best.

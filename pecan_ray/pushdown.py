@@ -7,7 +7,7 @@ average), decoding at a reduced size averages pixels that a bilinear resize woul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,23 +69,44 @@ class Pushed:
 
 def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with its decoders merged with what follows them, and what was done; joins are left alone."""
-    ops: list[Op] = list(plan.ops)
+    ops, done = merged(plan.ops, engine)
+    return replace(plan, ops=ops), done
+
+
+def merged(given: Sequence[Op], engine: EngineName) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
+    """Return operators with the decoders among them merged with what follows them, and what was done."""
+    ops = list(given)
     done: list[Pushed] = []
     at = 0
     while at < len(ops):
         rule = next((r for r in RULES if _fits(r, ops[at:], engine)), None)
         if rule is not None:
-            merged = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
-            behind = merged[1:]
+            parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
+            behind = parts[1:]
             into = replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))
-            ops[at : at + len(merged)] = [into]
-            done.append(Pushed(rule.name, tuple(op.name for op in merged), into.name))
+            ops[at : at + len(parts)] = [into]
+            done.append(Pushed(rule.name, tuple(op.name for op in parts), into.name))
         at += 1
-    return replace(plan, ops=tuple(ops)), tuple(done)
+    return tuple(ops), tuple(done)
 
 
-def _fits(rule: Rule, ops: list[Op], engine: EngineName) -> bool:
-    if engine not in rule.engines or len(ops) < len(rule.pattern):
+def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:
+    """Yield the names of operators that a decoder's best rule would merge if nothing stood between them."""
+    for at in range(len(ops)):
+        for rule in RULES:
+            found = [ops[at]]
+            for op in ops[at + 1 :]:
+                if len(found) < len(rule.pattern) and _fits(rule, [*found, op], engine, partly=True):
+                    found.append(op)
+            if _fits(rule, found, engine):
+                if found != list(ops[at : at + len(found)]):
+                    yield tuple(op.name for op in found)
+                break
+
+
+def _fits(rule: Rule, ops: Sequence[Op], engine: EngineName, *, partly: bool = False) -> bool:
+    """Tell whether a rule applies to the operators at hand (`partly`: as far as they go)."""
+    if engine not in rule.engines or (len(ops) < len(rule.pattern) and not partly):
         return False
     pairs = list(zip(rule.pattern, ops, strict=False))
     first = ops[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pecan_ray.reorder.candidates import candidates
 from pecan_ray.reorder.cost import Load, predict
 from pecan_ray.reorder.factor import inflation_factor
+from pecan_ray.reorder.neighbours import brought_together
 from pecan_ray.reorder.order_plan import Fixed, Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.policy import auto_order
 from pecan_ray.reorder.profile import NEUTRAL_BAND, CostCurve, ProfiledOp
@@ -21,6 +22,7 @@ __all__ = [
     "ProfiledOp",
     "Rejected",
     "auto_order",
+    "brought_together",
     "candidates",
     "inflation_factor",
     "predict",

@@ -190,6 +190,19 @@ def constraints_of(question: Question, section: range) -> list[Constraint]:
     return found
 
 
+def possible(question: Question, order: Sequence[str]) -> bool:
+    """Tell whether an order keeps fixed ops and sections in place, and every constraint."""
+    place = {question.index[name]: number for number, name in enumerate(order)}
+    free = sections(question.ops)
+    return (
+        all(place[index] in section for section in free for index in section)
+        and all(place[question.index[fixed.name]] == question.index[fixed.name] for fixed in fixed_ops(question.ops))
+        and all(
+            place[first] < place[second] for section in free for first, second, _ in constraints_of(question, section)
+        )
+    )
+
+
 def _needs(constraints: Iterable[Constraint]) -> dict[int, set[int]]:
     needs: dict[int, set[int]] = {}
     for first, second, _ in constraints:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder.order_plan import OrderPlan
-from pecan_ray.reorder.policy import Commutes, Question, answer, ask, constraints_of
+from pecan_ray.reorder.policy import Commutes, Question, answer, ask, possible
 from pecan_ray.reorder.profile import ProfiledOp
-from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
+from pecan_ray.reorder.sections import check_ops
 
 
 def revalidate(
@@ -38,7 +38,7 @@ def revalidate(
     if new.order == old.order:
         return None
     reasons = _changed_verdicts(old, question)
-    if not _possible(question, old.order):
+    if not possible(question, old.order):
         reasons.insert(0, "the present order breaks a dependency or moves a fixed op, as the whole pass has shown")
     elif old.mode != "paper":
         before, after = question.estimate(old.order), question.estimate(new.order)
@@ -46,19 +46,6 @@ def revalidate(
             return None
         reasons.insert(0, f"estimated time {after / before:.3f} of the present order's")
     return replace(new, reason="; ".join(reasons) or "a dependency that the sample had shown is gone")
-
-
-def _possible(question: Question, order: Sequence[str]) -> bool:
-    """Say whether an order keeps fixed ops and sections in place, and every constraint."""
-    place = {question.index[name]: number for number, name in enumerate(order)}
-    free = sections(question.ops)
-    return (
-        all(place[index] in section for section in free for index in section)
-        and all(place[question.index[fixed.name]] == question.index[fixed.name] for fixed in fixed_ops(question.ops))
-        and all(
-            place[first] < place[second] for section in free for first, second, _ in constraints_of(question, section)
-        )
-    )
 
 
 def _changed_verdicts(old: OrderPlan, question: Question) -> list[str]:

@@ -76,8 +76,11 @@ class Bench(Protocol):
         """Yield the elements that enter the stretch, the first ones of the source first."""
         ...
 
-    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
-        """Return the operators in an order: one in a stage, or `fused` as the engine runs them."""
+    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
+        """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
+
+        `pushed`: with what the decoder takes over.
+        """
         ...
 
     def fresh(self, token: Token) -> Token:

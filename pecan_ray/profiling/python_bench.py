@@ -23,6 +23,7 @@ from pecan_ray.profiling.bench import Clock, Examined, GlobalRandomness, Limits,
 from pecan_ray.profiling.columns import equal
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import Stopwatch
+from pecan_ray.pushdown import merged
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -63,9 +64,11 @@ class PythonBench:
         """Yield the elements that enter the stretch."""
         return self._items
 
-    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
         """Return the operators as chains."""
         ops = [self._ops[name] for name in order]
+        if pushed:
+            ops = [op for op in merged(ops, "python")[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def fresh(self, token: Item) -> Item:

@@ -15,6 +15,7 @@ from pecan_ray.plan.stretches import Stretch, without_buffers
 from pecan_ray.profiling.bench import Clock, Examined, Limits, Stage
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import ProcessStopwatch
+from pecan_ray.pushdown import merged
 
 OVERHEAD_RUNS = 21
 
@@ -65,9 +66,11 @@ class TensorBench:
             seconds.append(stopwatch.stop())
         return statistics.median(seconds)
 
-    def stages(self, order: Sequence[str], *, fused: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
         """Return the operators, compiled for what arrives at their places."""
         ops = [self._ops[name] for name in order]
+        if pushed:
+            ops = [op for op in merged(ops, "tensorflow")[0] if isinstance(op, ElementOp)]
         spec = self._singles.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:
@@ -79,7 +82,7 @@ class TensorBench:
         return found
 
     def _compile(self, ops: list[ElementOp], spec: Spec) -> Compiled:
-        key = (*(op.name for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
+        key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
         if key not in self._compiled:
             self._compiled[key] = Compiled(ops, spec)
         return self._compiled[key]

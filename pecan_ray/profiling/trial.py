@@ -73,8 +73,9 @@ class Comparison:
 class Trial:
     """Other orders on the elements of one sampled stretch."""
 
-    def __init__(self, sampled: Sampled, check: Check | None, *, equal_results: bool) -> None:
-        self._sampled, self._check, self._equal_results = sampled, check, equal_results
+    def __init__(self, sampled: Sampled, check: Check | None, *, equal_results: bool, pushed: bool = False) -> None:
+        """`pushed`: orders are compared with what the decoder takes over in each."""
+        self._sampled, self._check, self._equal_results, self._pushed = sampled, check, equal_results, pushed
         self._bench = sampled.bench
         self._user = self._bench.stages(sampled.stretch.names)
         self._user_seconds = sampled.profile().seconds or 0.0
@@ -217,7 +218,8 @@ class Trial:
     def compare(self, order: Order) -> Comparison | None:
         """Run both orders in turn, until it is clear which is faster; None if there was no time for it."""
         sampled = self._sampled
-        stages = [self._bench.stages(names, fused=True) for names in (sampled.stretch.names, order)]
+        orders = (sampled.stretch.names, order)
+        stages = [self._bench.stages(names, fused=True, pushed=self._pushed) for names in orders]
         held = sampled.held
         runs: dict[int, list[Pairs]] = {}
         found = None

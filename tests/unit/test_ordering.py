@@ -174,6 +174,19 @@ def test_a_faster_order_is_measured_and_adopted() -> None:
     assert "x measured on" in said and f"sampled {ELEMENTS} elements" in said
 
 
+def test_what_the_decoder_can_take_over_is_brought_to_it_and_measured(photographs: Path) -> None:
+    def flip(image: Any) -> Any:
+        return image[:, ::-1]  # a view: of no cost, wherever it comes
+
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs))
+    for op in (pecan.images.Decode(), pecan.images.RandomCrop((0.5, 1.0)), flip, pecan.images.Resize(96, 96)):
+        pipe = pipe.map(op, on="image")
+    found = measured_order(pipe, moved="Resize")
+    assert found.adopted.order == ("Decode", "RandomCrop", "Resize", "flip")
+    assert found.measured is not None and found.measured.faster
+    assert any("decode+random_crop+resize" in note for note in ordering(pipe).notes)
+
+
 def test_the_rewritten_plan_has_the_users_own_operators() -> None:
     pipe = images().map(blur, on="image").map(half, on="image").batch(4)
     found = ordering(pipe)
