@@ -44,7 +44,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, and write down."""
     args = arguments()
-    settings = Settings(rounds=args.rounds, seconds=args.seconds, warm_s=args.warm, data=args.data)
+    settings = Settings(
+        rounds=args.rounds, seconds=args.seconds, warm_s=args.warm, data=args.data, most_foreign=args.max_foreign
+    )
     began = time.monotonic()
     load = quiet_machine()
     if load > args.max_foreign:
