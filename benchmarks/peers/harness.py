@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,8 +27,6 @@ START_S = 120.0
 STOP_S = 20.0
 STARTERS = 2
 """Peers that are started, or stopped, at a time."""
-SAMPLE_S = 0.4
-"""Seconds between two looks at the memory."""
 Say = Callable[[str], None]
 
 
@@ -166,30 +163,6 @@ def _last_line(log: Path) -> str:
     return lines[-1] if lines else "without a word"
 
 
-class _MemoryWatch:
-    """Looks at a process tree's memory now and then, until it is left."""
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self.peak = tree.Memory(0, 0, 0)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> _MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._over.wait(SAMPLE_S):
-            seen = tree.memory(tree.descendants(self._pid, tree.processes()))
-            if seen.total > self.peak.total:
-                self.peak = seen
-
-
 @dataclass(frozen=True)
 class _Clock:
     """CPU time so far of the machine, of all of the benchmark, and of one side."""
@@ -299,26 +272,26 @@ def _least_disturbed(side: RunningSide, number: int, settings: Settings) -> Meas
 
 def _measured(side: RunningSide, number: int, settings: Settings) -> Measurement:
     side.thaw()
-    with _MemoryWatch(side.pid) as watch:
-        try:
-            side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
-            side.answer(START_S)
-            before = _Clock.read(side.pid)
-            done = side.answer(START_S)
-            after = _Clock.read(side.pid)
-        except SideError as error:
-            return Measurement(number, error=str(error))
-        finally:
-            side.freeze()
+    try:
+        side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
+        side.answer(START_S)
+        before = _Clock.read(side.pid)
+        done = side.answer(START_S)
+        after = _Clock.read(side.pid)
+    except SideError as error:
+        return Measurement(number, error=str(error))
+    finally:
+        side.freeze()
     foreign, others = after.shares_since(before)
-    peak = watch.peak
+    # Looked at while nothing moves: walking the pages of a process holds up its own allocations.
+    taken = tree.memory(tree.descendants(side.pid, tree.processes()))
     return Measurement(
         number,
         rate=done["elements"] / done["seconds"],
         cpu_s=(after.side - before.side) / max(done["elements"], 1),
-        memory=peak.total,
-        daemons=peak.daemons,
-        worker=peak.worker,
+        memory=taken.total,
+        daemons=taken.daemons,
+        worker=taken.worker,
         foreign=foreign,
         others=others,
         longest_wait_s=done["longest_wait_s"],

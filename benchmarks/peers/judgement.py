@@ -21,7 +21,7 @@ class Measurement:
     cpu_s: float = 0.0
     """CPU seconds of the side's whole process tree per element."""
     memory: int = 0
-    """Peak of the tree's proportional set size in bytes."""
+    """The tree's proportional set size in bytes when its turn was over."""
     daemons: int = 0
     """Of which Ray's own processes."""
     worker: int = 0
