@@ -16,8 +16,9 @@ import pytest
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.python.threads import Threads, cpu_times
+from pecan_ray.engines.python.threads import Threads, Tuner, cpu_times
 from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.tuning import Limits
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.ray.waiting import until
@@ -222,3 +223,30 @@ def test_tuning_changes_neither_the_sequence_nor_the_random_numbers(caplog: pyte
     fixed = run_engine(pipe, order="strict", threads=16)
     assert np.array_equal(column(tuned, "i"), column(fixed, "i"))
     assert np.array_equal(np.array(column(tuned, "i"))[:, 0], np.arange(1500))
+
+
+def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    tuner = Tuner(2, Limits(2, 32, 1e9))
+    tuner.go_on()
+    tuner.begin()
+
+    def work(seconds: float) -> None:
+        clock[0] += seconds
+        tuner.finished(1)
+
+    for _ in range(20):
+        work(0.002)
+    before = tuner.state
+    work(40.0)
+    assert tuner.state == before, "40 s in which nothing moved are no window"
+    for _ in range(200):
+        work(0.002)
+    assert tuner.state != before, "what comes behind it is"
+    for _ in range(20):
+        work(40.0)
+    before = tuner.state
+    for _ in range(20):
+        work(40.0)
+    assert tuner.state != before, "work that always takes so long counts"

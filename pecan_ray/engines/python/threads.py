@@ -23,6 +23,9 @@ T = TypeVar("T")
 
 SAMPLE_S = 0.02
 """A thread reads its CPU time from the system this often."""
+STALL_S, STALL_TIMES = 1.0, 100.0
+"""A piece of work that takes longer, and so many times as long as usual, was held up by the system: its process, or
+the machine, was stopped."""
 AHEAD = 8
 """Pieces of work that wait beside two for each thread: they last while more are fetched."""
 WEIGHED = 16
@@ -190,6 +193,8 @@ class Tuner:
         self._paused: float | None = self._began
         self._bytes = 0.0
         self._unweighed = 0
+        self._usual_s = 0.0
+        """How long a piece of work takes."""
 
     def begin(self) -> None:
         """The calling thread begins to work."""
@@ -200,6 +205,10 @@ class Tuner:
         mine, now = self._mine, time.perf_counter()
         cpu_s, queued_s = mine.sample() if now - mine.sampled > SAMPLE_S else (0.0, 0.0)
         with self._lock:
+            if self._stalled(now - mine.mark):
+                mine.mark = self._began = now
+                self._tally, self._process_cpu_s = Tally(), time.process_time()
+                return None
             tally = self._tally
             tally.elements += elements
             tally.busy_s += now - mine.mark
@@ -214,6 +223,14 @@ class Tuner:
         if after.threads != before.threads or after.phase != before.phase:
             logger.debug("threads %d -> %d: %s", before.threads, decision.threads, decision.reason)
         return decision.threads if after.threads != before.threads else None
+
+    def _stalled(self, took_s: float) -> bool:
+        """Tell whether something that says nothing about the threads has held up a piece of work."""
+        usual = self._usual_s or took_s
+        stalled = took_s > max(STALL_S, STALL_TIMES * usual)
+        # If such pieces turn out to be usual, they count after a few.
+        self._usual_s = 2.0 * usual if stalled else usual + 0.1 * (took_s - usual)
+        return stalled
 
     def _window(self, now: float) -> Window:
         """Return what was seen since the last window, and begin the next one."""
