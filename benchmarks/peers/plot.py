@@ -30,7 +30,7 @@ def draw(facts: dict[str, Any], file: Path) -> None:
         _draw_case(axis, key, case)
     machine = facts["machine"]
     figure.suptitle(f"{machine['cpus']} CPUs, {machine['machine']}, Python {machine['python']}", fontsize=9)
-    figure.tight_layout()
+    figure.tight_layout(rect=(0, 0, 1, 0.985))
     figure.savefig(file, dpi=110)
     pyplot.close(figure)
 
