@@ -250,3 +250,28 @@ def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pyte
     for _ in range(20):
         work(40.0)
     assert tuner.state != before, "work that always takes so long counts"
+
+
+def test_other_work_in_line_does_not_keep_the_reader_waiting() -> None:
+    engines: list[PythonEngine] = []
+
+    def with_others_behind(x: Any) -> Any:
+        for _ in range(50):
+            engines[0]._threads.start(lambda: None)  # as operators before a shuffle do
+        return x
+
+    plan = PecanPipeline(Arrays(x=np.arange(400))).map(with_others_behind, on="x").batch(4).plan
+    sources = list(plan.sources())
+    engines.append(PythonEngine(plan, sources, EngineOptions(threads=2), HeapSlots()))
+    with contextlib.closing(engines[0]) as engine:
+        found: list[int] = []
+        ended = threading.Event()
+
+        def take() -> None:
+            for produced in engine.batches(AllLeases(sources, 0, 1)):
+                found.extend(produced.columns["x"].tolist())
+            ended.set()
+
+        threading.Thread(target=take, daemon=True).start()
+        assert ended.wait(DEADLINE_S)
+    assert sorted(found) == list(range(400))

@@ -35,6 +35,8 @@ class Feeder:
         self._finished = threading.Condition(self._lock)
         self._in_progress = 0
         """Chunks that were handed out and are not placed."""
+        self._in_line = 0
+        """Of these, the ones that no thread has begun."""
         self._working = 0
         """Threads at work, on their own chunk or on elements that others have left in line."""
         self._ready: deque[Produced | BaseException | None] = deque()
@@ -74,6 +76,7 @@ class Feeder:
             if self._stopped:
                 return
             self._in_progress += 1
+            self._in_line += 1
             self._working += 1
         self._pool.weigh(chunk[0].value, len(chunk))
         self._pool.start(partial(self._work, number, chunk, filler), len(chunk))
@@ -86,10 +89,12 @@ class Feeder:
 
     def _short(self) -> bool:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
-        return self._in_progress < self._pool.ahead and self._pool.in_line <= self._pool.enough
+        return self._in_progress < self._pool.ahead and self._in_line <= self._pool.enough
 
     def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
         placed = 0
+        with self._lock:
+            self._in_line -= 1
         try:
             if not self._stopped:
                 began = time.perf_counter()

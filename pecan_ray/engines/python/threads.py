@@ -64,13 +64,8 @@ class Threads:
         return 2 * self.count + AHEAD
 
     @property
-    def in_line(self) -> int:
-        """How many pieces of work wait for a thread."""
-        return len(self._line)
-
-    @property
     def enough(self) -> int:
-        """As long as more than so many are in line, nobody need hurry to bring some."""
+        """As long as more than so many of somebody's pieces wait for a thread, he need not bring more."""
         return (self.count + AHEAD) // 2
 
     def start(self, call: Callable[[], None], elements: int = 1) -> None:
