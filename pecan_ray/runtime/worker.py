@@ -19,6 +19,7 @@ import ray
 
 from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions, Produced, Spans
+from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
@@ -132,6 +133,7 @@ class PreprocessingWorker:
         self._flight: FlightEndpoint | None = None
         self._starting = threading.Lock()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
+        keep_freed_memory()
 
     @ray.method(concurrency_group="control")
     def placed(self) -> tuple[str, int]:

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from pecan_ray.engines.freed_memory import keep_freed_memory
+
 PICKLE_PROTOCOL = 5
 AT_EXIT = 10
 """Before the interpreter waits for its children, which end when their pipes are closed."""
@@ -157,6 +159,7 @@ def _exit_code(worker: _Worker | None) -> str:
 def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
     """Answer calls until the other end is closed; functions are unpickled when they are first called."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to handle
+    keep_freed_memory()
     functions: dict[str, Callable[..., Any]] = {}
     while True:
         try:
