@@ -138,7 +138,7 @@ def order_plan(
     found = {one.names: one for one in known}
     missing = [one.names for one in wanted if one.names not in found]
     asked = (plan, missing, engine, mode, seed, elements, seconds, check, skip_bad)
-    made = call_apart(_orders, *asked, seconds=seconds) if needs_own_process(engine) else _orders(*asked)
+    made = call_apart(_orders, *asked, engine=engine, seconds=seconds) if needs_own_process(engine) else _orders(*asked)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
     orders = [found[one.names] for one in wanted]
     after = reordered(plan, {one.names: one.adopted.order for one in orders})

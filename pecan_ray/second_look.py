@@ -45,7 +45,7 @@ def look_again(
         new = new_order(stretch, counts)
         if new is not None:
             asked = (ordering.before, stretch.names, new.order, new.mode, engine, seed, config, skip_bad)
-            if not (refused := call_apart(_refused, *asked, seconds=config.sample_seconds)):
+            if not (refused := call_apart(_refused, *asked, engine=engine, seconds=config.sample_seconds)):
                 adopted = new
                 reasons.append(f"AutoOrder now runs {' -> '.join(new.order)}, as the first epoch shows: {new.reason}")
             else:

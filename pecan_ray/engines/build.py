@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+
 from pecan_ray.engines.contract import Engine, EngineOptions, Slots
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
+
+
+def load_framework(name: EngineName) -> None:
+    """Import an engine's framework: before a plan is unpickled, whose functions would import all of it."""
+    if name == "tensorflow":
+        importlib.import_module("pecan_ray.engines.tensorflow")
 
 
 def build_engine(name: EngineName, plan: Plan, options: EngineOptions, slots: Slots) -> Engine:

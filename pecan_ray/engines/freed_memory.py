@@ -32,4 +32,4 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     settings = {MMAP_THRESHOLD: LARGEST_KEPT, TRIM_THRESHOLD: MOST_KEPT, TOP_PAD: AHEAD}
-    return all([bool(mallopt(name, size)) for name, size in settings.items()])
+    return all(mallopt(name, size) == 1 for name, size in settings.items())

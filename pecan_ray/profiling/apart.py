@@ -12,10 +12,11 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import cloudpickle
 
+from pecan_ray.engines.build import load_framework
 from pecan_ray.errors import PecanError
 from pecan_ray.options import EngineName
 
@@ -37,8 +38,8 @@ def needs_own_process(engine: EngineName) -> bool:
     return any(device.device_type != "CPU" for device in tensorflow.config.list_physical_devices())
 
 
-def call_apart(function: Callable[..., T], *arguments: Any, seconds: float) -> T:
-    """Return what a function returns in a process of its own, or raise what it raises.
+def call_apart(function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float) -> T:
+    """Return what a function returns in a process of its own, with an engine's framework, or raise what it raises.
 
     Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
     """
@@ -47,7 +48,7 @@ def call_apart(function: Callable[..., T], *arguments: Any, seconds: float) -> T
     env = {**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory(prefix="pecan-") as folder:
         answer = Path(folder) / "answer"
-        command = [sys.executable, "-m", "pecan_ray.profiling.apart", str(answer)]
+        command = [sys.executable, "-m", "pecan_ray.profiling.apart", engine, str(answer)]
         try:
             done = subprocess.run(
                 command, input=payload, env=env, capture_output=True, timeout=seconds + START_S, check=False
@@ -64,9 +65,10 @@ def call_apart(function: Callable[..., T], *arguments: Any, seconds: float) -> T
     return found
 
 
-def _answer(path: Path) -> None:
+def _answer(engine: EngineName, path: Path) -> None:
     """Make the call that comes on the standard input, and write its answer to a file."""
     try:
+        load_framework(engine)
         function, arguments = cloudpickle.loads(sys.stdin.buffer.read())
         answer: tuple[bool, Any] = True, function(*arguments)
         written = cloudpickle.dumps(answer)
@@ -80,4 +82,4 @@ def _answer(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    _answer(Path(sys.argv[1]))
+    _answer(cast(EngineName, sys.argv[1]), Path(sys.argv[2]))

@@ -63,7 +63,7 @@ def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.
     check_limits(elements, seconds)
     plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
     if needs_own_process(engine):
-        found = call_apart(_profile, plan, engine, seed, elements, seconds, seconds=seconds)
+        found = call_apart(_profile, plan, engine, seed, elements, seconds, engine=engine, seconds=seconds)
     else:
         found = _profile(plan, engine, seed, elements, seconds)
     return replace(found, stretches=tuple(with_ops_of(plan, sample) for sample in found.stretches))

@@ -254,7 +254,8 @@ class _Pipe:
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY)
-        weakref.finalize(self, os.close, self._fd)
+        # Not at the end of the interpreter, where batches that are still held say that they are released.
+        weakref.finalize(self, os.close, self._fd).atexit = False
 
     def say(self, kind: int, slot: int) -> None:
         """Write one record; a writer that is gone needs none."""

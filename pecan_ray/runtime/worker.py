@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import ray
 
-from pecan_ray.engines.build import build_engine
+from pecan_ray.engines.build import build_engine, load_framework
 from pecan_ray.engines.contract import EngineOptions, Produced, Spans
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.tuning import MOST_PER_CPU
@@ -148,6 +148,7 @@ class PreprocessingWorker:
     def _load(self, payload: bytes) -> None:
         """Unpickle a plan and build its engine."""
         job = self._job
+        load_framework(job.engine)
         try:
             plan = pickle.loads(payload)
         except Exception as error:

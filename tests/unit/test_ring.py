@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 from multiprocessing.connection import Connection
 from typing import Any
@@ -201,3 +203,22 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
             assert arrived[name].dtype == values.dtype and arrived[name].tolist() == values.tolist()
     del arrived, opened
     slots.close()
+
+
+TRAINER = """
+import pickle, sys, weakref
+from pecan_ray.runtime.transports import BatchReader
+
+reader, kept = BatchReader(), []
+weakref.finalize(reader, kept.clear)  # what is registered first is called last
+kept.append(reader.open(pickle.loads(sys.stdin.buffer.read())))
+print(int(kept[0]["x"].sum()))
+"""
+
+
+def test_a_trainer_that_ends_with_batches_in_its_hands_does_so_in_silence() -> None:
+    slots = RingSlots(1 << 20)
+    message = pickle.dumps(encode_ring(produce(slots, {"x": np.ones(100)})))
+    done = subprocess.run([sys.executable, "-c", TRAINER], input=message, capture_output=True, check=True)
+    assert done.stdout.split() == [b"100"]
+    assert done.stderr == b""
