@@ -72,6 +72,11 @@ class Timer(Protocol):
 class Bench(Protocol):
     """The operators of one stretch in one engine."""
 
+    @property
+    def traced(self) -> bool:
+        """Whether what operators read and write is known before they run, so that few elements need be watched."""
+        ...
+
     def inputs(self) -> Iterator[Token]:
         """Yield the elements that enter the stretch, the first ones of the source first."""
         ...

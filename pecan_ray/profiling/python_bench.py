@@ -49,6 +49,8 @@ class ChainStage:
 class PythonBench:
     """A stretch of a plan in the python engine."""
 
+    traced = False
+
     def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")

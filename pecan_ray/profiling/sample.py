@@ -241,6 +241,8 @@ class Sampled:
         (name,) = stage.names
         if number < ALWAYS_WATCHED:
             return True
+        if self.bench.traced and number >= OFTEN_WATCHED:
+            return False
         share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
         return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share
 

@@ -39,6 +39,8 @@ class CompiledStage:
 class TensorBench:
     """A stretch of a plan in the tensorflow engine."""
 
+    traced = True
+
     def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
