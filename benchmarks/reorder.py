@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
-from examples import resnet50, simclr
+from examples import image_ops, resnet50, simclr
 from examples.photographs import derived_photographs
 from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions
@@ -122,7 +122,7 @@ def select_and_cast(engine: EngineName) -> Callable[[Any], Any]:
         import tensorflow as tf
 
         return lambda element: {"image": tf.cast(element["image"], tf.float16)}
-    return lambda element: {"image": element["image"].astype("float16")}
+    return lambda element: {"image": image_ops.to_half(element["image"])}
 
 
 PIPELINES: dict[str, Callable[[str, EngineName], pecan.PecanPipeline]] = {

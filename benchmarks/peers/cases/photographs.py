@@ -138,7 +138,7 @@ def figure_3_element(item: tuple[str, int], rng: np.random.Generator) -> Element
     """Crop, flip, rotate and shear at the photograph's size, then resize: the order of the paper's user."""
     image = random_crop(decode(Path(item[0]).read_bytes()), rng).astype(np.float32)
     image = image_ops.random_shear(image_ops.random_rotate(image_ops.random_flip(image, rng), rng), rng)
-    return {"image": image_ops.resize(image).astype(np.float16)}
+    return {"image": image_ops.to_half(image_ops.resize(image))}
 
 
 def figure_3_pipeline(data: str, engine: Engine) -> Any:
@@ -168,7 +168,7 @@ def decode_and_crop(encoded: bytes, rng: np.random.Generator) -> Any:
 
 def to_float16(element: Element) -> Element:
     """Keep the image, in float16."""
-    return {"image": element["image"].astype(np.float16)}
+    return {"image": image_ops.to_half(element["image"])}
 
 
 def figure_3_graph(data: str, _variant: str) -> Any:
