@@ -20,6 +20,7 @@ MEANS = np.array([123.68, 116.78, 103.94], np.float32)
 """Mean of each colour over ImageNet, out of 255."""
 MEANS_OF_FOUR = np.append(MEANS, 0.0).astype(np.float64)
 """OpenCV's constants have four channels."""
+NOTHING = np.zeros(4)
 SIZE = 224
 JITTER = 0.8
 """Brightness, contrast and saturation are multiplied by up to 1 +- this (SimCLR's strength 1)."""
@@ -131,7 +132,7 @@ def cast_and_one_hot(element: Element, classes: int) -> Element:
 
 def to_half(image: Array) -> Array:
     """Cast to float16, five times as fast as NumPy does."""
-    return _with_channels(cv2.add(image, 0, dtype=cv2.CV_16F), image.shape[-1])
+    return _with_channels(cv2.add(image, NOTHING, dtype=cv2.CV_16F), image.shape[-1])
 
 
 # --- SimCLR
