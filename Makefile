@@ -23,7 +23,7 @@ lint: $(VENV)/ready
 
 BENCH ?=
 
-# About 25 minutes on an idle machine; `make bench BENCH="--cases photographs text"` runs some cases only.
+# About 40 minutes on an idle machine; `make bench BENCH="--cases photographs text"` runs some cases only.
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.peers --json build/bench.json --plot build/bench.png $(BENCH)
 

@@ -39,8 +39,9 @@ class Settings:
     """How to measure."""
 
     rounds: int = 5
-    seconds: float = 1.8
-    warm_s: float = 0.5
+    seconds: float = 1.6
+    warm_s: float = 2.0
+    """A side's daemons make up for the time in which they were frozen, Ray's for a second or two."""
     data: str = ""
     most_foreign: float = MOST_FOREIGN
     """Share of the machine's processors that other programs may use meanwhile."""
