@@ -62,7 +62,7 @@ def start(module: str, function: str, case: str, data: str, options: dict[str, A
     side = importlib.import_module(module)
     recipe = importlib.import_module("benchmarks.peers.cases").by_key(case).recipe(data)
     if hasattr(side, "prepare"):
-        side.prepare()
+        side.prepare(**options)
     prepared = time.perf_counter()
     batches: Batches = getattr(side, function)(recipe, **options)
     first = next(batches)

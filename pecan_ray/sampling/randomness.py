@@ -11,15 +11,20 @@ import numpy.typing as npt
 from numpy.random.bit_generator import ISeedSequence
 
 _KEY = struct.Struct("<qqqqqqq")
+_WORDS = struct.Struct("<QQ")
 
 
 def random_key(
     seed: int, epoch: int, repetition: int, branch: int, split: int, element: int, output: int, op: str
 ) -> tuple[int, int]:
     """Return two unsigned 64-bit numbers that stand for one use of randomness; equal arguments, equal numbers."""
-    words = _KEY.pack(*(_signed(n) for n in (seed, epoch, repetition, branch, split, element, output)))
-    digest = hashlib.blake2b(words + op.encode(), digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
+    numbers = (seed, epoch, repetition, branch, split, element, output)
+    try:
+        words = _KEY.pack(*numbers)
+    except struct.error:  # one of them has more than 63 bits
+        words = _KEY.pack(*map(_signed, numbers))
+    first, second = _WORDS.unpack(hashlib.blake2b(words + op.encode(), digest_size=16).digest())
+    return first, second
 
 
 class _Key(ISeedSequence):

@@ -9,12 +9,15 @@ import ray
 
 import pecan_ray as pecan
 from benchmarks.peers.recipe import CPUS, Batches, Engine, Recipe
+from benchmarks.peers.sides.tf_data import tensorflow
 
 STORE_BYTES = 1 << 30
 
 
-def prepare() -> None:
-    """Start Ray, as `ray start` has done it before on a cluster."""
+def prepare(engine: Engine, **_options: Any) -> None:
+    """Start Ray, as `ray start` has done it before on a cluster; a trainer of TensorFlow's has imported that."""
+    if engine == "tensorflow":
+        tensorflow()
     ray.init(
         num_cpus=CPUS,
         object_store_memory=STORE_BYTES,

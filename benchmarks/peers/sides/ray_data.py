@@ -18,7 +18,7 @@ BLOCK_ROWS = 8192
 PREFETCH = 4
 
 
-def prepare() -> None:
+def prepare(**_options: Any) -> None:
     """Start Ray."""
     ray.init(num_cpus=CPUS, object_store_memory=STORE_BYTES, include_dashboard=False, logging_level=logging.ERROR)
     logging.getLogger("ray.data").setLevel(logging.ERROR)

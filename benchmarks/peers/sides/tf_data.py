@@ -19,7 +19,7 @@ def tensorflow() -> Any:
     return importlib.import_module("tensorflow")
 
 
-def prepare() -> None:
+def prepare(**_options: Any) -> None:
     """Import TensorFlow."""
     tensorflow()
 

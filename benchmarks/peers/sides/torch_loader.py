@@ -51,6 +51,6 @@ def batches(recipe: Recipe, in_order: bool = True) -> Batches:
         yield {name: column.numpy() for name, column in batch.items()}
 
 
-def prepare() -> None:
+def prepare(**_options: Any) -> None:
     """Keep torch's own threads out of the way of the worker processes, as its documentation recommends."""
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ PREFETCH = 4
 NOTE = "shards in tar files, drawn again and again"
 
 
-def prepare() -> None:
+def prepare(**_options: Any) -> None:
     """Keep torch's own threads out of the way of the worker processes."""
     torch.set_num_threads(1)
 

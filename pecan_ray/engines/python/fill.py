@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
-from pecan_ray.engines.python.items import Item, Loose, Part, merge
+from pecan_ray.engines.python.items import Item, Loose, Part, join, merge
 from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array, numbers_of_one_type
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.slots import layout_of
@@ -96,18 +96,9 @@ class OpenBatch:
     def _note(self, rows: int, parts: Iterable[Part]) -> bool:
         with self._lock:
             self._done += rows
-            self._add(parts)
+            join(self.parts, parts)
             self.complete = self._done == self.size
             return self.complete
-
-    def _add(self, parts: Iterable[Part]) -> None:
-        """Add positions; those of neighbours in the source are one interval."""
-        held = self.parts
-        for key, start, stop in parts:
-            if held and held[-1][2] == start and held[-1][0] == key:
-                held[-1] = (key, held[-1][1], stop)
-            else:
-                held.append((key, start, stop))
 
     def item(self, partial: bool) -> Item:
         """Return the batch, cut to the rows that were written, for operators on batches."""

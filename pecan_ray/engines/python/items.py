@@ -83,6 +83,15 @@ class Loose:
         return parts, bad
 
 
+def join(held: list[Part], parts: Iterable[Part]) -> None:
+    """Add positions to a list; those that begin where the last ones end become one interval with them."""
+    for key, start, stop in parts:
+        if held and held[-1][2] == start and held[-1][0] == key:
+            held[-1] = (key, held[-1][1], stop)
+        else:
+            held.append((key, start, stop))
+
+
 def merge(parts: Iterable[Part]) -> Spans:
     """Group positions by split, as few sorted intervals."""
     spans: Spans = {}

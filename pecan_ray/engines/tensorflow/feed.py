@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases
-from pecan_ray.engines.python.items import Key, Loose, Part
+from pecan_ray.engines.python.items import Key, Loose, Part, join
 from pecan_ray.engines.reading import read_lease
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of
 from pecan_ray.errors import OutputTypeError, PecanError, SourceError
@@ -135,13 +135,17 @@ class Feed:
             for read in self._everything():
                 columns = convert(read, self.signature or {})
                 if chunk.rows and not chunk.takes(columns):
-                    yield chunk.flush()
-                chunk.add(columns, rows_of(read.lease, read.number, read.parts, self._options.seed))
-                self.outstanding.add(read.parts)
+                    yield self._flushed(chunk)
+                chunk.add(columns, rows_of(read.lease, read.number, read.parts, self._options.seed), read.parts)
         except PecanError as error:
             self.error = error
         if chunk.rows:
-            yield chunk.flush()
+            yield self._flushed(chunk)
+
+    def _flushed(self, chunk: Chunk) -> tuple[dict[str, Any], Any]:
+        """Hand a chunk over, whose positions are then inside of the graph."""
+        self.outstanding.add(chunk.parts)
+        return chunk.flush()
 
     def _everything(self) -> Iterator[Read]:
         if self._first is not None:
@@ -156,7 +160,10 @@ class Chunk:
     def __init__(self, signature: Signature) -> None:
         self._signature = signature
         self._columns: dict[str, list[Any]] = {name: [] for name in signature}
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self.rows: list[list[int]] = []
+        self.parts: list[Part] = []
+        """Positions of the elements; those of neighbours in the source are one interval."""
         self._bytes = 0
         self._began = 0.0
 
@@ -166,13 +173,14 @@ class Chunk:
             len(self.rows) < CHUNK_ELEMENTS
             and self._bytes < CHUNK_BYTES
             and time.monotonic() - self._began < CHUNK_S
-            and all(np.shape(value) == np.shape(self._columns[name][0]) for name, value in columns.items())
+            and _shapes(columns) == self._shapes
         )
 
-    def add(self, columns: Mapping[str, Any], rows: list[list[int]]) -> None:
+    def add(self, columns: Mapping[str, Any], rows: list[list[int]], parts: list[Part]) -> None:
         """Add an element, once for each of its rows."""
         if not self.rows:
-            self._began = time.monotonic()
+            self._began, self._shapes = time.monotonic(), _shapes(columns)
+        join(self.parts, parts)
         for row in rows:
             self.rows.append(row)
             for name, value in columns.items():
@@ -187,8 +195,13 @@ class Chunk:
         }
         rows = np.array(self.rows, np.int64)
         self._columns = {name: [] for name in self._signature}
-        self.rows, self._bytes = [], 0
+        self.rows, self.parts, self._bytes = [], [], 0
         return columns, rows
+
+
+def _shapes(columns: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of converted values: arrays, and bytes, which have none."""
+    return {name: () if isinstance(value, bytes) else value.shape for name, value in columns.items()}
 
 
 def _signature(read: Read, fixed: bool) -> Signature:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.engines.python.items import Part
+from pecan_ray.engines.python.items import Part, join
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sampling.randomness import random_key
 
@@ -31,12 +31,12 @@ def rows_of(lease: Lease, element: int, parts: list[Part], seed: int) -> list[li
 
 
 def parts_of(rows: Rows) -> list[Part]:
-    """Return the positions that rows stand for."""
-    found = []
+    """Return the positions that rows stand for; those of neighbours are one interval."""
+    found: list[Part] = []
     for row in rows.reshape(-1, WIDTH).tolist():
         base = row[ELEMENT] << OUTPUT_BITS
         key = (row[BRANCH], row[REPETITION], row[SPLIT])
-        found.append((key, base + max(row[BEGIN], row[LOW]), base + min(row[END], row[HIGH])))
+        join(found, [(key, base + max(row[BEGIN], row[LOW]), base + min(row[END], row[HIGH]))])
     return found
 
 
