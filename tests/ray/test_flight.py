@@ -84,7 +84,8 @@ def test_a_killed_remote_worker_loses_and_repeats_nothing(streams: int) -> None:
     seen: Counter[int] = Counter()
     killed: list[str] = []
     pipe = squares(flight_streams=streams)
-    with pipe.iter_batches(epochs=4, workers=pecan.Workers(local=0, remote=2)) as it:
+    # The trainer has little in its hands, so that something is left to do for a worker after the last one was killed.
+    with pipe.iter_batches(epochs=4, workers=pecan.Workers(local=0, remote=2), prefetch_bytes=1 << 20) as it:
         for step, batch in enumerate(it):
             seen.update(ids(batch))
             if step in (15, 200, 380):

@@ -177,12 +177,29 @@ def test_a_crowded_host_begins_with_a_remote_worker() -> None:
     ray.kill(occupant)
 
 
+class Word:
+    """What one process has to say to others."""
+
+    def __init__(self) -> None:
+        self._given = False
+
+    def give(self) -> None:
+        self._given = True
+
+    def given(self) -> bool:
+        return self._given
+
+
+remote: Any = ray.remote
+word_actor: Any = remote(num_cpus=0)(Word)
+
+
 @ray.remote(num_cpus=0)
-def share(rank: int, job: str, workers: Any) -> int:
-    """Train as one of two ranks until there are three workers; return how many batches that took."""
+def share(rank: int, job: str, workers: Any, enough: Any) -> int:
+    """Train as one of two ranks until it is enough; return how many batches that took."""
     with waiting(0.002).iter_batches(rank=rank, world_size=2, workers=workers, job=job, epochs=None) as batches:
         for number, _ in enumerate(batches, 1):
-            if rank == 0 and number % 20 == 0 and len(batches.report().deployments) >= 3:
+            if rank == 0 and number % 20 == 0 and ray.get(enough.given.remote()):
                 return number
     return 0
 
@@ -191,10 +208,10 @@ def test_hosts_get_local_workers_by_their_cpus(three_nodes: Any) -> None:
     """Two trainers, one of them on a node with twice the CPUs."""
     large = three_nodes.add_node(num_cpus=8, object_store_memory=200 << 20)
     three_nodes.wait_for_nodes()
-    nodes = [this_node(), large.node_id]
+    nodes, enough = [this_node(), large.node_id], word_actor.remote()
     trainers = [
         share.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(
-            rank, "unequal", pecan.Workers(local=3)
+            rank, "unequal", pecan.Workers(local=3), enough
         )
         for rank, node in enumerate(nodes)
     ]
@@ -205,6 +222,7 @@ def test_hosts_get_local_workers_by_their_cpus(three_nodes: Any) -> None:
 
     until(lambda: len(placed()) == 3, "not three local workers")
     assert Counter(placed()) == {nodes[0]: 1, nodes[1]: 2}
+    ray.get(enough.give.remote())
     assert ray.get(trainers[0]) > 0
     with pytest.raises(ray.exceptions.RayTaskError, match="rank 0 has left"):
         ray.get(trainers[1])
