@@ -19,7 +19,16 @@ from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import Clock, Examined, GlobalRandomness, Limits, Stage
+from pecan_ray.profiling.bench import (
+    Clock,
+    Examined,
+    GlobalRandomness,
+    Limits,
+    Passage,
+    Stage,
+    pass_through,
+    several_threads,
+)
 from pecan_ray.profiling.columns import equal
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import Stopwatch
@@ -72,6 +81,16 @@ class PythonBench:
         if pushed:
             ops = [op for op in merged(ops, "python")[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
+
+    def passage(self, order: Sequence[str]) -> Passage:
+        """Return what runs elements through one operator after the other."""
+        stages = self.stages(order)
+        return lambda token: pass_through(stages, self.fresh(token), self.columns)
+
+    @property
+    def threads(self) -> int:
+        """Several, as in a worker, unless functions ask for processes: those need not bear other threads."""
+        return 1 if any(op.processes for op in self._ops.values()) else several_threads()
 
     def fresh(self, token: Item) -> Item:
         """Return an item with copies of its arrays."""

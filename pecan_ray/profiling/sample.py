@@ -1,14 +1,15 @@
-"""Running the first elements through a stretch, operator by operator, in this process and thread."""
+"""Running the first elements through a stretch in this process: some operator by operator, timed, then all others."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 
@@ -18,10 +19,11 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
 from pecan_ray.profiling.apart import call_apart, needs_own_process
-from pecan_ray.profiling.bench import Bench, Clock, GlobalRandomness, Limits, Stage, Token
+from pecan_ray.profiling.bench import Bench, Clock, GlobalRandomness, Limits, Passed, Stage, Token
 from pecan_ray.profiling.columns import ElementSpec, equal
 from pecan_ray.profiling.facts import SampleProfile, StretchSample
-from pecan_ray.profiling.tally import Tally
+from pecan_ray.profiling.passage import in_threads
+from pecan_ray.profiling.tally import ENOUGH_TIMED, Tally
 from pecan_ray.reorder.profile import ProfiledOp
 
 READ_SHARE = 1 / 3
@@ -29,8 +31,15 @@ READ_SHARE = 1 / 3
 FEW = 64
 """So many elements are enough where the operators are slow."""
 ALWAYS_WATCHED, OFTEN_WATCHED = 2, 16
+WATCHED_IF_TRACED = 8
+"""A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
+MOST_TIMED = 160
+"""After so many elements the others are only counted, also where some operator was timed on few."""
+
+
+Outcome: TypeAlias = Callable[[], "list[Token] | None"]
 
 
 class Pipeline(Protocol):
@@ -53,12 +62,13 @@ class Pipeline(Protocol):
 
 
 def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.0) -> SampleProfile:
-    """Run a pipeline's first elements through its operators, one by one, and return what they do and take.
+    """Run a pipeline's first elements through its operators and return what they do and take.
 
-    Runs in this process and thread (where TensorFlow would take an accelerator: in a process of its own), on an
-    iterator and on copies of the functions of its own; ends after `seconds` (an operator that runs is not interrupted)
-    or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator does, with its name and the
-    element.
+    Runs in this process (where TensorFlow would take an accelerator: in a process of its own), on an iterator and on
+    copies of the functions of its own.  Until each operator was timed 64 times, elements go through one by one; of the
+    others, which go through in several threads, bytes and elements are counted.  Ends after `seconds` (an operator that
+    runs is not interrupted) or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator
+    does, with its name and the element.
     """
     check_limits(elements, seconds)
     plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
@@ -200,29 +210,57 @@ class Sampled:
 
     def run_all(self, skip_bad: bool) -> None:
         """Run the elements that are held in the user's order; keep those that come through."""
-        stages = self.bench.stages(self.stretch.names)
         tokens, self.held = self.held, []
         self.began, bad = self.clock(), 0
-        for number, token in enumerate(tokens):
-            try:
-                outputs = self._run(stages, self.bench.fresh(token), number)
-            except ElementError as error:
-                if not skip_bad:
-                    raise
-                bad += 1
-                self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
-                self.notes.append(f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample")
-                continue
-            if len(self.held) >= FEW and self.clock() > self.limits.enough:
-                self.notes.append(f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow")
-                return
-            if outputs is None:
-                self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
-                return
-            self.held.append(token)
-            self.results.append(len(outputs))
-            for output in outputs:
-                self.spec.add(self.bench.columns(output))
+        with contextlib.closing(self._runs(tokens)) as runs:
+            for number, (token, outcome) in enumerate(runs):
+                try:
+                    outputs = outcome()
+                except ElementError as error:
+                    if not skip_bad:
+                        raise
+                    bad += 1
+                    self.notes = [note for note in self.notes if not note.endswith("left out of the sample")]
+                    self.notes.append(
+                        f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample"
+                    )
+                    continue
+                if len(self.held) >= FEW and self.clock() > self.limits.enough:
+                    few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
+                    self.notes.append(few)
+                    return
+                if outputs is None:
+                    self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
+                    return
+                self._keep(token, outputs)
+
+    def _keep(self, token: Token, outputs: list[Token]) -> None:
+        self.held.append(token)
+        self.results.append(len(outputs))
+        for output in outputs:
+            self.spec.add(self.bench.columns(output))
+
+    def _runs(self, tokens: Sequence[Token]) -> Generator[tuple[Token, Outcome], None, None]:
+        """Yield each element and what tells what becomes of it: None if the time is over before that."""
+        stages, number = self.bench.stages(self.stretch.names), 0
+        while number < len(tokens) and not self._timed_enough(number):
+            yield tokens[number], functools.partial(self._run, stages, self.bench.fresh(tokens[number]), number)
+            number += 1
+        if number < len(tokens):
+            passage = self.bench.passage(self.stretch.names)
+            for token, outcome in in_threads(passage, tokens[number:], self.bench.threads, self.in_time):
+                yield token, functools.partial(self._counted, outcome)
+
+    def _timed_enough(self, number: int) -> bool:
+        return number >= MOST_TIMED or all(len(tally.timed) >= ENOUGH_TIMED for tally in self.tallies.values())
+
+    def _counted(self, outcome: Callable[[], Passed | None]) -> list[Token] | None:
+        passed = outcome()
+        if passed is None:
+            return None
+        for op, count in zip(self.stretch.ops, passed.counts, strict=True):
+            self.tallies[op.name].count(count)
+        return passed.outputs
 
     def _run(self, stages: Sequence[Stage], token: Token, number: int) -> list[Token] | None:
         """Return what becomes of an element; None if the time is over before that."""
@@ -241,7 +279,7 @@ class Sampled:
         (name,) = stage.names
         if number < ALWAYS_WATCHED:
             return True
-        if self.bench.traced and number >= OFTEN_WATCHED:
+        if self.bench.traced and number >= WATCHED_IF_TRACED:
             return False
         share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
         return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pecan_ray.engines.counting import column_bytes, element_bytes
+from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.profiling.columns import has_custom_type, kind_of, rank_of
@@ -18,6 +18,8 @@ from pecan_ray.reorder.profile import CostCurve
 MOST_POINTS = 4
 """Sizes at which the time of an operator is told apart."""
 LEAST_PER_POINT = 16
+ENOUGH_TIMED = MOST_POINTS * LEAST_PER_POINT
+"""Runs after which more would tell little."""
 DISTINCT = 2.0
 """Sizes whose largest is not more than this times the smallest tell nothing of how the time depends on the size."""
 OUTLIER_SHARE = 1 / 32
@@ -62,11 +64,15 @@ class Tally:
 
     def ran(self, before_bytes: int, outputs: Sequence[Element], seconds: float, *, watched: bool) -> None:
         """Add one timed run."""
-        self.elements_in += 1
-        self.elements_out += len(outputs)
-        self.bytes_in += before_bytes
-        self.bytes_out += sum(element_bytes(output) for output in outputs)
+        self.count(OpCount(1, len(outputs), before_bytes, sum(element_bytes(output) for output in outputs)))
         (self.watched if watched else self.timed).append((float(before_bytes), seconds))
+
+    def count(self, count: OpCount) -> None:
+        """Add elements and bytes of runs that may not have been timed."""
+        self.elements_in += count.elements_in
+        self.elements_out += count.elements_out
+        self.bytes_in += count.bytes_in
+        self.bytes_out += count.bytes_out
 
     def compare(self, before: Element, outputs: Sequence[Element]) -> None:
         """Compare an element with what it became: columns, kinds, dimensions, types."""

@@ -7,12 +7,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.counting import OpCount, element_bytes
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.tensorflow.single import Compiled, Single, Singles, Spec, columns_of, compile_groups
+from pecan_ray.engines.tensorflow.single import (
+    Compiled,
+    CompiledMaps,
+    Single,
+    Singles,
+    Spec,
+    columns_of,
+    compile_groups,
+)
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import Clock, Examined, Limits, Stage
+from pecan_ray.profiling.bench import (
+    Clock,
+    Examined,
+    Limits,
+    Passage,
+    Passed,
+    Stage,
+    pass_through,
+    several_threads,
+)
 from pecan_ray.profiling.reading import Bounded
 from pecan_ray.profiling.stopwatch import ProcessStopwatch
 from pecan_ray.pushdown import merged
@@ -34,6 +52,15 @@ class CompiledStage:
     def __call__(self, token: Single) -> list[Single]:
         """Return what becomes of an element."""
         return self.compiled(token, self._singles.place)
+
+    @property
+    def spec(self) -> Spec:
+        """Dtypes and static shapes of what comes out."""
+        return self.compiled.spec
+
+    def each(self, pieces: Sequence[Single]) -> list[list[Single]]:
+        """Return what becomes of elements behind its one operator."""
+        return [[output for piece in pieces for output in self(piece)]]
 
 
 class TensorBench:
@@ -82,6 +109,48 @@ class TensorBench:
             found.append(CompiledStage(compiled, self._singles))
             spec = compiled.spec
         return found
+
+    def passage(self, order: Sequence[str]) -> Passage:
+        """Return what runs elements through consecutive maps at once; where they fail, through one by one."""
+        stages = self.stages(order)
+        parts: list[CompiledStage | CompiledMaps] = []
+        spec = self._singles.spec
+        for group in compile_groups([self._ops[name] for name in order]):
+            if spec is None:
+                break
+            part = (
+                CompiledMaps(group, spec)
+                if len(group) > 1
+                else CompiledStage(self._compile(group, spec), self._singles)
+            )
+            spec = part.spec
+            parts.append(part)
+
+        def run(token: Single) -> Passed:
+            try:
+                return self._run_parts(parts, token)
+            except Exception:  # whatever a graph can raise: which operator it was is seen where each runs by itself
+                return pass_through(stages, token, self.columns)
+
+        return run
+
+    def _run_parts(self, parts: Sequence[CompiledStage | CompiledMaps], token: Single) -> Passed:
+        pieces, size, counts = [token], self._bytes([token]), list[OpCount]()
+        for part in parts:
+            behind = part.each(pieces)
+            for made in behind:
+                size_behind = self._bytes(made)
+                counts.append(OpCount(len(pieces), len(made), size, size_behind))
+                pieces, size = made, size_behind
+        return Passed(counts, pieces)
+
+    def _bytes(self, pieces: Sequence[Single]) -> int:
+        return sum(element_bytes(self.columns(piece)) for piece in pieces)
+
+    @property
+    def threads(self) -> int:
+        """Several: TensorFlow's operations leave the interpreter to other threads."""
+        return several_threads()
 
     def _compile(self, ops: list[ElementOp], spec: Spec) -> Compiled:
         key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
