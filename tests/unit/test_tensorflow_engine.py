@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -317,3 +318,36 @@ def test_leaving_a_stretch_early_leaves_the_engine_usable() -> None:
     next(stretch)
     stretch.close()
     assert sum(batch.rows for batch in engine.batches(AllLeases(sources, 1, 1))) == ROWS
+
+
+def test_the_end_of_an_iterator_is_waited_for_elsewhere() -> None:
+    from pecan_ray.engines.tensorflow.iterating import Elements
+
+    ended: list[str] = []
+    gone = threading.Event()
+
+    class Numbers:
+        """An iterator that notes which thread gives it up."""
+
+        def __init__(self) -> None:
+            self._left = iter(range(3))
+
+        def __iter__(self) -> Numbers:
+            return self
+
+        def __next__(self) -> int:
+            return next(self._left)
+
+        def __del__(self) -> None:
+            ended.append(threading.current_thread().name)
+            gone.set()
+
+    class Data:
+        def __iter__(self) -> Numbers:
+            return Numbers()
+
+    elements = Elements(Data())
+    assert next(elements) == 0 and list(elements) == [1, 2]
+    elements.close()
+    assert gone.wait(10) and ended == ["pecan-end-of-graph"]
+    assert list(elements) == [] and list(Elements(None)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,7 @@ from pecan_ray.engines.tensorflow import culprit, meta
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.feed import Feed, Signature
 from pecan_ray.engines.tensorflow.graph import Graph
+from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.native import run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.whole import ending_with_the_last_batch
@@ -92,16 +94,13 @@ class TensorFlowEngine:
             if self._sums is not None:
                 self._sums.switch(stretch.epoch == self._options.count_epoch)
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
-            iterator = iter(() if data is None else data)
-        while True:
+        with contextlib.closing(Elements(data)) as elements:
             try:
-                columns, row = next(iterator)
-            except StopIteration:
-                break
+                for columns, row in elements:
+                    yield self._produced(columns, meta.as_rows(row), stretch)
             except tf.errors.OpError as error:
                 stretch.raise_source_error()
                 raise culprit.explain(error, self._plan, stretch.feeds, self._options.seed) from error
-            yield self._produced(columns, meta.as_rows(row), stretch)
         stretch.raise_source_error()
         self._account_for_the_rest(stretch)
         parts, bad = stretch.loose.take()

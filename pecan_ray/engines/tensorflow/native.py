@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator
 from typing import Any
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.errors import OpError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
@@ -27,14 +29,27 @@ def _shard(
     source: TfDataSource, lease: Lease, leases: Leases, options: EngineOptions, slots: Slots
 ) -> Generator[Produced, None, None]:
     number = lease.spans[0][0] >> OUTPUT_BITS
-    stop = lease.spans[-1][1]
     with tf.device("/CPU:0"):
-        iterator = iter(source.dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE))
+        data = source.dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
+    with contextlib.closing(Elements(data)) as elements:
+        yield from _iterated(elements, number, source, lease, leases, options, slots)
+
+
+def _iterated(
+    elements: Elements,
+    number: int,
+    source: TfDataSource,
+    lease: Lease,
+    leases: Leases,
+    options: EngineOptions,
+    slots: Slots,
+) -> Generator[Produced, None, None]:
+    stop = lease.spans[-1][1]
     while number << OUTPUT_BITS < stop:
         begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
         parts = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
         try:
-            columns = next(iterator)
+            columns = next(elements)
         except StopIteration:
             if stop == END:
                 leases.ended(lease, number)

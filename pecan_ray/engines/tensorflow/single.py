@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from pecan_ray.engines.tensorflow import culprit, meta
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import Columns, Graph, Tensor, apply_flat_map, apply_map, call, rows_of_outputs
+from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.errors import ElementError, OpError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
@@ -48,17 +50,12 @@ class Singles:
 
     def read(self) -> Generator[Single, None, None]:
         """Yield the elements; raises what went wrong with op, file and element."""
-        with tf.device("/CPU:0"):
-            iterator = iter(() if self._data is None else self._data)
-        while True:
+        with contextlib.closing(Elements(self._data)) as elements:
             try:
-                columns, row = next(iterator)
-            except StopIteration:
-                break
+                yield from elements
             except tf.errors.OpError as error:
                 self._raise_source_error()
                 raise culprit.explain(error, self._plan, self._feeds, self._options.seed) from error
-            yield columns, row
         self._raise_source_error()
 
     def _raise_source_error(self) -> None:
