@@ -1,8 +1,9 @@
-"""Iterating over a dataset, without waiting for the end of what runs behind it."""
+"""Iterating over a dataset with little Python per element, and without waiting for the end of what runs behind it."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -18,7 +19,7 @@ class Elements:
     def __init__(self, data: Any) -> None:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
-            self._held = [iter(() if data is None else data)]
+            self._held: list[Iterator[Any]] = [iter(()) if data is None else _iterator(data)]
 
     def __iter__(self) -> Elements:
         return self
@@ -30,3 +31,56 @@ class Elements:
         """Give the iterator up; ask for nothing more."""
         held, self._held = self._held, [iter(())]
         threading.Thread(target=held.clear, name="pecan-end-of-graph", daemon=True).start()
+
+
+def _iterator(data: Any) -> Iterator[Any]:
+    return DirectIterator(data) if _plain(data.element_spec) else iter(data)
+
+
+def _plain(spec: Any) -> bool:
+    """Tell whether a spec has nothing but tensors, in dicts and tuples of no subclass."""
+    if type(spec) in (dict, tuple):
+        return all(_plain(part) for part in (spec.values() if isinstance(spec, dict) else spec))
+    return type(spec) is tf.TensorSpec
+
+
+class DirectIterator:
+    """A dataset of tensors in dicts and tuples, iterated by TensorFlow's operations themselves.
+
+    `next(iter(data))` calls the same ones, with a quarter of a millisecond of Python around each: more than a batch of
+    a few lines of text takes.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data  # its functions live as long as it does
+        flat = tf.nest.flatten(data.element_spec)
+        self._kinds = {"output_types": [spec.dtype for spec in flat], "output_shapes": [spec.shape for spec in flat]}
+        self._pack = _packing(data.element_spec)
+        self._resource = tf.raw_ops.AnonymousIteratorV3(**self._kinds)
+        tf.raw_ops.MakeIterator(dataset=tf.data.experimental.to_variant(data), iterator=self._resource)
+
+    def __iter__(self) -> DirectIterator:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            flat = tf.raw_ops.IteratorGetNext(iterator=self._resource, **self._kinds)
+        except tf.errors.OutOfRangeError:
+            raise StopIteration from None
+        return self._pack(iter(flat))
+
+
+def _packing(spec: Any) -> Callable[[Iterator[Any]], Any]:
+    """Return what puts tensors, in the order of `tf.nest.flatten`, into the places of a spec."""
+    if isinstance(spec, dict):
+        parts = {name: _packing(spec[name]) for name in sorted(spec)}
+
+        def packed(flat: Iterator[Any]) -> dict[str, Any]:
+            found = {name: pack(flat) for name, pack in parts.items()}
+            return {name: found[name] for name in spec}
+
+        return packed
+    if isinstance(spec, tuple):
+        places = [_packing(part) for part in spec]
+        return lambda flat: tuple(pack(flat) for pack in places)
+    return next
