@@ -343,6 +343,8 @@ def test_the_end_of_an_iterator_is_waited_for_elsewhere() -> None:
             gone.set()
 
     class Data:
+        element_spec = None
+
         def __iter__(self) -> Numbers:
             return Numbers()
 
@@ -351,3 +353,23 @@ def test_the_end_of_an_iterator_is_waited_for_elsewhere() -> None:
     elements.close()
     assert gone.wait(10) and ended == ["pecan-end-of-graph"]
     assert list(elements) == [] and list(Elements(None)) == []
+
+
+def test_elements_are_those_of_the_dataset() -> None:
+    from pecan_ray.engines.tensorflow.iterating import Elements
+
+    def make(n: Any) -> Any:
+        columns = {"z": tf.fill([n + 1], n), "a": tf.strings.as_string(n), "nested": {"y": n * 2, "b": n * 3}}
+        return columns, (n, tf.cast(n, tf.float32))
+
+    data = tf.data.Dataset.range(5).map(make)
+    expected, found = list(iter(data)), list(Elements(data))
+    tf.nest.map_structure(np.testing.assert_array_equal, expected, found)
+    assert [list(columns) for columns, _ in found] == [["z", "a", "nested"]] * 5
+    assert isinstance(found[0][1], tuple) and len(found) == 5
+    ragged = tf.data.Dataset.range(3).map(lambda n: {"r": tf.RaggedTensor.from_row_lengths(tf.range(n), [n])})
+    assert [element["r"].to_list() for element in Elements(ragged)] == [[[]], [[0]], [[0, 1]]]
+    failing = Elements(tf.data.Dataset.range(2).map(lambda n: tf.gather(tf.range(1), n)))
+    assert int(next(failing)) == 0
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        next(failing)
