@@ -355,6 +355,8 @@ class _Search:
             return None
         if refused := self._trial.look(plan.order):
             self._refused[plan.order] = refused
+            if suspect := self._suspect(plan):
+                self._forbidden.append(suspect)
             return None
         return plan
 

@@ -187,6 +187,26 @@ def test_what_the_decoder_can_take_over_is_brought_to_it_and_measured(photograph
     assert any("decode+random_crop+resize" in note for note in ordering(pipe).notes)
 
 
+def test_a_form_that_the_best_order_would_change_does_not_end_the_search_for_what_the_decoder_takes_over(
+    photographs: Path,
+) -> None:
+    pytest.importorskip("tensorflow")
+    import tensorflow as tf
+
+    def turn(image: Any) -> Any:
+        for _ in range(8):
+            image = tf.cast(tf.round(tf.sqrt(tf.cast(image, tf.float32) ** 2)), tf.uint8)
+        return image
+
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs), engine="tensorflow")
+    pipe = pipe.map(pecan.images.Decode(), on="image").map(pecan.images.RandomCrop((0.5, 1.0)), on="image", name="crop")
+    pipe = pipe.map(turn, on="image").map(pecan.images.Resize(96, 96), on="image", name="resize")
+    found = measured_order(pipe, "cost", moved="resize")
+    # Resizing shrinks most, and in front of the crop it would leave images of unequal shapes.
+    assert any("shape" in refused.reason for refused in found.refused)
+    assert found.adopted.order == ("Decode", "crop", "resize", "turn")
+
+
 def test_the_rewritten_plan_has_the_users_own_operators() -> None:
     pipe = images().map(blur, on="image").map(half, on="image").batch(4)
     found = ordering(pipe)
