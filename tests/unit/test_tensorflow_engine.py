@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -373,3 +375,26 @@ def test_elements_are_those_of_the_dataset() -> None:
     assert int(next(failing)) == 0
     with pytest.raises(tf.errors.InvalidArgumentError):
         next(failing)
+
+
+@pytest.mark.parametrize("way", ["forgotten", "closed"])
+def test_a_process_ends_while_a_graph_is_under_way(way: str) -> None:
+    script = """
+import sys
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.tensorflow import TensorFlowEngine
+
+rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(100_000)])
+plan = pecan.PecanPipeline(rows, engine="tensorflow").map(lambda x: x * 2, on="x").batch(4).plan
+engine = TensorFlowEngine(plan, list(plan.sources()), EngineOptions(threads=2), HeapSlots())
+batches = engine.batches(AllLeases(list(plan.sources()), 0, 1))
+print([next(batches).rows for _ in range(20)] == [4] * 20)
+if sys.argv[1] == "closed":
+    batches.close()
+"""
+    done = subprocess.run([sys.executable, "-c", script, way], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and done.stdout == "True\n", done.stderr

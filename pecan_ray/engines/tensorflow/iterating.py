@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import tensorflow as tf
+
+EXIT_S = 5.0
+"""So long the end of the process waits for the end of its graphs."""
 
 
 class Elements:
@@ -20,17 +26,41 @@ class Elements:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
             self._held: list[Iterator[Any]] = [iter(()) if data is None else _iterator(data)]
+        self._end: threading.Thread | None = None
+        _all.add(self)
 
     def __iter__(self) -> Elements:
         return self
 
     def __next__(self) -> Any:
+        if not self._held:
+            raise StopIteration
         return next(self._held[0])
 
     def close(self) -> None:
-        """Give the iterator up; ask for nothing more."""
-        held, self._held = self._held, [iter(())]
-        threading.Thread(target=held.clear, name="pecan-end-of-graph", daemon=True).start()
+        """Give the iterator up; there are no more elements."""
+        held, self._held = self._held, []
+        if held and not sys.is_finalizing():
+            self._end = threading.Thread(target=held.clear, name="pecan-end-of-graph", daemon=True)
+            self._end.start()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end of the graph, but no longer than that."""
+        if self._end is not None:
+            self._end.join(seconds)
+
+
+_all: weakref.WeakSet[Elements] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """End all graphs while Python still answers them: later, a graph and the interpreter wait for each other."""
+    graphs = list(_all)
+    for elements in graphs:
+        elements.close()
+    for elements in graphs:
+        elements.join(EXIT_S / len(graphs))
 
 
 def _iterator(data: Any) -> Iterator[Any]:
