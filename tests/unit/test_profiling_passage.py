@@ -101,19 +101,15 @@ def test_untimed_elements_run_at_once() -> None:
 
 
 def test_functions_that_ask_for_processes_meet_no_other_thread() -> None:
-    inside: list[int] = []
-    most: list[int] = []
+    seen: dict[int, int] = {}
 
-    def alone(i: Any) -> Any:
-        inside.append(1)
-        most.append(len(inside))
-        time.sleep(0.0005)  # others could come in
-        inside.pop()
+    def where(i: Any) -> Any:
+        seen[int(i)] = threading.get_ident()
         return i
 
-    pipe = rows().map(alone, on="i", processes=True)
-    assert run(pipe).profile().elements == COUNT
-    assert max(most) == 1
+    assert run(rows().map(where, on="i", processes=True)).profile().elements == COUNT
+    late = {thread for number, thread in seen.items() if number >= MOST_TIMED}
+    assert len(late) == 1 and late != {threading.get_ident()}
 
 
 def test_untimed_elements_stay_as_they_are() -> None:
