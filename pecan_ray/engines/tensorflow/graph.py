@@ -17,6 +17,7 @@ from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.sums import Passage, Sums, columns_bytes
+from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
 from pecan_ray.plan.operators import (
     Batch,
@@ -57,7 +58,7 @@ class Graph:
         self._serial = plan_shape(plan).serial
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
-        self._traced: dict[tuple[str, ...], Any] = {}
+        self._traced: dict[tuple[Any, ...], GraphFunction] = {}
         self._epoch = 0
 
     def dataset(self, feeds: Sequence[Feed], epoch: int) -> Data | None:
@@ -141,9 +142,10 @@ class Graph:
     # --- element operators ---------------------------------------------------------------------------------
 
     def _parallel(self, data: Data, names: tuple[str, ...], run: Callable[..., Any]) -> Data:
-        if names not in self._traced:
-            self._traced[names] = tf.function(run, autograph=False)
-        data = data.map(self._traced[names], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
+        key = (*names, *tf.nest.flatten(data.element_spec, expand_composites=True))
+        if key not in self._traced:
+            self._traced[key] = GraphFunction(run, *data.element_spec)
+        data = data.map(self._traced[key], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
         return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
 
     def _mapped(self, data: Data, ops: list[Map]) -> Data:

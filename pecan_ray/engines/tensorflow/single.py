@@ -18,6 +18,7 @@ from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import Columns, Graph, Tensor, apply_flat_map, apply_map, call, rows_of_outputs
 from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ElementError, OpError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
@@ -90,7 +91,7 @@ class Compiled:
         run = {Filter: self._kept, FlatMap: self._spread}.get(type(first), self._mapped)
         row = tf.TensorSpec((meta.WIDTH,), tf.int64)
         with tf.device("/CPU:0"):
-            self._function = tf.function(run, autograph=False).get_concrete_function(spec, row)
+            self._function = GraphFunction(run, spec, row)
         self.spec = self._spec_behind(spec)
         """Dtypes and static shapes of what comes out."""
 
@@ -107,7 +108,7 @@ class Compiled:
     @functools.cached_property
     def draws(self) -> bool:
         """Whether its graph draws random numbers that `rng` does not seed."""
-        graph = self._function.graph.as_graph_def()
+        graph = self._function.traced.graph.as_graph_def()
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op.startswith(DRAWING) for node in nodes)
 
@@ -171,7 +172,7 @@ class Compiled:
     def _spec_behind(self, spec: Spec) -> Spec:
         if isinstance(self.ops[0], Filter):
             return spec
-        outputs = self._function.structured_outputs
+        outputs = self._function.traced.structured_outputs
         if isinstance(self.ops[0], FlatMap):
             return {name: _row_spec(column) for name, column in outputs[0].items()}
         return {name: tf.type_spec_from_value(column) for name, column in outputs.items()}
@@ -184,8 +185,8 @@ class CompiledMaps:
         self._ops = tuple(ops)
         row = tf.TensorSpec((meta.WIDTH,), tf.int64)
         with tf.device("/CPU:0"):
-            self._function = tf.function(self._mapped, autograph=False).get_concrete_function(spec, row)
-        behind = self._function.structured_outputs[-1]
+            self._function = GraphFunction(self._mapped, spec, row)
+        behind = self._function.traced.structured_outputs[-1]
         self.spec: Spec = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
         """Dtypes and static shapes of what comes out."""
 
