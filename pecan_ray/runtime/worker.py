@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 
 COALESCE = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
+GATHER_S, SMALL_BYTES = 0.005, 1 << 20
+"""After a small batch the next message begins this much later, unless it is full: what is finished meanwhile travels
+together."""
 MOST_WAITING = 512
 """Batches without arrays take no slot: their number is bounded instead."""
 HEARTBEAT_S = 60.0
@@ -61,6 +64,8 @@ class Outbox:
     def __init__(self) -> None:
         self._items: deque[tuple[int | None, Produced]] = deque()
         self._changed = threading.Condition()
+        self._hungry = 0
+        """Takers that wait for any batch; others wait for many, or for their time."""
         self._closed = False
 
     def put(self, produced: Produced, rank: int | None) -> None:
@@ -68,18 +73,29 @@ class Outbox:
         with self._changed:
             self._changed.wait_for(lambda: len(self._items) < MOST_WAITING or self._closed)
             self._items.append((rank, produced))
-            self._changed.notify_all()
+            if self._hungry or len(self._items) >= COALESCE:
+                self._changed.notify_all()
 
     def take(
-        self, rank: int, most: int, most_bytes: float = math.inf, wanted: Callable[[], bool] = lambda: True
+        self,
+        rank: int,
+        most: int,
+        most_bytes: float = math.inf,
+        wanted: Callable[[], bool] = lambda: True,
+        not_before: float = 0.0,
     ) -> list[Produced]:
         """Wait for batches that a rank may have; an empty list means that there will be none, or none is wanted.
 
-        `most_bytes` bounds their sum, unless the first one alone is larger.
+        `most_bytes` bounds their sum, unless the first one alone is larger.  `not_before`: the monotonic time until
+        which fewer than `most` are left to become more.
         """
         with self._changed:
             while wanted():
                 mine = [item for item in self._items if item[0] in (None, rank)][:most]
+                early = not_before - time.monotonic()
+                if early > 0 and len(mine) < most and not self._closed:
+                    self._changed.wait(early)
+                    continue
                 if mine:
                     if most_bytes < math.inf:
                         sums = itertools.accumulate(_weight(produced) for _, produced in mine)
@@ -90,7 +106,9 @@ class Outbox:
                     return [produced for _, produced in mine]
                 if self._closed:
                     return []
+                self._hungry += 1
                 self._changed.wait()
+                self._hungry -= 1
             return []
 
     def put_back(self, rank: int, batches: list[Produced]) -> None:
@@ -249,7 +267,7 @@ class PreprocessingWorker:
 
     def _count(self, produced: Produced) -> None:
         stats = self._stats
-        size = sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
+        size = _nbytes(produced)
         self._stats = replace(
             stats,
             elements=stats.elements + produced.rows,
@@ -305,8 +323,10 @@ class PreprocessingWorker:
         """
         if received is not None and self._flight is not None:
             self._flight.give_up(rank, received)
-        while produced := self._outbox.take(rank, COALESCE if transport == "ring" else 1):
+        most, not_before = (COALESCE if transport == "ring" else 1), 0.0
+        while produced := self._outbox.take(rank, most, not_before=not_before):
             if transport == "ring":
+                not_before = time.monotonic() + GATHER_S if _nbytes(produced[-1]) < SMALL_BYTES else 0.0
                 yield [encode_ring(one) for one in produced]
                 continue
             yield [encode_store(one) for one in produced]
@@ -319,6 +339,10 @@ class PreprocessingWorker:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the controller."""
         self._draining.set()
         self._leases.stopped.set()
+
+
+def _nbytes(produced: Produced) -> int:
+    return sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
 
 
 def _weight(produced: Produced) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Config
 from pecan_ray.runtime.flight_lanes import LOT_BYTES, MOST_BATCHES, Lane
-from pecan_ray.runtime.worker import Outbox
+from pecan_ray.runtime.worker import COALESCE, Outbox
 from tests.ray.waiting import until
 
 
@@ -111,6 +112,47 @@ def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
     assert taken == [[0, 1], [2], [3], [4], [5]]
     many = outbox_of([batch(n) for n in range(MOST_BATCHES + 1)])
     assert len(many.take(0, MOST_BATCHES, LOT_BYTES)) == MOST_BATCHES
+
+
+def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for() -> None:
+    outbox = Outbox()
+    got: list[list[int]] = []
+
+    def take() -> None:
+        later = time.monotonic() + 600
+        got.append([number_of(one) for one in outbox.take(0, COALESCE, not_before=later)])
+        got.append([number_of(one) for one in outbox.take(0, COALESCE, not_before=later)])
+
+    taking = threading.Thread(target=take)
+    taking.start()
+    for number in range(COALESCE + 2):
+        outbox.put(batch(number), None)
+    until(lambda: got, "a full message waits")
+    assert got == [list(range(COALESCE))] and taking.is_alive()
+    outbox.close()
+    taking.join(10)
+    assert got[1] == [COALESCE, COALESCE + 1], "at the end nothing is left behind"
+
+
+def test_who_waits_for_more_delays_nobody_else() -> None:
+    outbox = Outbox()
+    gathering = threading.Thread(target=lambda: outbox.take(1, 2, not_before=time.monotonic() + 600))
+    gathering.start()
+    got: list[list[Produced]] = []
+    hungry = threading.Thread(target=lambda: got.append(outbox.take(0, COALESCE)))
+    hungry.start()
+    outbox.put(batch(0), 0)
+    hungry.join(10)
+    assert [number_of(one) for one in got[0]] == [0] and gathering.is_alive()
+    outbox.close()
+    gathering.join(10)
+    assert not gathering.is_alive()
+
+
+def test_the_time_is_soon_over() -> None:
+    outbox = Outbox()
+    outbox.put(batch(0), None)
+    assert [number_of(one) for one in outbox.take(0, COALESCE, not_before=time.monotonic() + 0.01)] == [0]
 
 
 def test_the_bytes_of_strings_count() -> None:
