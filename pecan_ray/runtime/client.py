@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +22,9 @@ import ray
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Element
+from pecan_ray.runtime.message_pipe import MessageReader, PipeAddress
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
-from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer, Transport
+from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer
 
 if TYPE_CHECKING:
     from pecan_ray.runtime.flight_client import FlightReader
@@ -77,7 +79,8 @@ class BatchClient:
         self._quarantined: list[BadElement] = []
         self._broken: set[str] = set()
         self._notes: list[str] = []
-        self._flights: dict[str, FlightReader] = {}
+        self._ways: dict[str, MessageReader | FlightReader] = {}
+        """What reads from each worker."""
         self._fetchers: dict[str, threading.Thread] = {}
         self._told: set[str] = set()
         self._given_back: tuple[Spans, int] | None = None
@@ -169,10 +172,10 @@ class BatchClient:
         with self._state:
             self._closed = True
             self._queue.clear()
-            flights = list(self._flights.values())
+            ways = list(self._ways.values())
             self._state.notify_all()
-        for flight in flights:
-            flight.stop()
+        for way in ways:
+            way.stop()
         if self._reporter.is_alive():
             self._reporter.join(timeout=10)
 
@@ -184,36 +187,63 @@ class BatchClient:
             sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
             offer: Offer = ray.get(worker.handle.offer.remote(self._rank, self._node_id, sees_process))
             self._note(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
-            if offer.flight is None:
-                self._fetch_by_ray(worker, offer.transport)
+            if offer.pipe is not None:
+                self._fetch_by_pipe(worker, offer.pipe)
+            elif offer.flight is None:
+                self._fetch_by_ray(worker)
             elif received := self._fetch_by_flight(worker, offer.flight):
-                self._fetch_by_ray(worker, "object_store", received)
-        except ray.exceptions.RayError as error:
+                self._fetch_by_ray(worker, received)
+        except (ray.exceptions.RayError, FileNotFoundError, ProcessLookupError) as error:
             logger.info("stream of %s broke: %s", worker.name, type(error).__name__)
             self._broke(worker.name)
         finally:
             with self._state:
                 self._state.notify_all()
 
-    def _fetch_by_ray(self, worker: WorkerInfo, transport: Transport, received: dict[int, int] | None = None) -> None:
-        """Fetch messages that Ray carries; `received`: by Flight, before it failed."""
+    def _fetch_by_pipe(self, worker: WorkerInfo, address: PipeAddress) -> None:
+        """Fetch messages about batches in the worker's shared memory; raises what Ray raises if it is gone."""
         tokens: set[str] = set()
-        stream = worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4).remote(
-            self._rank, transport, received
-        )
-        try:
-            for reference in stream:
-                if not self._room():
-                    return
-                for message in ray.get(reference):
-                    if message.address is not None:
-                        tokens.add(message.address.token)
-                    if not self._receive(worker, message):
+        with closing(MessageReader(address)) as reader:
+            if not self._stops_at_close(worker, reader):
+                return
+            sending = worker.handle.send.remote(self._rank)
+            sending.future().add_done_callback(lambda _: reader.stop())
+            try:
+                for data in reader:
+                    if not self._room():
                         return
-                del reference
-        finally:
-            for token in tokens:
-                self._reader.forget(token)
+                    for message in pickle.loads(data):
+                        if message.address is not None:
+                            tokens.add(message.address.token)
+                        if not self._receive(worker, message):
+                            return
+            finally:
+                for token in tokens:
+                    self._reader.forget(token)
+                with self._state:
+                    del self._ways[worker.name]
+            if not reader.ended and not self._closed:
+                ray.get(sending)
+
+    def _stops_at_close(self, worker: WorkerInfo, way: MessageReader | FlightReader) -> bool:
+        """Have what reads from a worker stopped when the client is closed; False if it is already."""
+        with self._state:
+            if not self._closed:
+                self._ways[worker.name] = way
+            return not self._closed
+
+    def _fetch_by_ray(self, worker: WorkerInfo, received: dict[int, int] | None = None) -> None:
+        """Fetch messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
+        stream = worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4).remote(
+            self._rank, received
+        )
+        for reference in stream:
+            if not self._room():
+                return
+            for message in ray.get(reference):
+                if not self._receive(worker, message):
+                    return
+            del reference
 
     def _fetch_by_flight(self, worker: WorkerInfo, address: FlightAddress) -> dict[int, int] | None:
         """Fetch by Flight; return None at the end, else what was received before Flight failed.
@@ -229,15 +259,13 @@ class BatchClient:
             self._note(f"{worker.name} -> rank {self._rank}: {text}")
 
         reader = FlightReader(address, self._rank, room=self._room, deliver=deliver, tell=tell)
-        with self._state:
-            if self._closed:
-                return None
-            self._flights[worker.name] = reader
+        if not self._stops_at_close(worker, reader):
+            return None
         alive = worker.handle.attend.remote(self._rank)
         alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
         trouble = reader.run()
         with self._state:
-            del self._flights[worker.name]
+            del self._ways[worker.name]
             if reader.ended or self._closed:
                 return None
         ray.get(alive if trouble is None else worker.handle.placed.remote())  # raises if the worker is gone

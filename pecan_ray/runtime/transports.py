@@ -6,15 +6,18 @@ through Ray's object store (object_store).
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal, TypeAlias
 
+import cloudpickle
 import numpy as np
 
 from pecan_ray.engines.contract import BadElement, Produced, Spans
 from pecan_ray.engines.layout import Layout, Place
 from pecan_ray.options import TransportChoice
+from pecan_ray.runtime.message_pipe import PipeAddress
 from pecan_ray.runtime.ring import RingReader, RingSlot, SlotAddress, ring_supported
 
 Transport: TypeAlias = Literal["ring", "flight", "object_store"]
@@ -60,6 +63,8 @@ class Offer:
     transport: Transport
     reason: str
     flight: FlightAddress | None = None
+    pipe: PipeAddress | None = None
+    """Where messages about batches in shared memory come from."""
 
 
 def choose_transport(
@@ -125,6 +130,12 @@ def encode_ring(produced: Produced) -> Message:
     columns = placed(produced)[0] if layout is None else layout.outside(produced.columns)
     address = produced.slot.address()
     return Message(columns, produced.spans, produced.rows, produced.epoch, address, produced.bad, layout)
+
+
+def pickled(messages: list[Message]) -> bytes:
+    """Pickle messages; a batch whose columns all lie in a slot needs none of what makes cloudpickle slow."""
+    plain = not any(message.bad or set(map(type, message.columns.values())) - {Place} for message in messages)
+    return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL) if plain else bytes(cloudpickle.dumps(messages))
 
 
 def encode_store(produced: Produced) -> Message:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,16 +26,17 @@ from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
 from pecan_ray.runtime.certificates import cluster_certificates
 from pecan_ray.runtime.leases import WorkerLeases
+from pecan_ray.runtime.message_pipe import MessageWriter
 from pecan_ray.runtime.messages import Job, WorkerStats
 from pecan_ray.runtime.ring import RingSlots
 from pecan_ray.runtime.transports import (
     FlightAddress,
     Message,
     Offer,
-    Transport,
     choose_transport,
     encode_ring,
     encode_store,
+    pickled,
 )
 from pecan_ray.sampling.ledger import Stretch
 
@@ -149,6 +151,8 @@ class PreprocessingWorker:
         """Of the plan that the engine was built for."""
         self._draining = threading.Event()
         self._flight: FlightEndpoint | None = None
+        self._pipes: dict[int, MessageWriter] = {}
+        """To clients that are about to fetch."""
         self._starting = threading.Lock()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
         keep_freed_memory()
@@ -288,6 +292,9 @@ class PreprocessingWorker:
             except ClusterError as error:
                 transport, reason = "object_store", str(error)
         logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
+        if transport == "ring":
+            pipe = self._pipes[rank] = MessageWriter()
+            return Offer(transport, reason, pipe=pipe.address)
         return Offer(transport, reason, address)
 
     def _flight_address(self, rank: int) -> FlightAddress:
@@ -314,21 +321,26 @@ class PreprocessingWorker:
             self._flight.attend(rank)
 
     @ray.method(concurrency_group="stream")
-    def stream(
-        self, rank: int, transport: Transport, received: dict[int, int] | None = None
-    ) -> Iterator[list[Message]]:
-        """Yield messages with batches for a client, until there are no more.
+    def send(self, rank: int) -> None:
+        """Write messages with batches in shared memory into a client's pipe, until there are no more."""
+        with closing(self._pipes.pop(rank)) as pipe:
+            pipe.opened()
+            not_before = 0.0
+            while produced := self._outbox.take(rank, COALESCE, not_before=not_before):
+                if not pipe.send(pickled([encode_ring(one) for one in produced])):
+                    return
+                not_before = time.monotonic() + GATHER_S if _nbytes(produced[-1]) < SMALL_BYTES else 0.0
+            pipe.end()
+
+    @ray.method(concurrency_group="stream")
+    def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
+        """Yield messages with batches by value for a client, until there are no more.
 
         `received`: what it has received by Flight, which has failed.
         """
         if received is not None and self._flight is not None:
             self._flight.give_up(rank, received)
-        most, not_before = (COALESCE if transport == "ring" else 1), 0.0
-        while produced := self._outbox.take(rank, most, not_before=not_before):
-            if transport == "ring":
-                not_before = time.monotonic() + GATHER_S if _nbytes(produced[-1]) < SMALL_BYTES else 0.0
-                yield [encode_ring(one) for one in produced]
-                continue
+        while produced := self._outbox.take(rank, 1):
             yield [encode_store(one) for one in produced]
             # Ray has copied the message when the generator goes on.
             for one in produced:
