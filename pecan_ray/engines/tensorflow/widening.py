@@ -1,7 +1,7 @@
 """Functions traced for elements of one spec, in which constants for channels are made as wide as a row of pixels.
 
-TensorFlow broadcasts three values over an image four times more slowly than the same values repeated for each pixel of
-a row, with the same result: a fifth of the time of decoding, cropping, resizing and normalizing a photograph
+TensorFlow broadcasts three values over an image three to five times more slowly than the same values repeated for each
+pixel of a row, with the same result: a fifth of the time of decoding, cropping, resizing and normalizing a photograph
 (docs/decisions/0017).
 """
 
