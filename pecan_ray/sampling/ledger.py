@@ -29,6 +29,7 @@ Sharding: TypeAlias = Literal["dynamic", "off", "static"]
 Visitation: TypeAlias = Literal["exactly_once", "at_most_once", "zero_or_more"]
 Answer: TypeAlias = Literal["wait", "none", "stop"]
 
+MANY = 1 << 40
 MAX_DEALS = 3
 """How often a tail is dealt anew among trainers before what cannot be dealt equally is left out."""
 
@@ -155,11 +156,16 @@ class Ledger:
         else:
             self._queues[branch].extend(leases)
 
+    def _passes_to_come(self, branch: int) -> int:
+        """Return how many passes of a `repeat` over a branch may follow the current one; endless ones count as many."""
+        if self.shape.sharding != "dynamic" or not (self.listed[branch] and self.splits[branch]):
+            return 0
+        limit = self.shape.repetitions
+        return MANY if limit is None else limit - self._repetition[branch] - 1
+
     def _next_repetition(self, branch: int) -> bool:
         """Begin the next pass of a `repeat` over a branch, if there is one."""
-        limit = self.shape.repetitions
-        more = limit is None or self._repetition[branch] + 1 < limit
-        if not (more and self.listed[branch] and self.splits[branch]) or self.shape.sharding != "dynamic":
+        if not self._passes_to_come(branch):
             return False
         self._repetition[branch] += 1
         self._queued[branch] = 0
@@ -207,7 +213,7 @@ class Ledger:
         if self.shape.serial and not self._runs_whole:
             others = (state for name, state in self.workers.items() if name != worker)
             serial_elsewhere = any(other.working or other.holdings for other in others)
-        has_work = any(state.own) or any(self._queues) or not all(self.listed)
+        has_work = any(state.own) or any(self._queues) or not all(self.listed) or self._passes_left
         if has_work and not serial_elsewhere and not (self.shape.sharding == "off" and not any(state.own)):
             state.working = True
             if self._runs_whole:
@@ -235,12 +241,13 @@ class Ledger:
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end.
 
-        All that are its own; else half of an even share of what waits (as in guided self-scheduling, Polychronopoulos
-        and Kuck, 1987).
+        All that are its own; else half of an even share of what waits, passes to come included (as in guided
+        self-scheduling, Polychronopoulos and Kuck, 1987).
         """
         state = self.workers.get(worker)
         own = len(state.own[branch]) if state is not None else 0
-        return own or max(1, len(self._queues[branch]) // (2 * max(1, len(self.workers))))
+        waiting = len(self._queues[branch]) + self._passes_to_come(branch) * len(self.splits[branch])
+        return own or max(1, waiting // (2 * max(1, len(self.workers))))
 
     def _draw(self, branch: int, queue: deque[Lease]) -> None:
         """While a shuffled source is being listed, bring one of the splits known so far to the front."""
@@ -395,7 +402,8 @@ class Ledger:
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
-        return all(self.listed) and not any(self._queues) and not any(any(s.own) for s in self.workers.values())
+        waiting = any(self._queues) or any(any(s.own) for s in self.workers.values())
+        return all(self.listed) and not waiting and not self._passes_left
 
     def surplus(self, rank: int) -> int | None:
         """Return how many batches a rank must keep, giving back the rest; None: nothing to give back."""
@@ -427,6 +435,11 @@ class Ledger:
             held.missing.add(*span)
 
     @property
+    def _passes_left(self) -> bool:
+        """Whether the epoch has passes that have not begun."""
+        return any(self._passes_to_come(branch) for branch in range(self.shape.branches))
+
+    @property
     def _runs_whole(self) -> bool:
         """Whether one worker runs the whole plan: then numbers of batches tell what is done, and not positions.
 
@@ -444,10 +457,6 @@ class Ledger:
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or surrendered."""
-        repeats = self.shape.repetitions is None or any(
-            done + 1 < self.shape.repetitions and splits
-            for done, splits in zip(self._repetition, self.splits, strict=True)
-        )
         if self.shape.sharding == "off" and not (
             self.workers and all(state.finished_epoch == self.epoch for state in self.workers.values())
         ):
@@ -456,7 +465,7 @@ class Ledger:
             all(self.listed)
             and not any(self._queues)
             and self._tail_owner is None
-            and not (repeats and self.shape.sharding == "dynamic")
+            and not self._passes_left
             and (self._all_dealt() if self._runs_whole else self._nobody_holds())
         )
 

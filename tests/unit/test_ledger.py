@@ -349,6 +349,34 @@ def test_a_worker_takes_no_more_than_leaves_work_for_all(waiting: int, workers: 
     assert ledger.share("w0") == share
 
 
+@pytest.mark.parametrize(("repetitions", "share"), [(1, 4), (3, 12), (None, 1 << 20)])
+def test_passes_to_come_count_as_waiting(repetitions: int | None, share: int) -> None:
+    ledger = Ledger(JobShape(repetitions=repetitions))
+    ledger.join("w")
+    ledger.add_splits(0, splits(0, 8))
+    assert ledger.share("w") == 4  # of a source that is still being listed, nobody knows how much a pass is
+    ledger.end_listing(0)
+    assert min(ledger.share("w"), 1 << 20) == share
+
+
+def test_an_epoch_is_not_closing_while_passes_are_to_come_and_newcomers_get_their_work() -> None:
+    ledger = Ledger(JobShape(repetitions=2))
+    ledger.join("w")
+    ledger.add_splits(0, splits(0, 2))
+    ledger.end_listing(0)
+    ledger.next_stretch("w")
+    assert taken(ledger, 2) == [0, 1]
+    assert not ledger.closing()
+    ledger.join("newcomer")
+    assert ledger.next_stretch("newcomer") == Stretch(0)
+    second = ledger.take("newcomer")
+    assert isinstance(second, Lease)
+    assert second.repetition == 1
+    assert not ledger.closing()
+    assert taken(ledger, 1) == [1]
+    assert ledger.closing()
+
+
 def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
     ledger = Ledger(JobShape(epochs=2, shuffle_seed=3))
     ledger.join("w")
