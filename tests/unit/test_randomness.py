@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from pecan_ray.engines.contract import Produced
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Element, Lease
-from pecan_ray.sampling.randomness import generator, random_key
+from pecan_ray.sampling.randomness import ThreadGenerator, generator, random_key
 from pecan_ray.sources import Arrays
 from tests.unit.engine_leases import run_engine, whole_leases
 
@@ -178,3 +179,32 @@ def test_a_generator_is_philox_with_the_key() -> None:
     words = random_key(0, 0, 0, 0, 0, 5, 0, "op")
     expected = np.random.Generator(np.random.Philox(key=np.array(words, np.uint64)))
     assert np.array_equal(generator(words).integers(0, 1 << 62, 100), expected.integers(0, 1 << 62, 100))
+
+
+def test_a_threads_generator_is_set_anew_and_equals_a_new_one() -> None:
+    mine = ThreadGenerator()
+    rng = mine.at((1, 2))
+    first = id(rng)
+    rng.random(3), rng.integers(9, dtype=np.uint32), rng.standard_normal()  # leaves some bits unused
+    del rng
+    rng = mine.at((3, 4))
+    assert id(rng) == first
+    assert np.array_equal(rng.random(50), generator((3, 4)).random(50))
+
+
+@pytest.mark.parametrize("keep", [lambda rng: rng, lambda rng: rng.bit_generator])
+def test_a_generator_that_somebody_has_kept_is_left_to_him(keep: Any) -> None:
+    mine = ThreadGenerator()
+    kept = keep(mine.at((1, 2)))
+    mine.at((3, 4)).random(5)
+    bits = kept if isinstance(kept, np.random.Philox) else kept.bit_generator
+    assert np.random.Generator(bits).random() == generator((1, 2)).random()
+
+
+def test_each_thread_has_a_generator_of_its_own() -> None:
+    mine = ThreadGenerator()
+    here = mine.at((1, 2))
+    with ThreadPoolExecutor(1) as pool:
+        there = pool.submit(mine.at, (1, 2)).result()
+    assert here is not there
+    assert here.random() == there.random()

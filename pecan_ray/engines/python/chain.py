@@ -16,9 +16,10 @@ from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
 from pecan_ray.plan.splits import OUTPUT_BITS
-from pecan_ray.sampling.randomness import generator, random_key
+from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
 Call = Callable[..., Any]
+_generator = ThreadGenerator()
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Chain:
         on = step.op.on
         if on is not None and on not in item.value:
             return None
-        keywords = {"rng": generator(self._key(step.op, item, item.output))} if step.wants_rng else {}
+        keywords = {"rng": _generator.at(self._key(step.op, item, item.output))} if step.wants_rng else {}
         return (item.value if on is None else item.value[on]), keywords
 
     def _straight(self, item: Item) -> list[Item]:
@@ -235,7 +236,7 @@ class Chain:
         argument = value if op.on is None else value[op.on]
         try:
             if step.wants_rng:
-                return step.call(argument, rng=generator(self._key(op, item, output)))
+                return step.call(argument, rng=_generator.at(self._key(op, item, output)))
             return step.call(argument)
         except Exception as error:
             raise op_error(op.name, item, error, op.on) from error
