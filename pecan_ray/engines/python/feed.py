@@ -14,7 +14,7 @@ from pecan_ray.engines.python.fill import Filler
 from pecan_ray.engines.python.items import Item
 from pecan_ray.engines.python.threads import Threads
 
-CHUNK_S = 0.001
+CHUNK_S = 0.003
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
 MESSAGE_S = 0.005
 """... or of this much, where a chunk is a message to another process."""
