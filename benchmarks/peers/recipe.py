@@ -30,7 +30,7 @@ class Recipe:
     graph: Callable[[str], Any] | None = None
     """Given a variant's name, a tf.data pipeline of TensorFlow's own operators, unbatched."""
     parts: dict[str, Callable[[Any, np.random.Generator], Any]] | None = None
-    """Parts of the work, measured alone on threads as physical bounds."""
+    """Parts of the work, or the same in another order, measured on threads as physical bounds."""
     files: tuple[str, ...] = ()
     """Tables, where a case reads tables."""
 

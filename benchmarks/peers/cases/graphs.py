@@ -80,18 +80,18 @@ def to_float16(element: Any) -> Any:
     return {"image": tf.cast(element["image"], tf.float16)}
 
 
-def figure_3(listed: list[tuple[str, int]]) -> Any:
-    """Crop, flip, rotate, shear, resize: in the user's order."""
+def figure_3(listed: list[tuple[str, int]], variant: str) -> Any:
+    """Crop, flip, rotate, shear, resize: in the user's order; `variant` "best": resize behind crop."""
     paths, _ = zip(*listed, strict=True)
     files = tf.data.Dataset.from_tensor_slices(list(paths)).repeat()
 
     def work(path: Tensor) -> Any:
         seeds = tf.unstack(tf.random.uniform([3, 2], maxval=1 << 30, dtype=tf.int32))
         image = tf.cast(_fused_crop(tf.io.read_file(path)), tf.float32)
-        image = image_ops_tf.random_flip(image, seeds[0])
-        image = image_ops_tf.random_rotate(image, seeds[1])
-        image = image_ops_tf.resize(image_ops_tf.random_shear(image, seeds[2]))
-        return to_float16({"image": image})
+        image = image_ops_tf.resize(image) if variant == "best" else image
+        image = image_ops_tf.random_rotate(image_ops_tf.random_flip(image, seeds[0]), seeds[1])
+        image = image_ops_tf.random_shear(image, seeds[2])
+        return to_float16({"image": image if variant == "best" else image_ops_tf.resize(image)})
 
     return files.map(work, num_parallel_calls=tf.data.AUTOTUNE)
 

@@ -27,9 +27,9 @@ def batches(recipe: Recipe) -> Batches:
             local.rng = np.random.default_rng(threading.get_ident())
         return recipe.element(recipe.items[number % len(recipe.items)], local.rng)
 
+    builder: Any = PipelineBuilder()  # typed for its first source, before it has one
     pipeline = (
-        PipelineBuilder()
-        .add_source(itertools.count())
+        builder.add_source(itertools.count())
         .pipe(work, concurrency=CPUS)
         .aggregate(recipe.batch)
         .pipe(stacked, concurrency=1)

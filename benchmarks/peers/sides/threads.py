@@ -24,17 +24,21 @@ def _quiet_opencv() -> None:
     cv2.setNumThreads(1)
 
 
-def batches(recipe: Recipe) -> Batches:
-    """Each thread writes its elements straight into their rows of the batch; memory of old batches is used again."""
+def batches(recipe: Recipe, part: str = "") -> Batches:
+    """Each thread writes its elements straight into their rows of the batch; memory of old batches is used again.
+
+    `part`: other work than that of the recipe's elements.
+    """
     _quiet_opencv()
+    work = (recipe.parts or {})[part] if part else recipe.element
     rng = np.random.default_rng(0)
-    example = {name: np.asarray(value) for name, value in recipe.element(recipe.items[0], rng).items()}
+    example = {name: np.asarray(value) for name, value in work(recipe.items[0], rng).items()}
     spare: deque[Batch] = deque()
     chunk = max(1, min(CHUNK, recipe.batch // (2 * CPUS)))
 
     def fill(batch: Batch, first: int, row: int, rng: np.random.Generator) -> None:
         for place in range(row, min(row + chunk, recipe.batch)):
-            element = recipe.element(recipe.items[(first + place) % len(recipe.items)], rng)
+            element = work(recipe.items[(first + place) % len(recipe.items)], rng)
             for name, value in element.items():
                 batch[name][place] = value
 
