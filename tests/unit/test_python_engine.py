@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.feed import MOST_PER_CHUNK, MOST_READY
+from pecan_ray.engines.python.threads import AHEAD
 from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.pipeline import PecanPipeline
@@ -308,7 +309,7 @@ def test_reading_pauses_while_finished_batches_wait() -> None:
 
     pipe = PecanPipeline(Items(["x"] * 20_000, split_rows=1000)).map(noted, on="item").batch(1)
     engine, batches = running(pipe, threads=2)
-    in_progress = MOST_PER_CHUNK * (2 * 2 + 2)
+    in_progress = MOST_PER_CHUNK * (2 * 2 + AHEAD)
     for taken, _ in enumerate(batches):
         assert len(read) <= taken + MOST_READY + in_progress + MOST_PER_CHUNK
     engine.close()
