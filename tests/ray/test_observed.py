@@ -61,12 +61,12 @@ def mib(pid: int) -> float:
 
 
 @pytest.mark.parametrize("workers", [pecan.Workers(local=1), pecan.Workers(local=0, remote=1)])
-def test_memory_stays_flat_over_twenty_epochs(workers: pecan.Workers) -> None:
+def test_memory_stays_flat_over_epochs(workers: pecan.Workers) -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(500)), name="flat")
     pipe = pipe.map(lambda i: np.full((64, 64, 3), i, np.float32), on="i", name="grow").batch(16)
     per_epoch = 500 * 64 * 64 * 12 / (1 << 20)
     measured: list[dict[str, float]] = []
-    with pipe.iter_batches(epochs=20, workers=workers, job="flat") as it:
+    with pipe.iter_batches(epochs=40, workers=workers, job="flat") as it:
         controller = ray.get_actor("pecan:flat:controller", namespace="pecan")
         pids: dict[str, int] = {}
         for batch in it:
@@ -75,10 +75,11 @@ def test_memory_stays_flat_over_twenty_epochs(workers: pecan.Workers) -> None:
                 if not pids:
                     pids = {"trainer": os.getpid(), **pids_of(controller)}
                 measured.append({who: mib(pid) for who, pid in pids.items()})
-    assert len(measured) == 20
+    assert len(measured) == 40
     for who in measured[0]:
-        grown = measured[-1][who] - measured[4][who]
-        assert grown < 0.5 * per_epoch, f"{who} grew by {grown:.1f} MiB in 15 epochs of {per_epoch:.0f} MiB each"
+        # Slots and allocators grow for a while, up to what was once needed at a time.
+        grown = measured[-1][who] - measured[19][who]
+        assert grown < 0.5 * per_epoch, f"{who} grew by {grown:.1f} MiB in 20 epochs of {per_epoch:.0f} MiB each"
 
 
 def pids_of(controller: Any) -> dict[str, int]:
