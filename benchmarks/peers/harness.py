@@ -165,7 +165,7 @@ def _last_line(log: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Clock:
+class Clock:
     """CPU time so far of the machine, of all of the benchmark, and of one side."""
 
     wall: float
@@ -175,17 +175,24 @@ class _Clock:
     side: float
 
     @classmethod
-    def read(cls, pid: int) -> _Clock:
+    def read(cls, pid: int) -> Clock:
         """Look now."""
         found = tree.processes()
         busy, idle = tree.machine_seconds()
         return cls(time.perf_counter(), busy, idle, tree.cpu_seconds(os.getpid(), found), tree.cpu_seconds(pid, found))
 
-    def shares_since(self, before: _Clock) -> tuple[float, float]:
-        """Return the shares of the processors that foreign programs and that our other processes used."""
+    def shares_since(self, before: Clock, seconds: float) -> tuple[float, float]:
+        """Return the shares of the processors that foreign programs and that our other processes used.
+
+        Where the harness looked too late to see all of `seconds`, what it missed counts as used by foreign programs:
+        one of them had the processor that it needed.
+        """
+        missed = max(0.0, 1.0 - (self.wall - before.wall) / seconds)
         busy, ours, side = self.busy - before.busy, self.ours - before.ours, self.side - before.side
         everything = busy + self.idle - before.idle
-        return max(0.0, busy - ours) / everything, max(0.0, ours - side) / everything
+        if everything == 0.0:  # less than the kernel's tick
+            return missed, 0.0
+        return max(missed, (busy - ours) / everything), max(0.0, ours - side) / everything
 
 
 def run_case(case: Case, names: Sequence[str], settings: Settings, say: Say) -> CaseResult:
@@ -276,14 +283,14 @@ def _measured(side: RunningSide, number: int, settings: Settings) -> Measurement
     try:
         side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
         side.answer(START_S)
-        before = _Clock.read(side.pid)
+        before = Clock.read(side.pid)
         done = side.answer(START_S)
-        after = _Clock.read(side.pid)
+        after = Clock.read(side.pid)
     except SideError as error:
         return Measurement(number, error=str(error))
     finally:
         side.freeze()
-    foreign, others = after.shares_since(before)
+    foreign, others = after.shares_since(before, done["seconds"])
     # Looked at while nothing moves: walking the pages of a process holds up its own allocations.
     taken = tree.memory(tree.descendants(side.pid, tree.processes()))
     return Measurement(
@@ -304,14 +311,14 @@ def _first_batches(case: Case, names: list[str], settings: Settings, result: Cas
         for name in rotated(names, number):
             if name in result.missing:
                 continue
-            before = _Clock.read(os.getpid())
+            before = Clock.read(os.getpid())
             began = time.perf_counter()
             side = _started(name, case, settings, result, logs, say)
             if side is None:
                 continue
             seconds = time.perf_counter() - began
-            after = _Clock.read(side.pid)
-            foreign, _ = after.shares_since(before)
+            after = Clock.read(side.pid)
+            foreign, _ = after.shares_since(before, seconds)
             taken = tree.memory(tree.descendants(side.pid, tree.processes()))
             side.stop()
             first = result.starts[name]["first_batch_s"]
@@ -331,9 +338,9 @@ def _told(m: Measurement, case: Case) -> str:
 
 def quiet_machine(seconds: float = 1.0) -> float:
     """Return the share of the processors that other programs use while this one waits."""
-    before = _Clock.read(os.getpid())
+    before = Clock.read(os.getpid())
     time.sleep(seconds)
-    return _Clock.read(os.getpid()).shares_since(before)[0]
+    return Clock.read(os.getpid()).shares_since(before, seconds)[0]
 
 
 def sides_of(cases: Sequence[Case], only: Sequence[str]) -> Iterator[tuple[Case, list[str]]]:
