@@ -155,7 +155,8 @@ def test_a_stream_that_breaks_is_opened_again_and_when_it_cannot_be_the_object_s
         return str(real.fget(wires[address.port].address))
 
     monkeypatch.setattr(FlightAddress, "location", property(cut))
-    with squares().iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=1)) as it:
+    pipe = squares(compression="none")  # so that the bytes on the wire are as many on a slow machine
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=0, remote=1)) as it:
         assert Counter(i for batch in it for i in ids(batch)) == once(times=2)
         report = it.report()
     assert "by object_store from now on" in told(report) and report.workers_lost == 0
