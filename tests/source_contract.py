@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.plan.splits import Element, Source
+from pecan_ray.plan.splits import ColumnarSource, Element, Source, Split
 
 
 def same(one: Any, other: Any) -> bool:
@@ -20,6 +20,17 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, (float, np.floating)) and one != one:
         return bool(other != other)
     return type(one) is type(other) and bool(one == other)
+
+
+def check_columns(source: ColumnarSource, split: Split, whole: list[Element]) -> None:
+    """Check that a split's columns, from its beginning and from its middle, are its elements."""
+    for start in (0, len(whole) // 2, len(whole)):
+        rows: list[Element] = []
+        for columns in source.read_columns(split, start):
+            (count,) = {len(column) for column in columns.values()}
+            rows += [{name: column[row] for name, column in columns.items()} for row in range(count)]
+        assert len(rows) == len(whole) - start
+        assert all(map(same, rows, whole[start:])), (split, start)
 
 
 def check_contract(source: Source, expected: list[Element], *, splits: int) -> None:
@@ -36,6 +47,8 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
     elements: list[Element] = []
     for split in found:
         whole = list(source.read(split))
+        if isinstance(source, ColumnarSource):
+            check_columns(source, split, whole)
         if split.elements is not None:
             assert split.elements == len(whole), split
         for start in range(len(whole) + 1):

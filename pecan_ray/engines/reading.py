@@ -30,6 +30,12 @@ class Run:
         begin, end = (self.first + start) << OUTPUT_BITS, (self.first + stop) << OUTPUT_BITS
         return [(self.lease.key, max(a, begin), min(b, end)) for a, b in self.missing if a < end and b > begin]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of each element is to be delivered, with all its outputs."""
+        begin, end = self.first << OUTPUT_BITS, (self.first + self.rows) << OUTPUT_BITS
+        return any(a <= begin and end <= b for a, b in self.missing)
+
     def item(self, row: int) -> Item:
         """Return a row as an element, without its positions."""
         value = {name: column[row] for name, column in self.columns.items()}

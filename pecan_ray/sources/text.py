@@ -9,8 +9,8 @@ from itertools import islice
 from typing import NamedTuple, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
-from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.arrow import array_or_list
+from pecan_ray.plan.splits import Columns, Element, Split
+from pecan_ray.sources.arrow import array_or_list, objects
 from pecan_ray.sources.compressed import open_gzip
 from pecan_ray.sources.files import (
     SPLIT_BYTES,
@@ -22,6 +22,8 @@ from pecan_ray.sources.files import (
     patterns_of,
 )
 from pecan_ray.storage import list_files, open_stream
+
+CHUNK_LINES = 512
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
@@ -90,12 +92,25 @@ class TextLines:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield lines from number `start` on; those before are read, but not decoded."""
-        for number, line in enumerate(islice(lines_of(split), start, None), start=start):
-            try:
-                text = line.data.decode("utf-8")
-            except UnicodeDecodeError as error:
-                bad_line(split, line, number, f"it is not UTF-8 ({error})")
-            yield {"text": text}
+        for columns in self.read_columns(split, start):
+            for text in columns["text"]:
+                yield {"text": text}
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield some hundred lines at a time."""
+        lines = islice(lines_of(split), start, None)
+        number = start
+        while chunk := list(islice(lines, CHUNK_LINES)):
+            texts: list[str] = []
+            for line in chunk:
+                try:
+                    texts.append(line.data.decode("utf-8"))
+                except UnicodeDecodeError as error:
+                    if texts:
+                        yield {"text": objects(texts)}
+                    bad_line(split, line, number + len(texts), f"it is not UTF-8 ({error})")
+            yield {"text": objects(texts)}
+            number += len(texts)
 
     def num_elements(self) -> None:
         """Return None: lines are not counted without reading."""

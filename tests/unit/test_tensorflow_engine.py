@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import tensorflow as tf
 
@@ -18,6 +20,7 @@ from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow.chunks import cuts
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Spans
 
@@ -104,6 +107,50 @@ def test_both_engines_yield_the_same_elements(plan: str) -> None:
         int(i) for batch in PLANS[plan](by_python()).iter_batches(debug=True) for i in np.ravel(batch["i"])
     )
     assert ours == theirs
+
+
+def as_items(rows: int = ROWS) -> pecan.PecanPipeline:
+    source = pecan.sources.Items([{"i": np.int64(i)} for i in range(rows)], split_rows=7)
+    return pecan.PecanPipeline(source, name="numbers", engine="tensorflow")
+
+
+@pytest.mark.parametrize("plan", ["map", "flat_map twice", "shuffle", "buckets"])
+def test_sources_of_columns_and_of_elements_yield_the_same_batches(plan: str) -> None:
+    by_columns, one_by_one = (run(PLANS[plan](pipe), order="strict") for pipe in (numbers(), as_items()))
+    assert covered(by_columns) == covered(one_by_one) == all_of(numbers())
+    assert list(map(int, values(by_columns))) == list(map(int, values(one_by_one)))
+
+
+@pytest.mark.parametrize(
+    ("columns", "refused"),
+    [
+        ({"v": pa.array([1, 2, None, 4])}, "'v' is object"),
+        ({"v": pa.array(["a", "b", None, "d"])}, "'v' is NoneType"),
+        ({"v": pa.array([["a"], ["b", None]])}, "'v' is list"),
+        ({"v": pa.array([[1], [2, 3], [4], []])}, ""),
+        ({"v": pa.array([["a", "b"], ["c", "d"]])}, ""),
+        ({"v": pa.array(["a", "é", "", "d"])}, ""),
+        ({"v": pa.array([[1.0, 2.0]] * 4), "w": pa.array([1, 2, 3, 4], pa.int8())}, ""),
+    ],
+)
+def test_columns_come_through_whole_or_value_by_value(tmp_path: Path, columns: dict[str, Any], refused: str) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    source = pecan.sources.Parquet(str(tmp_path / "rows.parquet"))
+    pipe = pecan.PecanPipeline(source, engine="tensorflow").batch(1)
+    if refused:
+        with pytest.raises(errors.OutputTypeError, match=refused):
+            run(pipe)
+        return
+    batches = run(pipe, order="strict")
+    for name, column in columns.items():
+        got = [[v.decode() if isinstance(v, bytes) else v for v in np.ravel(row)] for row in values(batches, name)]
+        assert got == [np.ravel(given).tolist() for given in column.to_pylist()]
+
+
+def test_a_chunk_of_columns_is_no_larger_than_a_graph_should_hold() -> None:
+    table = {"v": np.zeros((3000, 1000), np.float32)}  # 4 kB a row
+    assert {stop - start for start, stop in cuts(table, 3000)} == {262, 3000 % 262}
+    assert [stop - start for start, stop in cuts({"v": np.zeros(3000)}, 3000)] == [1024, 1024, 952]
 
 
 def test_the_last_smaller_batch_is_marked_partial() -> None:
@@ -387,6 +434,7 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
+from pecan_ray.engines.tensorflow.chunks import cuts
 
 rows = pecan.sources.Items([{"x": np.full(4, n, np.float32)} for n in range(100_000)])
 plan = pecan.PecanPipeline(rows, engine="tensorflow").map(lambda x: x * 2, on="x").batch(4).plan

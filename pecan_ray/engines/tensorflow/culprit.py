@@ -10,7 +10,8 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, origin_of
 from pecan_ray.engines.python.items import Part
-from pecan_ray.engines.tensorflow.feed import Feed, Read, convert
+from pecan_ray.engines.tensorflow.chunks import Read, convert
+from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.errors import BatchShapeError, ElementError, OpError

@@ -12,11 +12,13 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.python.items import Loose, Part, merge
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import culprit, meta
+from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.feed import Feed, Signature
+from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.native import run_native
@@ -66,6 +68,7 @@ class TensorFlowEngine:
         self._batched = last is not None
         self._size = last.size if isinstance(last, (Batch, PaddedBatch)) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
+        self._keyed = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._signatures: dict[int, Signature | None] = {}
@@ -79,7 +82,7 @@ class TensorFlowEngine:
             return
         loose = Loose()
         feeds = [
-            Feed(branch, source, leases, loose, self._options, self._signatures.get(branch))
+            Feed(branch, source, leases, loose, self._options, self._signatures.get(branch), self._keyed)
             for branch, source in enumerate(self._sources)
         ]
         self._stretch = Stretch(feeds, loose)

@@ -15,7 +15,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.tensorflow import meta
-from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.feed import Feed, unbatched
 from pecan_ray.engines.tensorflow.sums import Passage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
@@ -47,6 +47,9 @@ Columns = dict[str, Any]
 Data = Any
 """A tf.data.Dataset."""
 
+POOL_PER_THREAD = 3
+"""Threads of TensorFlow's pool for each CPU: closures wait for one where it is small, and CPUs with them."""
+
 
 class Graph:
     """Builds the graphs of one plan; functions are traced once, so that a later stretch begins at once."""
@@ -68,7 +71,7 @@ class Graph:
         if data is None:
             return None
         options = tf.data.Options()
-        options.threading.private_threadpool_size = self._options.threads + len(feeds) + 1
+        options.threading.private_threadpool_size = POOL_PER_THREAD * self._options.threads + len(feeds) + 1
         options.threading.max_intra_op_parallelism = 1
         options.autotune.cpu_budget = self._options.threads
         options.deterministic = self._deterministic
@@ -121,7 +124,7 @@ class Graph:
         if isinstance(op, (PaddedBatch, BucketByLength)):
             return self._padded(data, op)
         if isinstance(op, Unbatch):
-            return data.unbatch()
+            return unbatched(data)
         if isinstance(op, Shuffle):
             seed = self._seed(op.name) if op.seed is None else op.seed + self._epoch
             return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
@@ -195,10 +198,7 @@ class Graph:
             rows = rows_of_outputs(row, count)
             return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
 
-        spread = self._parallel(data, (op.name,), run).flat_map(
-            lambda columns, rows: tf.data.Dataset.from_tensor_slices((columns, rows))
-        )
-        return spread.filter(
+        return unbatched(self._parallel(data, (op.name,), run)).filter(
             lambda columns, row: tf.logical_and(row[meta.BEGIN] < row[meta.HIGH], row[meta.END] > row[meta.LOW])
         )
 

@@ -20,14 +20,33 @@ OUTPUTS = 1 << OUTPUT_BITS
 Rows = npt.NDArray[np.int64]
 
 
-def rows_of(lease: Lease, element: int, parts: list[Part], seed: int) -> list[list[int]]:
-    """Return one row for each interval of an element's outputs that is asked for."""
+def rows_of(lease: Lease, element: int, parts: list[Part], seed: int | None) -> list[list[int]]:
+    """Return one row for each interval of an element's outputs that is asked for; without a seed there is no key."""
     branch, repetition, split = lease.key
-    key = [_signed(word) for word in random_key(seed, lease.epoch, repetition, branch, split, element, 0, "")]
+    key = _element_key(lease, element, seed)
     base = element << OUTPUT_BITS
     return [
         [branch, repetition, split, element, 0, OUTPUTS, start - base, stop - base, *key, 0] for _, start, stop in parts
     ]
+
+
+def rows_of_run(lease: Lease, first: int, stop: int, seed: int | None) -> Rows:
+    """Return the rows of consecutive elements of which everything is asked for."""
+    rows = np.zeros((stop - first, WIDTH), np.int64)
+    rows[:, BRANCH], rows[:, REPETITION], rows[:, SPLIT] = lease.key
+    rows[:, ELEMENT] = np.arange(first, stop)
+    rows[:, END] = rows[:, HIGH] = OUTPUTS
+    if seed is not None:
+        rows[:, KEY : KEY_HIGH + 1] = [_element_key(lease, element, seed) for element in range(first, stop)]
+    return rows
+
+
+def _element_key(lease: Lease, element: int, seed: int | None) -> tuple[int, int]:
+    if seed is None:
+        return 0, 0
+    branch, repetition, split = lease.key
+    first, second = random_key(seed, lease.epoch, repetition, branch, split, element, 0, "")
+    return _signed(first), _signed(second)
 
 
 def parts_of(rows: Rows) -> list[Part]:
