@@ -119,6 +119,9 @@ class Session:
         if self._report is not None:
             return
         self.client.close()
+        if not self._finalizer.alive:  # the program is at its end, where Ray would be started anew
+            self._report = {"job": self.name, "lost": "the program ended before the job was closed"}
+            return
         try:
             ray.get(self._registered, timeout=30)  # a rank that was refused has no part in the job and leaves it alone
             self._report = dict(ray.get(self.controller.leave.remote(self._options.rank), timeout=30))

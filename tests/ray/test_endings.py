@@ -33,6 +33,21 @@ with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1)) as
 """
 
 
+LEFT = """
+import numpy as np
+import pecan_ray as pecan
+
+def batches():
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="left")
+    with pipe.batch(16).iter_batches(epochs=None, workers=pecan.Workers(local=1)) as running:
+        yield from running
+
+left = batches()
+next(left)
+"""
+"""The job is closed by the end of the interpreter."""
+
+
 def begin(address: str, folder: Path) -> subprocess.Popen[str]:
     """Start a trainer in a process of its own; return when it has received batches."""
     environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
@@ -86,6 +101,13 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     until(lambda: not memory_files(), "a memory file is still open")
     assert not shared_memory()
     assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
+
+
+def test_a_generator_that_is_left_in_the_middle_ends_in_peace(three_nodes: Any, tmp_path: Path) -> None:
+    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", LEFT], env=environment, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+    until(lambda: not living_actors(), "an actor is still alive")
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:
