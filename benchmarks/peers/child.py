@@ -19,6 +19,11 @@ from benchmarks.peers.recipe import Batches, shapes_of
 
 Answer = Callable[..., None]
 
+WAITS = 10
+LONGEST_S = 15.0
+"""A window holds so many of its longest waits, if it does not become longer than that: of a side whose batches come in
+bursts a short one counts one burst too many, or none."""
+
 
 @dataclass(frozen=True)
 class Window:
@@ -34,7 +39,7 @@ class Window:
 def window(batches: Batches, warm_s: float, seconds: float, warm: Callable[[], None]) -> Window:
     """Take batches for `warm_s`, which empties what waited; tell; then count those of about `seconds`.
 
-    It begins and ends with the arrival of a batch.
+    It begins and ends with the arrival of a batch, and is longer where the trainer waits for long.
     """
     clock = time.perf_counter
     end = clock() + warm_s
@@ -45,7 +50,7 @@ def window(batches: Batches, warm_s: float, seconds: float, warm: Callable[[], N
     began = last = clock()
     elements = nbytes = count = 0
     longest = 0.0
-    while last - began < seconds:
+    while last - began < max(seconds, min(WAITS * longest, LONGEST_S)):
         batch = next(batches)
         now = clock()
         longest, last = max(longest, now - last), now

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -134,6 +136,22 @@ def test_a_window_counts_from_one_batch_to_another() -> None:
     assert taken.elements == 3 * taken.batches
     assert taken.bytes == 3 * taken.batches
     assert taken.seconds >= 0.01
+
+
+def test_a_window_over_bursts_is_long_enough_to_count_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
+
+    def bursts(pause: float) -> Iterator[dict[str, Any]]:
+        for number in itertools.count():
+            now[0] += pause if number % 100 == 0 else 0.001
+            yield {"x": np.zeros(1)}
+
+    often, rarely = (window(bursts(pause), 0.0, 1.6, lambda: None) for pause in (0.1, 1.0))
+    assert often.seconds == pytest.approx(1.6, abs=0.2)
+    assert rarely.longest_wait_s == 1.0 and rarely.seconds >= 10.0
+    assert rarely.elements / rarely.seconds == pytest.approx(100 / 1.099, rel=0.1)
+    assert window(bursts(5.0), 0.0, 1.6, lambda: None).seconds < 21.0
 
 
 def test_the_cpu_time_of_a_tree_holds_that_of_children_that_ended() -> None:
