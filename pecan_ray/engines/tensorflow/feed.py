@@ -56,7 +56,7 @@ class Outstanding:
 class Feed:
     """Reads one source's leases for one stretch.
 
-    `keyed` tells whether an operator needs the elements' random keys, which cost more than all else of a short line.
+    `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
     """
 
     def __init__(
