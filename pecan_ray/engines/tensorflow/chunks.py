@@ -94,9 +94,10 @@ def _shapes(columns: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 def columns_of(run: Run, signature: Signature) -> dict[str, Any] | None:
     """Return a run's columns with the signature's dtypes; None where each element has to be looked at.
 
-    That is so where one lacks a value or has another type, and where they differ in shape.
+    That is so where one lacks a value or has another type, where they differ in shape, and where only some outputs of
+    an element are to be delivered.
     """
-    if run.columns.keys() != signature.keys():
+    if not run.whole or run.columns.keys() != signature.keys():
         return None
     columns: dict[str, Any] = {}
     for name, spec in signature.items():

@@ -135,9 +135,7 @@ class Feed:
         chunk = Chunk(self.signature)
         try:
             for read in self._everything():
-                columns = columns_of(read, self.signature) if isinstance(read, Run) and read.whole else None
-                if columns is not None:
-                    assert isinstance(read, Run)
+                if isinstance(read, Run) and (columns := columns_of(read, self.signature)) is not None:
                     if chunk.rows:
                         yield self._flushed(chunk)
                     yield from self._cut(read, columns)
