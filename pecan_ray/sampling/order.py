@@ -10,7 +10,14 @@ import numpy as np
 T = TypeVar("T")
 
 
-def split_order(splits: Sequence[T], seed: int, epoch: int, repetition: int, branch: int) -> list[T]:
-    """Return the splits shuffled; equal arguments give equal orders, another epoch another one."""
+def split_permutation(
+    splits: int, seed: int, epoch: int, repetition: int, branch: int
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the numbers of all splits, shuffled; equal arguments give equal orders, another epoch another one."""
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, repetition, branch])))
-    return [splits[int(place)] for place in generator.permutation(len(splits))]
+    return generator.permutation(splits)
+
+
+def split_order(splits: Sequence[T], seed: int, epoch: int, repetition: int, branch: int) -> list[T]:
+    """Return the splits shuffled."""
+    return [splits[int(place)] for place in split_permutation(len(splits), seed, epoch, repetition, branch)]

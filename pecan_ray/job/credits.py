@@ -1,0 +1,62 @@
+"""How many messages each worker may send to a trainer: a few ahead where there is room, else one from each."""
+
+from __future__ import annotations
+
+MOST_AHEAD = 4
+"""Messages of one worker that are under way at a time: they keep the trainer busy until the worker is woken."""
+
+
+class CreditBook:
+    """Credits that were granted and not used, by worker."""
+
+    def __init__(self, prefetch_bytes: int) -> None:
+        self._prefetch_bytes = prefetch_bytes
+        self._open: dict[str, int] = {}
+        self._message_bytes = 0.0
+        """Mean size of a message, lately."""
+        self._without: set[str] = set()
+        """Open streams that have no credit, since there was no room."""
+
+    def room(self, queued_bytes: int) -> bool:
+        """Tell whether the queue has room for another message."""
+        return queued_bytes < self._prefetch_bytes
+
+    def opened(self, worker: str, room: bool) -> dict[str, int]:
+        """Note a new stream; return the credits to grant."""
+        self._open[worker] = 0
+        self._without.add(worker)
+        return self.freed(room)
+
+    def closed(self, worker: str) -> None:
+        """Note that a stream is over."""
+        self._open.pop(worker, None)
+        self._without.discard(worker)
+
+    def freed(self, room: bool) -> dict[str, int]:
+        """Return the credits to grant now: every stream has one while there is room."""
+        if not room or not self._without:
+            return {}
+        granted = dict.fromkeys(sorted(self._without), 1)
+        self._open.update(granted)
+        self._without.clear()
+        return granted
+
+    def used(self, worker: str, nbytes: int, queued_bytes: int, room: bool) -> dict[str, int]:
+        """Note that a message has come; return the credits to grant."""
+        self._message_bytes = nbytes if not self._message_bytes else 0.8 * self._message_bytes + 0.2 * nbytes
+        if worker not in self._open:
+            return {}
+        self._open[worker] = max(0, self._open[worker] - 1)
+        granted = 0
+        under_way = queued_bytes + sum(self._open.values()) * self._message_bytes
+        while (
+            room
+            and self._open[worker] < MOST_AHEAD
+            and (not self._open[worker] or under_way + self._message_bytes <= self._prefetch_bytes)
+        ):
+            self._open[worker] += 1
+            under_way += self._message_bytes
+            granted += 1
+        if not self._open[worker]:
+            self._without.add(worker)
+        return {worker: granted} if granted else {}

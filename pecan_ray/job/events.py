@@ -1,0 +1,192 @@
+"""What can happen to a job; `pecan_ray.job.state` says what then must be done.
+
+All are values: a log of them, replayed, gives the same job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.messages import Question, TrainerReport, WorkerProgress
+from pecan_ray.plan.splits import Split
+
+LossCause: TypeAlias = Literal["process", "node", "stream"]
+
+
+@dataclass(frozen=True)
+class TrainerCame:
+    """A trainer registers."""
+
+    rank: int
+    incarnation: str
+    node: str
+    described: tuple[tuple[str, str], ...] = ()
+    """What it is about to run, part by part: (name of an operator or option, what stands for its value)."""
+
+
+@dataclass(frozen=True)
+class TrainerReported:
+    """A trainer's report has come, perhaps not for the first time."""
+
+    report: TrainerReport
+
+
+@dataclass(frozen=True)
+class TrainerListens:
+    """A trainer is there and waits for orders."""
+
+    rank: int
+    incarnation: str
+    met: int = 0
+    """So many workers it knows, of those that have come up."""
+
+
+@dataclass(frozen=True)
+class TrainerLeft:
+    """A trainer has closed its iterator."""
+
+    rank: int
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class RoomFound:
+    """What the cluster offers is known."""
+
+    hosts: tuple[tuple[str, float], ...]
+    """The trainers' nodes and their CPUs."""
+    remote_cpus: tuple[float, ...]
+    """CPUs of each node that remote workers may run on."""
+
+
+@dataclass(frozen=True)
+class OrderKnown:
+    """The order of operators is known: work may begin."""
+
+    changed: bool
+    """It is another one than as written: the plan has a second version."""
+
+
+@dataclass(frozen=True)
+class PlanChanged:
+    """There is a new version of the plan, for epochs that have not begun."""
+
+    said: str
+
+
+@dataclass(frozen=True)
+class SplitsListed:
+    """A page of a source's splits is known."""
+
+    branch: int
+    splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class ListingEnded:
+    """A source has no more splits."""
+
+    branch: int
+
+
+@dataclass(frozen=True)
+class WorkerPlaced:
+    """A worker's process runs."""
+
+    worker: str
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class WorkerUnplaced:
+    """A worker has not found a place, for the reason given."""
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WorkerReady:
+    """A worker has loaded the plan and can work."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class WorkerLost:
+    """A worker's process or node is gone."""
+
+    worker: str
+    cause: LossCause
+    why: str = "its process died"
+
+
+@dataclass(frozen=True)
+class WorkerAsked:
+    """A worker asks or tells something; perhaps not for the first time."""
+
+    worker: str
+    channel: str
+    """Questions of one channel come one after the other."""
+    number: int
+    question: Question
+
+
+@dataclass(frozen=True)
+class WorkerTold:
+    """A busy worker says what it has done so far."""
+
+    worker: str
+    progress: WorkerProgress
+
+
+@dataclass(frozen=True)
+class ScaleAsked:
+    """A trainer fixes the numbers of workers."""
+
+    local: int
+    remote: int
+
+
+@dataclass(frozen=True)
+class RoomAsked:
+    """Another job has no place for a worker on one of our nodes."""
+
+    job: str
+
+
+@dataclass(frozen=True)
+class JobFailed:
+    """Something went wrong that ends the job: trainers raise it."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """Nothing happened but the time."""
+
+
+Event: TypeAlias = (
+    TrainerCame
+    | TrainerReported
+    | TrainerListens
+    | TrainerLeft
+    | RoomFound
+    | OrderKnown
+    | PlanChanged
+    | SplitsListed
+    | ListingEnded
+    | WorkerPlaced
+    | WorkerUnplaced
+    | WorkerReady
+    | WorkerLost
+    | WorkerAsked
+    | WorkerTold
+    | ScaleAsked
+    | RoomAsked
+    | JobFailed
+    | TimePassed
+)

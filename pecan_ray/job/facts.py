@@ -1,0 +1,57 @@
+"""What can be told about a job: for reports, progress and pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pecan_ray.job.holdings import LeaseKey
+from pecan_ray.job.messages import Placement
+from pecan_ray.job.placing import Step
+from pecan_ray.placement import Prices
+from pecan_ray.plan.windows import Deployment
+from pecan_ray.sampling.spans import Span
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """Something worth telling in the report."""
+
+    seconds: float
+    """Since the job began."""
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What one worker has done."""
+
+    placement: Placement
+    elements: int = 0
+    batches: int = 0
+    bytes: int = 0
+    threads: int = 0
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """A job so far, as its controller sees it."""
+
+    job: str
+    seconds: float = 0.0
+    epochs: int = 0
+    elements: int = 0
+    bytes: int = 0
+    bad_elements: int = 0
+    left_out_elements: int = 0
+    dropped: tuple[tuple[LeaseKey, tuple[Span, ...]], ...] = ()
+    """What lost workers held where data is visited at most once."""
+    workers_lost: int = 0
+    workers: dict[str, WorkerFacts] = field(default_factory=dict)
+    events: tuple[JobEvent, ...] = ()
+    timeline: tuple[Step, ...] = ()
+    deployments: tuple[tuple[float, Deployment], ...] = ()
+    prices: Prices | None = None
+    hosts: int = 1
+    lost: str = ""
+    """Why no more is known: the controller could not be asked."""

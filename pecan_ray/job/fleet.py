@@ -1,0 +1,151 @@
+"""The workers of a job: wanted, requested, running, draining and lost ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
+from pecan_ray.job.losses import Losses
+from pecan_ray.job.messages import Acknowledgement, Placement, WorkerProgress
+from pecan_ray.placement import spread_by_power
+from pecan_ray.plan.windows import Deployment
+
+LEAST_POWER = 1e-3
+"""CPUs of a trainer's node that has none for Ray: it gets local workers last."""
+
+
+@dataclass
+class FleetWorker:
+    """A worker as the job sees it."""
+
+    name: str
+    placement: Placement
+    host: str
+    """The trainer's node that it was started for; empty for remote workers."""
+    requested: float
+    """When it was asked for, and"""
+    reserved: bool = True
+    """whether CPUs are reserved for it."""
+    node: str = ""
+    """Where it runs, once it has found a place."""
+    pid: int = 0
+    running: bool = False
+    draining: bool = False
+    heard: float = 0.0
+    """When it told something last."""
+    unplaced: str = ""
+    """Why it has no place, as was said last."""
+    told: WorkerProgress = field(default_factory=WorkerProgress)
+    """What it told itself, and"""
+    delivered: WorkerProgress = field(default_factory=WorkerProgress)
+    """what trainers have received from it."""
+
+    @property
+    def progress(self) -> WorkerProgress:
+        """What it has done so far, as far as is known."""
+        told, delivered = self.told, self.delivered
+        return replace(
+            told,
+            elements=max(told.elements, delivered.elements),
+            batches=max(told.batches, delivered.batches),
+            bytes=max(told.bytes, delivered.bytes),
+        )
+
+
+class Fleet:
+    """Wanted, requested and running workers."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self.workers: dict[str, FleetWorker] = {}
+        self.past: dict[str, FleetWorker] = {}
+        self.losses = Losses()
+        self.wanted = Deployment(0, 0)
+        self.hosts: dict[str, float] = {}
+        """The trainers' nodes and their CPUs."""
+        self._shares: dict[str, int] = {}
+        """Local workers that are wanted on each of them."""
+        self._made = {"local": 0, "remote": 0}
+
+    def scale(self, target: Deployment, now: float) -> list[Instruction]:
+        """Set the numbers of workers: request what lacks, and drain what is too many once that has come."""
+        self.wanted = target
+        power = [max(cpus, LEAST_POWER) for cpus in self.hosts.values()]
+        self._shares = dict(zip(self.hosts, spread_by_power(target.local, power), strict=True)) if power else {}
+        staying = self._staying()
+        done: list[Instruction] = []
+        for host, count in self._wanted_by_host():
+            for _ in range(count - len(staying.get(host, ()))):
+                done.append(self.request(host, now))
+        return done
+
+    def _wanted_by_host(self) -> list[tuple[str, int]]:
+        return [*self._shares.items(), ("", self.wanted.remote)]
+
+    def _staying(self) -> dict[str, list[FleetWorker]]:
+        """Return the workers of each trainer's node, and the remote ones (host ""): first those that run."""
+        staying: dict[str, list[FleetWorker]] = {}
+        for worker in sorted(self.workers.values(), key=lambda worker: not worker.running):
+            if not worker.draining:
+                staying.setdefault(worker.host, []).append(worker)
+        return staying
+
+    def too_many(self) -> list[FleetWorker]:
+        """Return the workers to drain; those that run only when none is awaited, or a job might have none."""
+        staying = self._staying()
+        surplus = [worker for host, count in self._wanted_by_host() for worker in staying.get(host, [])[count:]]
+        if all(worker.running or worker.draining for worker in self.workers.values()):
+            return surplus
+        return [worker for worker in surplus if not worker.running]
+
+    def request(self, host: str, now: float, *, reserve: bool = True) -> StartWorker:
+        """Request a worker on a trainer's node, or a remote one (host "")."""
+        placement: Placement = "local" if host else "remote"
+        name = f"pecan:{self._job}:{placement}-{self._made[placement]}"
+        self._made[placement] += 1
+        self.workers[name] = FleetWorker(name, placement, host, now, reserve)
+        return StartWorker(name, placement, host, max(1, self._shares.get(host, 1)), reserve)
+
+    def drain(self, worker: FleetWorker) -> Instruction:
+        """Let a worker go: at once if it does not run."""
+        worker.draining = True
+        if not worker.running:
+            self.gone(worker.name)
+            return KillWorker(worker.name)
+        return DrainWorker(worker.name)
+
+    def gone(self, name: str) -> None:
+        """Take a worker off the job."""
+        worker = self.workers.pop(name, None)
+        if worker is not None and worker.running:
+            self.past[name] = worker
+
+    def lacks(self, host: str) -> bool:
+        """Tell whether fewer workers are requested or run for a host than are wanted."""
+        wanted = self._shares.get(host, 0) if host else self.wanted.remote
+        return len(self._staying().get(host, ())) < wanted
+
+    def running(self, *, draining: bool = False) -> Deployment:
+        """Count the workers that run; `draining`: with those that are about to go."""
+        here = [w.placement for w in self.workers.values() if w.running and (draining or not w.draining)]
+        return Deployment(here.count("local"), here.count("remote"))
+
+    def has_none(self, besides: FleetWorker) -> bool:
+        """Tell whether no worker beside one has found a place."""
+        return not any(w.node and not w.draining for w in self.workers.values() if w is not besides)
+
+    def deliver(self, ack: Acknowledgement) -> bool:
+        """Note what a worker has done; return whether these were its first batches."""
+        self.losses.delivered()
+        worker = self.workers.get(ack.worker) or self.past.get(ack.worker)
+        if worker is None:
+            return False
+        before = worker.delivered
+        worker.delivered = WorkerProgress(
+            before.elements + ack.rows, before.batches + ack.batches, before.bytes + ack.bytes
+        )
+        return not before.batches
+
+    def silent(self, now: float, timeout_s: float) -> list[str]:
+        """Return the workers that run and have not been heard for longer than a deadline."""
+        return [w.name for w in self.workers.values() if w.running and now - w.heard > timeout_s]

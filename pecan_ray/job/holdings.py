@@ -1,0 +1,79 @@
+"""What workers were given and nobody has acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from pecan_ray.plan.splits import Lease
+from pecan_ray.sampling.spans import Span, Spans
+
+LeaseKey: TypeAlias = tuple[int, int, int]
+SpansByKey: TypeAlias = Mapping[LeaseKey, Iterable[Span]]
+
+
+@dataclass
+class Holding:
+    """What is missing of a lease: given to somebody, and not delivered yet."""
+
+    lease: Lease
+    missing: Spans
+
+    def rest(self) -> Lease:
+        """Return the lease of what is missing."""
+        return replace(self.lease, spans=tuple(self.missing))
+
+
+@dataclass
+class WorkerHoldings:
+    """What the ledger knows of one worker."""
+
+    holdings: dict[LeaseKey, Holding] = field(default_factory=dict)
+    group: list[Lease] = field(default_factory=list)
+    """What it has not taken of the group that it works on,"""
+    rank: int | None = None
+    """and the trainer that this group is for."""
+    working: bool = False
+    finished_epoch: int = -1
+    unsettled: set[int] | None = None
+    """Ranks that have yet to say what they received from this lost worker; None: it lives."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether data was given to this worker that was not delivered."""
+        return bool(self.holdings or self.group)
+
+    def give(self, lease: Lease) -> Lease:
+        """Note that the worker was given a lease, and return it."""
+        missing = Spans(lease.spans)
+        held = self.holdings.get(lease.key)
+        if held is not None:
+            for span in held.missing:
+                missing.add(*span)
+        self.holdings[lease.key] = Holding(lease, missing)
+        return lease
+
+    def fulfil(self, spans: SpansByKey) -> None:
+        """Note that positions were dealt with; those that the worker does not hold are ignored."""
+        for key, done in spans.items():
+            held = self.holdings.get(key)
+            if held is None:
+                continue
+            for span in done:
+                held.missing.remove(*span)
+            if not held.missing:
+                del self.holdings[key]
+
+    def take_back(self, leftover: SpansByKey) -> Iterator[tuple[Lease, Spans]]:
+        """Take positions off the worker; yield those that it really holds, by lease."""
+        for key, spans in leftover.items():
+            held = self.holdings.get(key)
+            if held is None:
+                continue
+            returned = Spans(span for span in spans if held.missing.covers(*span))
+            for span in returned:
+                held.missing.remove(*span)
+            if not held.missing:
+                del self.holdings[key]
+            yield held.lease, returned

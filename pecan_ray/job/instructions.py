@@ -1,0 +1,95 @@
+"""What a job wants done; the actor around it performs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.errors import PecanError
+from pecan_ray.job.messages import Placement, Reply
+
+
+@dataclass(frozen=True)
+class FindRoom:
+    """Find out what the nodes of the trainers, and other ones, offer: answered by `RoomFound`."""
+
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Refuse:
+    """Tell a trainer that it cannot take part."""
+
+    rank: int
+    incarnation: str
+    error: PecanError
+
+
+@dataclass(frozen=True)
+class BeginListing:
+    """List the sources: answered by `SplitsListed` and `ListingEnded`."""
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """Start a worker and follow it to its end."""
+
+    worker: str
+    placement: Placement
+    host: str
+    """The trainer's node that it must run on; empty for remote workers."""
+    sharing: int
+    """So many workers of the job share that node."""
+    reserve: bool = True
+    """Reserve CPUs for it; if not, it runs beside whatever has them."""
+
+
+@dataclass(frozen=True)
+class DrainWorker:
+    """Let a worker finish what it has begun to send."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """End a worker's process, wherever it is."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Answer a worker's question."""
+
+    worker: str
+    channel: str
+    number: int
+    reply: Reply
+
+
+@dataclass(frozen=True)
+class TellTrainers:
+    """Orders have changed for these ranks: answer those of them that listen."""
+
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Log:
+    """Say something."""
+
+    level: Literal["info", "warning", "error"]
+    text: str
+
+
+@dataclass(frozen=True)
+class EndJob:
+    """All trainers have left, or none can be heard: end all workers, and then the job itself."""
+
+    orphaned: bool = False
+
+
+Instruction: TypeAlias = (
+    FindRoom | Refuse | BeginListing | StartWorker | DrainWorker | KillWorker | Answer | TellTrainers | Log | EndJob
+)

@@ -1,0 +1,301 @@
+"""Who has which data, and what was delivered: the exactly-once ledger.
+
+Let G be the positions given to workers, A those that trainers acknowledged and R those taken back from lost or
+finished workers.  At any time every position of an epoch is in exactly one of: waiting in a queue, held by one
+worker (given, not acknowledged), among the leftovers, or acknowledged.  An epoch is complete when only the last is
+left.
+
+Words: an idle worker is given an *assignment*.  In it the worker takes leases until there are no more, and ends with
+elements that do not fill a batch.  If it is the only one with work it may *flush* them as a smaller batch; otherwise
+it *returns* them, and what all have returned is distributed in groups (`pecan_ray.job.leftovers`).  So an epoch has at
+most one smaller batch, whatever the number of workers; with several trainers, equally large ones for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pecan_ray.job.holdings import LeaseKey, SpansByKey, WorkerHoldings
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.leftovers import Group, Leftovers
+from pecan_ray.job.queues import Queues
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+
+
+class Ledger:
+    """Bookkeeper of one job: splits in, leases out, acknowledgements in."""
+
+    def __init__(self, shape: LedgerShape) -> None:
+        self.shape = shape
+        self.epoch = 0
+        self.finished = False
+        self.ran_dry = False
+        """An endless run has ended, since an epoch of it had not a single batch."""
+        self.queues = Queues(shape)
+        self.workers: dict[str, WorkerHoldings] = {}
+        self.leftovers = Leftovers(shape.world_size, shape.batch_size, only_full=shape.drop_remainder)
+        self.counts = [0] * shape.world_size
+        """Batches of this epoch that each rank has received and not given back."""
+        self.dropped: list[Lease] = []
+        self.left_out_elements = 0
+        self.changes = 0
+        """Grows whenever a worker that was told to wait might be told something else."""
+        self._runner: str | None = None
+        """The worker that runs a whole plan in this epoch,"""
+        self._made: int | None = None
+        """and how many batches this makes, once it is known."""
+        self._yielded = False
+        """Some batch of this epoch was delivered."""
+
+    # --- splits become known -------------------------------------------------------------------------------
+
+    def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
+        """Add a page of a source's listing; work on it may start at once."""
+        self.queues.listings[branch].add(splits)
+        self.changes += 1
+
+    def end_listing(self, branch: int) -> None:
+        """Note that a source has no more splits."""
+        self.queues.listings[branch].complete = True
+        self.changes += 1
+        self._advance()
+
+    # --- workers -------------------------------------------------------------------------------------------
+
+    def join(self, worker: str) -> None:
+        """Register a worker."""
+        self.workers[worker] = WorkerHoldings()
+        self.queues.join(worker)
+        self.changes += 1
+
+    def assign_static(self, workers: Sequence[str]) -> None:
+        """Deal the splits of this and later epochs to these workers by index (static sharding)."""
+        self.queues.deal(workers)
+        self.changes += 1
+
+    def _living(self, worker: str) -> WorkerHoldings | None:
+        state = self.workers.get(worker)
+        return None if self.finished or state is None or state.unsettled is not None else state
+
+    def next_assignment(self, worker: str) -> Assignment | Literal["wait", "stop"]:
+        """Answer a worker that is idle: an assignment, "wait" for a change, or "stop"."""
+        state = self._living(worker)
+        if state is None:
+            return "stop"
+        if self.leftovers.groups:
+            group = self.leftovers.groups.popleft()
+            state.working, state.group, state.rank = True, list(group.leases), group.rank
+            return Assignment(self.epoch, group.rank)
+        if self._elsewhere(worker) or not self._has_work(worker, state):
+            return "wait"
+        state.working, state.rank = True, None
+        if self.shape.runs_whole:
+            self._runner, self._made = worker, None
+        return Assignment(self.epoch, delivered=tuple(self.counts) if self.shape.serial else ())
+
+    def _elsewhere(self, worker: str) -> bool:
+        """Tell whether another worker has the only assignment that may be given at a time."""
+        if self.shape.runs_whole:
+            return self._runner not in (None, worker)
+        others = (state for name, state in self.workers.items() if name != worker)
+        return self.shape.serial and any(state.working or state.holdings for state in others)
+
+    def _has_work(self, worker: str, state: WorkerHoldings) -> bool:
+        if self.shape.sharding == "off":
+            return state.finished_epoch < self.epoch
+        return self.queues.has_work(worker)
+
+    def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
+        """Give a worker its next lease of a branch; "none" ends the branch for this assignment."""
+        state = self._living(worker)
+        if state is None:
+            return "stop"
+        if state.rank is not None:
+            mine = next((lease for lease in state.group if lease.branch == branch), None)
+            if mine is None:
+                return "none"
+            state.group.remove(mine)
+            return state.give(mine)
+        answer = self.queues.take(worker, branch)
+        return state.give(answer) if isinstance(answer, Lease) else answer
+
+    def share(self, worker: str, branch: int = 0) -> int:
+        """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
+        state = self.workers.get(worker)
+        if state is not None and state.group:
+            return len(state.group)
+        return self.queues.share(worker, branch, len(self.workers))
+
+    def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
+        """Note a split's length, read to its end: nothing is missing behind it."""
+        self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
+
+    def consumed(self, worker: str, epoch: int, spans: SpansByKey, *, left_out: int = 0) -> None:
+        """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
+        state = self.workers.get(worker)
+        if epoch == self.epoch and state is not None:
+            self.left_out_elements += left_out
+            state.fulfil(spans)
+            self._advance()
+
+    def assignment_ended(self, worker: str, leftover: SpansByKey, batches: int = 0) -> Literal["flush", "return"]:
+        """Decide about elements that fill no batch at the end of an assignment.
+
+        `batches`: so many a whole plan makes, one of these elements included.
+        """
+        state = self._living(worker)
+        if state is None:
+            return "return"
+        state.working = False
+        state.finished_epoch = self.epoch
+        if worker == self._runner:
+            self._made = batches
+        others = any(other.holds for name, other in self.workers.items() if name != worker)
+        alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.leftovers)
+        flush = alone or state.rank is not None or self.shape.serial or self.shape.sharding == "off"
+        if not flush:
+            for lease, returned in state.take_back(leftover):
+                self.leftovers.add(lease, returned)
+        self._advance()
+        return "flush" if flush else "return"
+
+    def lost(self, worker: str) -> None:
+        """Note that a worker is gone or drains: what it holds comes back once every rank has settled."""
+        state = self.workers.get(worker)
+        if state is None or state.unsettled is not None:
+            return
+        state.working = False
+        state.unsettled = set(range(self.shape.world_size))
+        self.leftovers.spoilt()
+        self.queues.leave(worker)
+        while state.group:
+            state.give(state.group.pop())
+        if self.shape.visitation == "zero_or_more":
+            state.unsettled.clear()
+        self.changes += 1
+        self._retire_worker(worker, state)
+
+    def settled(self, rank: int, worker: str) -> None:
+        """Note that a trainer has told all that it received from a lost worker, and takes no more from it."""
+        state = self.workers.get(worker)
+        if state is not None and state.unsettled is not None:
+            state.unsettled.discard(rank)
+            self._retire_worker(worker, state)
+
+    def unsettled(self) -> dict[str, set[int]]:
+        """Return the lost workers about which ranks have yet to settle, and these ranks."""
+        return {name: state.unsettled for name, state in self.workers.items() if state.unsettled}
+
+    def _retire_worker(self, worker: str, state: WorkerHoldings) -> None:
+        if state.unsettled:
+            return
+        del self.workers[worker]
+        self.changes += 1
+        rest = [held.rest() for held in state.holdings.values()]
+        unfinished = (worker == self._runner and not self._all_made()) if self.shape.runs_whole else bool(rest)
+        if self.shape.serial and unfinished:
+            # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
+            self._runner = self._made = None
+            self.queues.restart()
+        elif self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
+            self.dropped.extend(rest)
+        elif state.rank is not None and rest:
+            self.leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
+        else:
+            for lease in rest:
+                self.queues.put_back(lease)
+        self._advance()
+
+    # --- trainers ------------------------------------------------------------------------------------------
+
+    def acked(self, rank: int, worker: str, epoch: int, spans: SpansByKey, batches: int = 1) -> None:
+        """Note that a trainer has received batches from a worker: their data is delivered."""
+        if epoch != self.epoch or self.finished:
+            return
+        self.counts[rank] += batches
+        self._yielded = True
+        state = self.workers.get(worker)
+        if state is not None:
+            state.fulfil(spans)
+        self._advance()
+
+    def given_back(self, rank: int, epoch: int, spans: SpansByKey, batches: int, rows: int) -> None:
+        """Note batches that a trainer received and will not use, since other ranks have fewer."""
+        if epoch != self.epoch or self.finished:
+            return
+        self.counts[rank] -= batches
+        if self._made is not None:
+            self._made -= batches
+        if self.shape.serial or self.shape.sharding == "off":
+            # A batch of a whole plan cannot be made from its positions alone.
+            self.left_out_elements += rows
+        else:
+            for (branch, repetition, index), returned in spans.items():
+                split = self.queues.listings[branch].splits[index]
+                self.leftovers.add(Lease(self.epoch, split, branch=branch, repetition=repetition), returned)
+        self._advance()
+
+    def allowed(self) -> int:
+        """Return how many batches of this epoch every rank may use: as many as the poorest has received."""
+        return min(self.counts)
+
+    def keeps(self) -> int | None:
+        """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
+        if self.finished or self.shape.world_size == 1 or not self._drained():
+            return None
+        return min(self.counts)
+
+    def closing(self) -> bool:
+        """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
+        return self.queues.listed and not self.queues.waiting() and not self.queues.passes_left
+
+    def regrouping(self) -> bool:
+        """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
+        at_work = (state for state in self.workers.values() if state.rank is not None)
+        return bool(self.leftovers.groups) or any(state.working or state.holds for state in at_work)
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _all_made(self) -> bool:
+        """Tell whether the trainers have all batches of the whole plan."""
+        return self.queues.empty_source or (self._made is not None and sum(self.counts) >= self._made)
+
+    def _drained(self) -> bool:
+        """Tell whether all data of the epoch was either delivered or returned."""
+        if not self.closing() or self.leftovers.groups:
+            return False
+        if self.shape.runs_whole:
+            return self._all_made()
+        if self.shape.sharding == "off" and not (
+            self.workers and all(state.finished_epoch == self.epoch for state in self.workers.values())
+        ):
+            return False
+        return not any(state.holds or state.working for state in self.workers.values())
+
+    def _advance(self) -> None:
+        """Distribute the leftovers, or begin the next epoch, when it is time."""
+        while not self.finished and self._drained():
+            if min(self.counts) != max(self.counts):
+                return  # the richer ranks give back first
+            self.left_out_elements += self.leftovers.distribute()
+            self.changes += 1
+            if not self.leftovers.groups:
+                self._next_epoch()
+
+    def _next_epoch(self) -> None:
+        self.epoch += 1
+        self.counts = [0] * self.shape.world_size
+        self._runner = self._made = None
+        self.leftovers.spoilt()
+        for state in self.workers.values():
+            state.rank = None
+            if self.shape.runs_whole:
+                state.holdings.clear()
+        last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
+        self.ran_dry = self.shape.epochs is None and not self._yielded
+        self._yielded = False
+        if last or self.ran_dry or self.queues.empty_source:
+            self.finished = True
+            return
+        self.queues.begin_epoch(self.epoch)

@@ -1,0 +1,48 @@
+"""What the ledger needs to know of a job, and what it gives a worker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pecan_ray.options import Sharding, Visitation
+
+
+@dataclass(frozen=True)
+class LedgerShape:
+    """How the data of a job is visited."""
+
+    branches: int = 1
+    """Sources of the plan."""
+    epochs: int | None = 1
+    repetitions: int | None = 1
+    """Passes over the data within an epoch (`repeat`); None: no end."""
+    sharding: Sharding = "dynamic"
+    visitation: Visitation = "exactly_once"
+    world_size: int = 1
+    batch_size: int = 1
+    drop_remainder: bool = False
+    shuffle_seed: int | None = None
+    """Shuffle the order of the splits, anew in each epoch; None: as listed."""
+    serial: bool = False
+    """The plan cannot be cut: one worker gets every split of an epoch, in order."""
+
+    @property
+    def runs_whole(self) -> bool:
+        """Whether one worker runs the whole plan: then numbers of batches tell what is done, and not positions.
+
+        The last batch carries all positions that no batch needs, and of several trainers one may have it before the
+        others have theirs.
+        """
+        return self.serial and self.sharding == "dynamic"
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Leave for a worker to take leases of an epoch."""
+
+    epoch: int
+    rank: int | None = None
+    """The trainer that its batches are for; None: whichever has room."""
+    delivered: tuple[int, ...] = ()
+    """Not empty: the batches go to the ranks in turn.  So many of each were delivered before: they are made again, in
+    order, and left out."""

@@ -1,0 +1,101 @@
+"""What fills no batch at the end of an epoch: collected from all workers, and distributed in groups that do."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from pecan_ray.job.holdings import Holding, LeaseKey
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sampling.spans import Span, Spans
+
+
+@dataclass(frozen=True)
+class Group:
+    """Leases that one worker makes into a batch for one trainer."""
+
+    rank: int
+    leases: tuple[Lease, ...]
+
+
+class Leftovers:
+    """The undelivered rest of an epoch, and the groups that it is distributed in.
+
+    One trainer gets all of it as one group.  Several trainers get it in rounds, in each of which every rank gets one
+    group of equally many elements (one more at the most), so that no rank has a batch more than another one.
+    """
+
+    def __init__(self, world_size: int, batch_size: int, *, only_full: bool) -> None:
+        """`only_full`: batches that are not full are not wanted (``drop_remainder=True``)."""
+        self._world_size, self._batch_size, self._only_full = world_size, batch_size, only_full
+        self._pool: dict[LeaseKey, Holding] = {}
+        self.groups: deque[Group] = deque()
+        self._before: int | None = None
+        """Positions that were distributed last: fewer must come back, or the rest is left out."""
+
+    def __bool__(self) -> bool:
+        return bool(self._pool or self.groups)
+
+    def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+        """Yield the positions that are here."""
+        yield from ((held.lease.key, held.missing) for held in self._pool.values())
+        yield from ((lease.key, lease.spans) for group in self.groups for lease in group.leases)
+
+    def add(self, lease: Lease, spans: Iterable[Span]) -> None:
+        """Add positions of a lease."""
+        held = self._pool.setdefault(lease.key, Holding(replace(lease, spans=()), Spans()))
+        for span in spans:
+            held.missing.add(*span)
+
+    def spoilt(self) -> None:
+        """Note that a worker was lost: what comes back was not distributed in vain."""
+        self._before = None
+
+    def distribute(self) -> int:
+        """Turn what was returned into groups, those of one round; return how many elements must be left out."""
+        leases = [held.rest() for held in sorted(self._pool.values(), key=lambda held: held.lease.key)]
+        self._pool = {}
+        if not leases:
+            return 0
+        if self._world_size == 1:
+            self.groups.append(Group(0, tuple(leases)))
+            return 0
+        units = [unit for lease in leases for unit in by_element(lease)]
+        positions = sum(stop - start for lease in leases for start, stop in lease.spans)
+        in_vain = self._before is not None and positions >= self._before
+        self._before = positions
+        most = self._batch_size * self._world_size
+        if in_vain or len(units) < (most if self._only_full else self._world_size):
+            return len(units)
+        rounds = len(units) // most if self._only_full else -(-len(units) // most)
+        now = most if self._only_full else -(-len(units) // rounds)
+        now = max(now, self._world_size)
+        for rank in range(self._world_size):
+            share = units[rank * now // self._world_size : (rank + 1) * now // self._world_size]
+            self.groups.append(Group(rank, merged(share)))
+        for unit in units[now:]:
+            self.add(unit, unit.spans)
+        return 0
+
+
+def merged(leases: Sequence[Lease]) -> tuple[Lease, ...]:
+    """Join leases of the same split."""
+    by_key: dict[LeaseKey, Holding] = {}
+    for lease in leases:
+        held = by_key.setdefault(lease.key, Holding(lease, Spans()))
+        for span in lease.spans:
+            held.missing.add(*span)
+    return tuple(held.rest() for held in by_key.values())
+
+
+def by_element(lease: Lease) -> list[Lease]:
+    """Cut a lease into leases of one element each; what has no known end stays in one piece."""
+    out = []
+    for start, stop in lease.spans:
+        at = start
+        while at < stop:
+            until = stop if stop == END else min(stop, ((at >> OUTPUT_BITS) + 1) << OUTPUT_BITS)
+            out.append(replace(lease, spans=((at, until),)))
+            at = until
+    return out

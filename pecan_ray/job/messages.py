@@ -1,0 +1,197 @@
+"""What trainers, workers and the job say to each other: values without handles, which any link can carry.
+
+Every message names its sender and has a number.  A sender repeats what was not answered; the job answers a repetition
+as before and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.holdings import LeaseKey, SpansByKey
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.windows import StepTotals
+from pecan_ray.plan.splits import Lease
+
+Placement: TypeAlias = Literal["local", "remote"]
+Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
+"""Splits that were read to their ends, and how many elements they hold."""
+
+
+@dataclass(frozen=True)
+class LeftOutElement:
+    """An element that was left out under ``on_error="skip"`` or ``"quarantine"``."""
+
+    identity: Hashable
+    """The same for the same element and operator, however often it is read."""
+    op: str
+    where: str
+    error: str
+    elements: int = 1
+    """More than one where a split broke and so many of its elements could not be read."""
+
+
+@dataclass(frozen=True)
+class WorkerProgress:
+    """What a worker did since it started, as it tells itself."""
+
+    elements: int = 0
+    batches: int = 0
+    bytes: int = 0
+    threads: int = 0
+    """At work now."""
+    stuck: str = ""
+    """What it has been doing for long, in words; empty if nothing is out of the way."""
+
+
+# --- what a worker asks -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class AskAssignment:
+    """An idle worker asks for work; answered with an `Assignment` and a version of the plan, or "stop"."""
+
+    progress: WorkerProgress = field(default_factory=WorkerProgress)
+
+
+@dataclass(frozen=True)
+class AskLeases:
+    """A worker asks for its next leases, up to `most`; an empty answer ends the branch for its assignment."""
+
+    epoch: int
+    branch: int
+    most: int = 1
+    lengths: Lengths = ()
+
+
+@dataclass(frozen=True)
+class EndAssignment:
+    """A worker has taken all leases and asks what becomes of elements that fill no batch: "flush" or "return"."""
+
+    epoch: int
+    leftover: SpansByKey = field(default_factory=dict)
+    batches: int = 0
+    """So many a whole plan makes, one of these elements included."""
+    lengths: Lengths = ()
+
+
+@dataclass(frozen=True)
+class EndData:
+    """A worker tells of data that ends with it: filtered, skipped, or a remainder that the user wants dropped."""
+
+    epoch: int
+    spans: SpansByKey
+    rows: int = 0
+    left_out: tuple[LeftOutElement, ...] = ()
+
+
+Question: TypeAlias = AskAssignment | AskLeases | EndAssignment | EndData
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The answer to `AskAssignment`."""
+
+    assignment: Assignment
+    plan_version: int = 0
+    lot_s: float = 0.5
+    """Leases are to be asked for in lots of about so many seconds of work."""
+
+
+Reply: TypeAlias = Assigned | tuple[Lease, ...] | Literal["stop", "flush", "return", "noted"]
+
+
+# --- what a trainer says ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Acknowledgement:
+    """Batches of one epoch that a trainer has received from one worker since its last report."""
+
+    worker: str
+    epoch: int
+    spans: SpansByKey
+    batches: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """Batches that a trainer has received and will not use, since other ranks have fewer."""
+
+    epoch: int
+    spans: SpansByKey
+    batches: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class TrainerProgress:
+    """How a trainer is doing."""
+
+    yielded: int = 0
+    """Batches handed to the training loop since the job began."""
+    rows: int = 0
+    waited_s: float = 0.0
+    """Seconds in which the loop waited for a batch since the job began."""
+    elapsed_s: float = 0.0
+    queued: int = 0
+    steps: StepTotals = field(default_factory=StepTotals)
+
+
+@dataclass(frozen=True)
+class TrainerReport:
+    """What a trainer tells the job, several times a second at most; one at a time, repeated until it is answered."""
+
+    rank: int
+    incarnation: str
+    """Names the process: another one that has the same rank is another trainer."""
+    number: int
+    acks: tuple[Acknowledgement, ...] = ()
+    settled: tuple[str, ...] = ()
+    """Lost workers from which nothing more will be accepted."""
+    given_back: GivenBack | None = None
+    broken: tuple[str, ...] = ()
+    """Workers whose stream broke."""
+    left_out: tuple[LeftOutElement, ...] = ()
+    notes: tuple[str, ...] = ()
+    """How batches travel: for the job's events."""
+    progress: TrainerProgress = field(default_factory=TrainerProgress)
+    met: int = 0
+    """So many workers it knows, of those that have come up."""
+    held: bool = False
+    """It has a batch that it may not use before other ranks have as many."""
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What holds for a trainer now: not a difference to what it knew, so that none of them must arrive."""
+
+    number: int = 0
+    """Later orders have a larger one."""
+    epoch: int = 0
+    allowed: int = 0
+    """Batches of this epoch that every rank may use."""
+    finished: bool = False
+    met: int = 0
+    """Workers that have come up since the job began;"""
+    newcomers: tuple[str, ...] = ()
+    """of these, the running ones that the trainer did not know."""
+    settle: tuple[str, ...] = ()
+    """Lost workers about which this trainer must settle."""
+    closing: bool = False
+    """Everything of this epoch is given out: acknowledge at once."""
+    regrouping: bool = False
+    """Leftovers are made into batches for certain ranks: take them also without room."""
+    keep: int | None = None
+    """Keep only so many batches of this epoch, and give back the rest."""
+    error: BaseException | None = None
+    running: int = 0
+    """Workers that run;"""
+    wanted: tuple[int, int] = (0, 0)
+    """so many are aimed at: local, remote."""
+    waits: tuple[str, ...] = ()
+    """What the job has been waiting for, for long."""

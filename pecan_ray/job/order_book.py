@@ -1,0 +1,83 @@
+"""The orders that hold now: made once for all trainers that are due the same, numbered as they change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.messages import Orders
+from pecan_ray.plan.windows import Deployment
+
+Own: TypeAlias = tuple[tuple[str, ...], int | None]
+"""In what a rank's orders may differ from the others': workers to settle about, and batches to keep."""
+
+
+class OrderBook:
+    """What trainers are told, and which workers they can fetch from."""
+
+    def __init__(self) -> None:
+        self._shared = Orders(number=1)
+        self._own: dict[int, Own] = {}
+        self._met: list[str] = []
+        self._running: dict[str, None] = {}
+
+    def add_worker(self, worker: str) -> None:
+        """Add a worker that has come up."""
+        self._met.append(worker)
+        self._running[worker] = None
+
+    def remove_worker(self, worker: str) -> None:
+        """Take a worker off: trainers that have not met it never will."""
+        self._running.pop(worker, None)
+
+    @property
+    def number(self) -> int:
+        """Number of the orders that hold now."""
+        return self._shared.number
+
+    def renew(
+        self, ledger: Ledger, ranks: list[int], error: BaseException | None, wanted: Deployment, waits: tuple[str, ...]
+    ) -> tuple[bool, bool]:
+        """Look at everything anew; tell whether orders have changed, and whether in more than the allowance."""
+        shared = Orders(
+            number=self._shared.number,
+            epoch=ledger.epoch,
+            allowed=ledger.allowed() if ledger.shape.world_size > 1 else 0,
+            finished=ledger.finished,
+            closing=ledger.closing(),
+            regrouping=ledger.regrouping(),
+            error=error,
+            running=len(self._running),
+            met=len(self._met),
+            wanted=(wanted.local, wanted.remote),
+            waits=waits,
+        )
+        own = _own(ledger, ranks)
+        if (shared, own) == (self._shared, self._own):
+            return False, False
+        allowance_only = own == self._own and replace(shared, allowed=self._shared.allowed) == self._shared
+        self._shared, self._own = replace(shared, number=self._shared.number + 1), own
+        return True, not allowance_only
+
+    def orders(self, rank: int, met: int) -> Orders:
+        """Return a rank's orders; `met`: so many workers it knows."""
+        settle, keep = self._own.get(rank, ((), None))
+        newcomers = tuple(worker for worker in self._met[met:] if worker in self._running)
+        if not (settle or newcomers or keep is not None):
+            return self._shared
+        return replace(self._shared, settle=settle, keep=keep, newcomers=newcomers)
+
+
+def _own(ledger: Ledger, ranks: list[int]) -> dict[int, Own]:
+    """Return in what the orders of ranks differ from those of most."""
+    keep, lost = ledger.keeps(), ledger.unsettled()
+    if keep is None and not lost:
+        return {}
+    own = {}
+    for rank in ranks:
+        richer = keep if keep is not None and ledger.counts[rank] > keep else None
+        settle = tuple(worker for worker, owing in lost.items() if rank in owing)
+        if richer is not None or settle:
+            own[rank] = (settle, richer)
+    return own

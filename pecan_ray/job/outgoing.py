@@ -1,0 +1,143 @@
+"""What a trainer has to tell the job: gathered into reports, one at a time, each repeated until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from pecan_ray.job.holdings import LeaseKey
+from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
+from pecan_ray.job.trainer_events import ReceivedBatch
+from pecan_ray.sampling.spans import Span
+
+REPORT_S = 0.25
+"""Shortest time between two reports while nobody waits for them."""
+REPORT_PER_TRAINER_S = 0.005
+"""With many trainers a longer one: the job hears of no more than 200 a second that nobody waits for."""
+IDLE_REPORT_S = 1.0
+"""Longest time without a report, with few trainers."""
+REPEAT_S = 5.0
+"""A report that was not answered for so long is sent again."""
+
+
+class Outgoing:
+    """The news of one trainer."""
+
+    def __init__(self, rank: int, world_size: int, incarnation: str, now: float) -> None:
+        self._rank, self._incarnation = rank, incarnation
+        self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
+        self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
+        self._number = 0
+        self._unanswered: TrainerReport | None = None
+        self._sent = now
+        self._told_held = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self._acks: dict[tuple[str, int], list[ReceivedBatch]] = {}
+        self._given_back: GivenBack | None = None
+        self._settled: list[str] = []
+        self._broken: list[str] = []
+        self._left_out: list[LeftOutElement] = []
+        self._notes: list[str] = []
+        self.unreported = 0
+
+    def acknowledge(self, batch: ReceivedBatch) -> None:
+        """Note a batch that was received."""
+        self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
+        self.unreported += 1
+
+    def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
+        """Note batches that will not be used."""
+        before = self._given_back
+        spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
+        count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
+        more = _joined(batches)
+        merged = {
+            key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
+        }
+        self._given_back = GivenBack(epoch, merged, count + len(batches), rows + sum(batch.rows for batch in batches))
+
+    def settle(self, worker: str) -> None:
+        """Note that nothing more will be accepted from a worker."""
+        if worker not in self._settled:
+            self._settled.append(worker)
+
+    def broken(self, worker: str) -> None:
+        """Note that a worker's stream broke."""
+        self._broken.append(worker)
+
+    def left_out(self, elements: Iterable[LeftOutElement]) -> None:
+        """Note elements that were left out."""
+        self._left_out.extend(elements)
+
+    def note(self, text: str) -> None:
+        """Note something for the job's events."""
+        self._notes.append(text)
+
+    def answered(self, number: int, now: float) -> None:
+        """Note that the job has taken a report."""
+        if self._unanswered is not None and self._unanswered.number == number:
+            self._unanswered = None
+
+    @property
+    def unacknowledged(self) -> bool:
+        """Whether the job may not know of all batches that were received."""
+        return bool(self._acks) or self._unanswered is not None
+
+    @property
+    def _news(self) -> bool:
+        return bool(self._acks or self._broken or self._notes or self._given_back or self._settled or self._left_out)
+
+    def due(self, pressing: bool) -> float:
+        """Return the time at which a report must be sent at the latest."""
+        if self._unanswered is not None:
+            return self._sent + REPEAT_S
+        if not self._news:
+            return self._sent + self._idle_s
+        urgent = pressing or self._urgent
+        return self._sent if urgent else self._sent + self._report_s
+
+    @property
+    def _urgent(self) -> bool:
+        return bool(self._settled or self._given_back or self._broken)
+
+    def next(self, now: float, pressing: bool, held: bool, met: int, progress: TrainerProgress) -> TrainerReport | None:
+        """Return the report that must be sent now, if one must."""
+        if self._unanswered is not None:
+            if now - self._sent < REPEAT_S:
+                return None
+            self._sent = now
+            return self._unanswered
+        if now < self.due(pressing) and not (held and not self._told_held):
+            return None
+        self._number += 1
+        report = TrainerReport(
+            rank=self._rank,
+            incarnation=self._incarnation,
+            number=self._number,
+            acks=tuple(_acknowledgement(worker, epoch, batches) for (worker, epoch), batches in self._acks.items()),
+            settled=tuple(self._settled),
+            given_back=self._given_back,
+            broken=tuple(self._broken),
+            left_out=tuple(self._left_out),
+            notes=tuple(self._notes),
+            progress=progress,
+            met=met,
+            held=held,
+        )
+        self._clear()
+        self._sent, self._unanswered, self._told_held = now, report, held
+        return report
+
+
+def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
+    spans: dict[LeaseKey, list[Span]] = {}
+    for batch in batches:
+        for key, intervals in batch.spans.items():
+            spans.setdefault(key, []).extend(intervals)
+    return spans
+
+
+def _acknowledgement(worker: str, epoch: int, batches: Sequence[ReceivedBatch]) -> Acknowledgement:
+    rows, nbytes = sum(batch.rows for batch in batches), sum(batch.nbytes for batch in batches)
+    return Acknowledgement(worker, epoch, _joined(batches), len(batches), rows, nbytes)

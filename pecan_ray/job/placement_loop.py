@@ -1,0 +1,103 @@
+"""AutoPlacement on a job: what trainers measure goes in, numbers of workers come out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.placing import TRIES_BOTH_SIDES, Placing, Room, Step, begin
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.windows import StepTotals
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.plan.windows import Deployment
+
+
+@dataclass
+class PlacementLoop:
+    """Asks the policy whenever a window has ended; without one the numbers are fixed."""
+
+    spec: JobSpec
+    began: float
+    placing: Placing | None = None
+    deployments: list[tuple[float, Deployment]] = field(default_factory=list)
+    """What ran from when on."""
+    fixed: Workers | None = None
+    """The numbers that a trainer has asked for while the job ran."""
+    fast_removal: bool = False
+
+    def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
+        """Return the numbers of workers to begin with."""
+        workers = self.fixed or self.spec.workers
+        if self.spec.shape.serial and not isinstance(workers, Workers):
+            workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
+        if isinstance(workers, Workers):
+            return Deployment(workers.local, workers.remote)
+        shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
+        self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
+        return self.placing.policy.start
+
+    @property
+    def decides(self) -> bool:
+        """Whether AutoPlacement decides about the numbers of workers."""
+        return self.placing is not None and not self.placing.stopped
+
+    def fix(self, workers: Workers) -> bool:
+        """Let a trainer decide from now on; tell whether AutoPlacement did until now."""
+        self.fixed, self.fast_removal = workers, False
+        if self.placing is None or self.placing.stopped:
+            return False
+        self.placing.stopped = True
+        return True
+
+    def reported(self, rank: int, totals: StepTotals) -> None:
+        """Take over what a trainer has measured."""
+        if self.placing is not None:
+            self.placing.report(rank, totals)
+
+    def touched(self) -> None:
+        """Note that what is measured now belongs to no deployment."""
+        if self.placing is not None:
+            self.placing.meter.touch()
+
+    def changed(self, fleet: Fleet, now: float) -> None:
+        """Note that workers came or went."""
+        self.deployments.append((now - self.began, fleet.running(draining=True)))
+        self.touched()
+
+    def decide(self, fleet: Fleet, now: float, *, closing: bool) -> Step | None:
+        """Return a decision if a window has ended; `closing`: an epoch ends."""
+        placing = self.placing
+        if placing is None:
+            return None
+        if any(worker.draining for worker in fleet.workers.values()):
+            placing.meter.drain()
+        if closing:
+            placing.meter.disturb()
+        if not placing.due():
+            return None
+        return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
+
+    @staticmethod
+    def _awaited(placing: Placing, fleet: Fleet, now: float) -> int:
+        """Count the workers that were requested and may still come."""
+        coming = [worker for worker in fleet.workers.values() if not worker.running and not worker.draining]
+        return sum(bool(w.node) or now - w.requested < placing.patience(w.placement) for w in coming)
+
+    def other_side(self, waiting: FleetWorker, fleet: Fleet) -> str | None:
+        """Return the host ("" for remote) on which to try as well, where a job has not a single worker."""
+        placing = self.placing
+        others = any(w.running or w.host != waiting.host for w in fleet.workers.values() if not w.draining)
+        if placing is None or placing.stopped or others or placing.policy.mode not in TRIES_BOTH_SIDES:
+            return None
+        host = "" if waiting.host else next(iter(fleet.hosts))
+        limits = placing.policy.limits
+        return host if (limits.max_local if host else limits.max_remote) > 0 else None
+
+    def timeline(self) -> tuple[Step, ...]:
+        """Return every window that AutoPlacement saw, and what it decided."""
+        return tuple(self.placing.timeline) if self.placing is not None else ()
+
+
+def may_make_room(workers: Workers | AutoWorkers) -> bool:
+    """Tell whether a job may give up a worker for another job: where the user has not fixed their numbers."""
+    return isinstance(workers, AutoWorkers)

@@ -1,0 +1,116 @@
+"""The policy at work on a live job: windows in, decisions out, with what is told about them."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.options import AutoWorkers, Visitation
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.plan.windows import Decision, Deployment, Window
+
+MOST_STEPS = 10_000
+"""Newest windows and decisions of a job that are kept."""
+LOCAL_PATIENCE_S = 30.0
+"""How long a local worker may wait for CPUs of its node: no autoscaler can bring them."""
+TRIES_BOTH_SIDES = ("auto", "pecan", "pecan-code")
+"""Modes that may begin on the other side where the one they begin with has no room at all."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """What the cluster offers a job."""
+
+    host_cpus: tuple[float, ...]
+    """CPUs of each trainer's node."""
+    remote_cpus: tuple[float, ...]
+    """CPUs of each node that remote workers may run on."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decision and what it was made from; the timeline of a job is a list of them."""
+
+    seconds: float
+    """Since the job began."""
+    window: Window
+    deployment: Deployment
+    decision: Decision
+
+
+@dataclass
+class Placing:
+    """Feeds AutoPlacement with the windows of a job."""
+
+    policy: AutoPlacement
+    meter: WindowMeter
+    patience_s: float
+    """How long a remote worker may wait for a node before the policy is told that it does not come."""
+    target: Deployment
+    """What was asked for last."""
+    stopped: bool = False
+    """The user has fixed the numbers of workers."""
+    timeline: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+
+    def patience(self, placement: str) -> float:
+        """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
+        return self.patience_s if placement == "remote" else min(LOCAL_PATIENCE_S, self.patience_s)
+
+    def report(self, rank: int, totals: StepTotals) -> None:
+        """Take over a trainer's totals."""
+        self.meter.add(rank, totals)
+
+    def due(self) -> bool:
+        """Tell whether a window has ended: else there is nothing to decide."""
+        return not self.stopped and self.meter.due()
+
+    def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> Step | None:
+        """Return a decision if a window has ended.
+
+        While `awaited` workers may still come, the policy is not asked: nodes take minutes, windows seconds.
+        """
+        window = None if self.stopped else self.meter.close()
+        if window is None:
+            return None
+        spoilt_by = f"{awaited} of its workers are still awaited" if awaited else self.meter.spoilt_by
+        if spoilt_by:
+            window = replace(window, touched=True)
+            why = f"keep {self.target}: the window is thrown away, {spoilt_by}."
+            decision = Decision(self.target, "discarded", why)
+        else:
+            decision = self.policy.decide(window, running)
+        self.target = decision.target
+        step = Step(seconds, window, running, decision)
+        self.timeline.append(step)
+        return step
+
+
+def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation, trainers: int) -> Placing:
+    """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
+    policy = AutoPlacement(
+        options.mode,
+        options.prices,
+        len(room.host_cpus),
+        options.threshold,
+        max_local=max(1, fitting(room.host_cpus, cpus_per_worker)) if options.max_local is None else options.max_local,
+        max_remote=fitting(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote,
+        min_local=options.min_local,
+        min_remote=options.min_remote,
+        max_per_hour=options.max_per_hour,
+        max_local_cpu_fraction=options.max_local_cpu_fraction,
+        host_cpus=min(room.host_cpus),
+        cpus_per_worker=cpus_per_worker,
+        visitation=visitation,
+        fast_removal=options.fast_removal,
+        patience=1,  # the wait is over when the policy first sees less than it asked for
+    )
+    meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
+    return Placing(policy, meter, options.patience_s, policy.start)
+
+
+def fitting(nodes: Iterable[float], cpus_per_worker: float) -> int:
+    """Return how many workers fit on nodes of so many CPUs."""
+    return sum(math.floor(cpus / cpus_per_worker) for cpus in nodes)

@@ -1,0 +1,160 @@
+"""What workers ask of a job: for work and leases, about leftovers; answered at once, or when there is an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from pecan_ray.job import events
+from pecan_ray.job.holdings import LeaseKey
+from pecan_ray.job.instructions import Instruction, Log
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    LeftOutElement,
+    Reply,
+)
+from pecan_ray.job.worker_calls import WorkerCalls
+from pecan_ray.plan.splits import Lease
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+LEAST_LOT_S = 0.5
+CALLS_PER_SECOND = 100.0
+"""So many calls for leases a job answers each second: with many workers each asks for more at a time."""
+MOST_LOGGED = 100
+"""Bad elements that are told one by one."""
+
+
+class Questions:
+    """The part of a job that answers workers."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job, self._ledger = job, job.ledger
+        self._calls = WorkerCalls()
+        self._seen_changes = -1
+        self._static_dealt = False
+        self.ordered = job.spec.ordered
+        """The order of operators is known."""
+        self._versions = 1
+        self._version_of: dict[int, int] = {}
+        """The version of the plan that each epoch runs, once it has begun."""
+        self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
+            events.WorkerAsked: self._on_asked,
+            events.OrderKnown: self._on_order_known,
+            events.PlanChanged: self._on_plan_changed,
+        }
+
+    @property
+    def idle(self) -> bool:
+        """Whether workers wait for an answer."""
+        return len(self._calls) > 0
+
+    def _on_order_known(self, event: events.OrderKnown, now: float, done: list[Instruction]) -> None:
+        if not self.ordered:
+            self.ordered = True
+            self._versions += event.changed
+            self._ledger.changes += 1
+
+    def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
+        self._versions += 1
+        self._job.tell("reorder", event.said, now)
+
+    def deal_static(self, workers: list[str]) -> None:
+        """With static sharding, deal the splits once all workers have come: then work may begin."""
+        if not self._static_dealt:
+            self._static_dealt = True
+            self._ledger.assign_static(workers)
+
+    def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
+        worker = self._job.fleet.workers.get(event.worker)
+        if worker is not None:
+            worker.heard = now
+        found = self._calls.arrived(event)
+        if not isinstance(found, events.WorkerAsked):
+            done += [found] if found is not None else []
+            return
+        self._note(found, now, done)
+        reply = self._reply(found)
+        if reply is None:
+            self._calls.wait(found)
+        else:
+            done.append(self._calls.answer(found, reply))
+
+    def answer_waiting(self, now: float, done: list[Instruction]) -> None:
+        """Answer the questions that have an answer now."""
+        while self._seen_changes != self._ledger.changes:
+            self._seen_changes = self._ledger.changes
+            for asked in self._calls.waiting():
+                reply = self._reply(asked)
+                if reply is not None:
+                    done.append(self._calls.answer(asked, reply))
+
+    def forget(self, worker: str) -> None:
+        """Drop what a worker has asked that is gone."""
+        self._calls.forget(worker)
+
+    def _note(self, asked: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
+        """Take over what a question tells, once."""
+        question, worker = asked.question, asked.worker
+        if isinstance(question, AskAssignment):
+            if worker in self._job.fleet.workers:
+                self._job.fleet.workers[worker].told = question.progress
+        elif isinstance(question, EndData):
+            self._ledger.consumed(worker, question.epoch, question.spans, left_out=question.rows)
+            self.leave_out(question.left_out, now, done)
+        else:
+            self._note_lengths(worker, question.epoch, question.lengths)
+
+    def _note_lengths(self, worker: str, epoch: int, lengths: Iterable[tuple[LeaseKey, int]]) -> None:
+        for key, elements in lengths:
+            self._ledger.ended(worker, epoch, key, elements)
+
+    def _reply(self, asked: events.WorkerAsked) -> Reply | None:
+        question, worker = asked.question, asked.worker
+        if isinstance(question, AskAssignment):
+            return self._assignment(worker)
+        if isinstance(question, AskLeases):
+            return self._leases(worker, question)
+        if isinstance(question, EndAssignment):
+            if question.epoch != self._ledger.epoch:
+                return "return"
+            return self._ledger.assignment_ended(worker, question.leftover, question.batches)
+        return "noted"
+
+    def _assignment(self, worker: str) -> Assigned | Literal["stop"] | None:
+        if self._job.error is not None:
+            return "stop"
+        if not self.ordered or (self._job.spec.shape.sharding == "static" and not self._static_dealt):
+            return None if worker in self._ledger.workers else "stop"
+        answer = self._ledger.next_assignment(worker)
+        if not isinstance(answer, Assignment):
+            return None if answer == "wait" else "stop"
+        version = self._version_of.setdefault(answer.epoch, self._versions - 1)
+        lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
+        return Assigned(answer, version, lot_s)
+
+    def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | None:
+        if self._job.error is not None or question.epoch != self._ledger.epoch:
+            return ()
+        leases: list[Lease] = []
+        most = min(question.most, self._ledger.share(worker, question.branch))
+        while len(leases) < most:
+            answer = self._ledger.take(worker, question.branch)
+            if not isinstance(answer, Lease):
+                return tuple(leases) if leases or answer != "wait" else None
+            leases.append(answer)
+        return tuple(leases)
+
+    def leave_out(self, elements: tuple[LeftOutElement, ...], now: float, done: list[Instruction]) -> None:
+        """Count elements that were left out, and end the job where they are too many."""
+        for one in self._job.bad.add(elements):
+            if self._job.bad.count <= MOST_LOGGED:
+                done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
+        if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
+            self._job.fail(over, now, done)

@@ -1,0 +1,149 @@
+"""Which leases wait for whom: one queue for each source, or one for each worker where data is dealt to workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.plan.splits import Lease
+
+NoLease: TypeAlias = Literal["wait", "none"]
+MANY = 1 << 40
+NOTHING_FRESH = (0, 0)
+
+
+class Queues:
+    """All leases of a job that nobody has taken."""
+
+    def __init__(self, shape: LedgerShape) -> None:
+        self._shape = shape
+        self._epoch = 0
+        self.listings = [Listing() for _ in range(shape.branches)]
+        share = (0, 1) if shape.sharding == "dynamic" else NOTHING_FRESH
+        self._shared = [[queue] for queue in self._of_share(share)]
+        """What any worker may take, per branch: the common queue, then those of owners that were lost."""
+        self._own: dict[str, list[SplitQueue]] = {}
+        """What a certain worker may take (sharding off and static)."""
+        self._dealt = False
+        self._repetition = [0] * shape.branches
+
+    def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
+        """Return a queue for each source."""
+        queues = [SplitQueue(one, i, self._shape.shuffle_seed, share) for i, one in enumerate(self.listings)]
+        for queue in queues:
+            queue.begin(self._epoch, 0)
+        return queues
+
+    def __iter__(self) -> Iterator[Lease]:
+        for queues in (*self._shared, *self._own.values()):
+            for queue in queues:
+                yield from queue
+
+    @property
+    def listed(self) -> bool:
+        """Whether all splits of all sources are known."""
+        return all(listing.complete for listing in self.listings)
+
+    @property
+    def empty_source(self) -> bool:
+        """Whether there is not a single split, as far as is known."""
+        return not any(listing.splits for listing in self.listings)
+
+    @property
+    def passes_left(self) -> bool:
+        """Whether the epoch has passes that have not begun."""
+        return any(self._passes_to_come(branch) for branch in range(self._shape.branches))
+
+    def _passes_to_come(self, branch: int) -> int:
+        """Return how many passes of a `repeat` over a branch may follow the current one; endless ones count as many."""
+        listing = self.listings[branch]
+        if self._shape.sharding != "dynamic" or not (listing.complete and listing.splits):
+            return 0
+        limit = self._shape.repetitions
+        return MANY if limit is None else limit - self._repetition[branch] - 1
+
+    def join(self, worker: str) -> None:
+        """Add a worker; where every worker sees all data, it begins with this epoch."""
+        if self._shape.sharding == "off":
+            self._own[worker] = self._of_share((0, 1))
+
+    def deal(self, workers: Sequence[str]) -> None:
+        """Deal the splits of this and later epochs to these workers by index (static sharding)."""
+        if self._shape.sharding == "static":
+            self._dealt = True
+            for place, worker in enumerate(workers):
+                self._own[worker] = self._of_share((place, len(workers)))
+
+    def leave(self, worker: str) -> None:
+        """Let others have what was dealt to a worker that is gone, but where every worker sees all data anyway."""
+        queues = self._own.pop(worker, [])
+        if self._shape.sharding == "static":
+            for shared, queue in zip(self._shared, queues, strict=False):
+                shared.append(queue)
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Let all splits wait again."""
+        self._epoch = epoch
+        self._repetition = [0] * self._shape.branches
+        for queues in (*self._shared, *self._own.values()):
+            for queue in queues:
+                queue.begin(epoch, 0)
+
+    def restart(self) -> None:
+        """Begin the epoch anew: what came back is in it too."""
+        for queues in self._shared:
+            for queue in queues:
+                queue.clear()
+
+    def put_back(self, lease: Lease) -> None:
+        """Let a lease be the next one that is taken."""
+        self._shared[lease.branch][0].put_back(lease)
+
+    def waiting(self) -> bool:
+        """Tell whether a lease waits that was listed and belongs to a pass that has begun."""
+        return any(any(queues) for queues in (*self._shared, *self._own.values()))
+
+    def mine(self, worker: str) -> bool:
+        """Tell whether leases wait for a certain worker."""
+        return any(self._own.get(worker, ()))
+
+    def has_work(self, worker: str) -> bool:
+        """Tell whether a worker could take a lease, now or when the listing has gone on."""
+        if self.mine(worker):
+            return True
+        if self._shape.sharding == "off":
+            return False
+        if self._shape.sharding == "static" and not self._dealt:
+            return False
+        may_come = not self.listed and (self._shape.sharding == "dynamic" or worker in self._own)
+        return any(any(queues) for queues in self._shared) or may_come or self.passes_left
+
+    def take(self, worker: str, branch: int) -> Lease | NoLease:
+        """Return the next lease of a branch for a worker; "wait" while more are being listed."""
+        own = self._own.get(worker)
+        for queue in ([own[branch]] if own else []) + self._shared[branch]:
+            lease = queue.take()
+            if lease is not None:
+                return lease
+        if not self.listings[branch].complete:
+            return "wait"
+        if self._passes_to_come(branch):
+            self._repetition[branch] += 1
+            self._shared[branch][0].begin(self._epoch, self._repetition[branch])
+            return self.take(worker, branch)
+        return "none"
+
+    def share(self, worker: str, branch: int, workers: int) -> int:
+        """Return how many leases of a branch one of so many workers may take at a time: all have work to the end.
+
+        All that are its own; else half of an even share of what waits, passes to come included (as in guided
+        self-scheduling, Polychronopoulos and Kuck, 1987).
+        """
+        own = self._own.get(worker)
+        if own and own[branch]:
+            return len(own[branch])
+        waiting = sum(len(queue) for queue in self._shared[branch])
+        waiting += self._passes_to_come(branch) * len(self.listings[branch].splits)
+        return max(1, waiting // (2 * max(1, workers)))

@@ -1,0 +1,26 @@
+"""What a job is, as far as its decisions depend on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.options import AutoWorkers, Workers
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """One run of a pipeline."""
+
+    name: str
+    shape: LedgerShape = field(default_factory=LedgerShape)
+    workers: Workers | AutoWorkers = field(default_factory=Workers)
+    cpus_per_worker: float = 1.0
+    error_budget: float = 0.01
+    """Share of elements that may be bad."""
+    trainer_timeout_s: float = 60.0
+    """A trainer that is not heard for so long is lost, and the job ends."""
+    worker_timeout_s: float = 60.0
+    """A worker that says nothing for so long is taken for lost."""
+    ordered: bool = True
+    """The order of operators is known; if not, workers start meanwhile, and begin when it is."""

@@ -1,0 +1,206 @@
+"""A job's workers from request to end: what happens to them, and what this means for data, trainers and decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job import events
+from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.instructions import Instruction, KillWorker, Log
+from pecan_ray.job.losses import Loss
+from pecan_ray.job.order_book import OrderBook
+from pecan_ray.job.placement_loop import may_make_room
+from pecan_ray.job.questions import Questions
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.plan.windows import Deployment
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+Done = list[Instruction]
+
+
+class Staffing:
+    """The part of a job that has workers come and go."""
+
+    def __init__(self, job: JobState, orders: OrderBook, questions: Questions) -> None:
+        self._job, self._orders, self._questions = job, orders, questions
+        self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
+        self._draining: set[str] = set()
+        self.handlers: dict[type, Callable[[Any, float, Done], None]] = {
+            events.RoomFound: self._on_room,
+            events.WorkerPlaced: self._on_placed,
+            events.WorkerUnplaced: self._on_unplaced,
+            events.WorkerReady: self._on_ready,
+            events.WorkerTold: self._on_told,
+            events.WorkerLost: self._on_lost,
+            events.ScaleAsked: self._on_scale,
+            events.RoomAsked: self._on_room_asked,
+        }
+
+    # --- numbers -------------------------------------------------------------------------------------------
+
+    def _on_room(self, event: events.RoomFound, now: float, done: Done) -> None:
+        self._fleet.hosts = dict(event.hosts)
+        target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+        if self._job.spec.shape.serial and isinstance(self._job.spec.workers, AutoWorkers):
+            said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
+            self._job.tell("placement", said, now)
+        self._scale(target, now, done)
+
+    def _on_scale(self, event: events.ScaleAsked, now: float, done: Done) -> None:
+        if self._placement.fix(Workers(event.local, event.remote)):
+            said = "AutoPlacement decides no more: the numbers of workers were fixed by scale()"
+            self._job.tell("placement", said, now)
+        if self._fleet.hosts:
+            self._scale(Deployment(event.local, event.remote), now, done)
+
+    def place(self, now: float, done: Done) -> None:
+        """Ask the policy whenever a window has ended, and do what it says."""
+        running = self._fleet.running()
+        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
+        if step is None or step.decision.target == self._fleet.wanted:
+            return
+        decision = step.decision
+        said = f"{decision.phase}: {running} -> {decision.target}: {decision.reason}"
+        self._job.tell("placement", said, now)
+        done.append(Log("info", said))
+        self._placement.fast_removal = decision.removal == "fast"
+        self._scale(decision.target, now, done)
+
+    def _scale(self, target: Deployment, now: float, done: Done) -> None:
+        self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
+        done += self._fleet.scale(target, now)
+        self._shed(now, done)
+
+    def _on_room_asked(self, event: events.RoomAsked, now: float, done: Done) -> None:
+        """Give up a local worker for a job that has no place, where more than one runs."""
+        wanted = self._fleet.wanted
+        if not (may_make_room(self._job.spec.workers) and self._placement.decides) or wanted.workers < 2:
+            return
+        fewer = Deployment(wanted.local - 1, wanted.remote) if wanted.local else wanted
+        if fewer != wanted:
+            self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
+            self._scale(fewer, now, done)
+
+    def _shed(self, now: float, done: Done) -> None:
+        for worker in self._fleet.too_many():
+            self._job.tell("drain", f"{worker.name} drains", now)
+            ran = worker.running
+            done.append(self._fleet.drain(worker))
+            if not ran:
+                continue
+            self._orders.remove_worker(worker.name)
+            self._placement.changed(self._fleet, now)
+            self._ledger.lost(worker.name)
+            self._draining.add(worker.name)
+            if self._placement.fast_removal:
+                self._release(worker.name, now, done)
+
+    def release_drained(self, now: float, done: Done) -> None:
+        """Let the drained workers go whose data has all arrived."""
+        for name in [name for name in self._draining if name not in self._ledger.workers]:
+            self._release(name, now, done)
+
+    def _release(self, name: str, now: float, done: Done) -> None:
+        self._draining.discard(name)
+        if name in self._fleet.workers:
+            self._fleet.gone(name)
+            self._placement.changed(self._fleet, now)
+            done.append(KillWorker(name))
+
+    # --- one worker ----------------------------------------------------------------------------------------
+
+    def _on_placed(self, event: events.WorkerPlaced, now: float, done: Done) -> None:
+        worker = self._fleet.workers.get(event.worker)
+        if worker is not None:
+            worker.node, worker.pid, worker.unplaced = event.node, event.pid, ""
+
+    def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Done) -> None:
+        worker = self._fleet.workers.get(event.worker)
+        if worker is None or worker.node or worker.draining:
+            return
+        worker.unplaced = event.reason
+        other = self._placement.other_side(worker, self._fleet)
+        if other is not None:
+            side = "local" if other else "remote"
+            self._job.tell("placement", f"no worker runs yet: ask for a {side} one as well", now)
+            done.append(self._fleet.request(other, now))
+        if worker.host and worker.reserved and self._fleet.has_none(worker):
+            self._squeeze_in(worker, now, done)
+
+    def _squeeze_in(self, worker: FleetWorker, now: float, done: Done) -> None:
+        """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it."""
+        said = (
+            f"{worker.name} has no place ({worker.unplaced}), and the job has no other worker: one is started on that "
+            "node that shares the CPUs of others"
+        )
+        self._job.tell("placement", said, now)
+        done += [Log("warning", said), self._fleet.drain(worker)]
+        done.append(self._fleet.request(worker.host, now, reserve=False))
+
+    def _on_ready(self, event: events.WorkerReady, now: float, done: Done) -> None:
+        worker = self._fleet.workers.get(event.worker)
+        if worker is None or worker.running:
+            return
+        worker.running, worker.heard = True, now
+        self._ledger.join(worker.name)
+        self._orders.add_worker(worker.name)
+        self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
+        self._placement.changed(self._fleet, now)
+        self._shed(now, done)
+        here = [one.name for one in self._fleet.workers.values() if one.running and not one.draining]
+        if len(here) == self._fleet.wanted.workers:
+            self._questions.deal_static(here)
+
+    def _on_told(self, event: events.WorkerTold, now: float, done: Done) -> None:
+        worker = self._fleet.workers.get(event.worker)
+        if worker is not None:
+            worker.told, worker.heard = event.progress, now
+
+    def _on_lost(self, event: events.WorkerLost, now: float, done: Done) -> None:
+        self.lose(event.worker, event.cause, event.why, now, done)
+
+    def lose(self, name: str, cause: events.LossCause, why: str, now: float, done: Done) -> None:
+        """Take a worker's data back, fence it, and request another one in its place."""
+        worker = self._fleet.workers.get(name)
+        if worker is None:
+            return
+        done.append(KillWorker(name))
+        self._fleet.gone(name)
+        self._orders.remove_worker(name)
+        self._ledger.lost(name)
+        self._questions.forget(name)
+        if worker.draining or self._job.over:
+            self._draining.discard(name)
+            self._placement.changed(self._fleet, now)
+            return
+        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, now))
+        said = f"{name} is lost: {why}; what it held is given out again"
+        self._job.tell("lost", said, now)
+        done.append(Log("warning", said))
+        if fatal:
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {fatal}."), now, done)
+            return
+        self._placement.changed(self._fleet, now)
+        if self._fleet.lacks(worker.host):
+            done.append(self._fleet.request(worker.host, now))
+
+    def waiting_for(self) -> dict[Hashable, str]:
+        """Return what workers wait for, and what they have been doing for long."""
+        waiting = [w for w in self._fleet.workers.values() if w.unplaced and not w.node and not w.draining]
+        reasons = Counter((worker.placement, worker.unplaced) for worker in waiting)
+        waits: dict[Hashable, str] = {}
+        for (placement, reason), count in reasons.items():
+            first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
+            who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
+            waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
+        for worker in self._fleet.workers.values():
+            if worker.told.stuck:
+                waits["stuck", worker.name, worker.told.stuck] = f"{worker.name}: {worker.told.stuck}"
+        if not self._fleet.workers and self._fleet.wanted.workers == 0 and self._fleet.hosts:
+            waits["none"] = "no worker is wanted"
+        return waits

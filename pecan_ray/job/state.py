@@ -1,0 +1,267 @@
+"""A job as a pure state machine: events in, instructions out.
+
+No Ray, thread, clock or file: time comes with the events.  The actor around it (`pecan_ray.runtime.controller`) turns
+what happens into events and performs the instructions; the simulation drives the same object.  Replayed events give
+the same job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job import events
+from pecan_ray.job.bad_elements import BadElements
+from pecan_ray.job.facts import JobEvent, JobFacts, WorkerFacts
+from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.instructions import (
+    BeginListing,
+    EndJob,
+    FindRoom,
+    Instruction,
+    KillWorker,
+    Log,
+    Refuse,
+    TellTrainers,
+)
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.messages import Orders
+from pecan_ray.job.order_book import OrderBook
+from pecan_ray.job.placement_loop import PlacementLoop
+from pecan_ray.job.questions import Questions
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.staffing import Staffing
+from pecan_ray.job.trainers import Trainers, spell
+from pecan_ray.job.waiting import Waits
+
+Done = list[Instruction]
+
+
+class JobState:
+    """Everything that a job's controller decides."""
+
+    def __init__(self, spec: JobSpec, now: float) -> None:
+        self.spec = spec
+        self.error: BaseException | None = None
+        self.ledger = Ledger(spec.shape)
+        self.fleet = Fleet(spec.name)
+        self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
+        self.bad = BadElements(spec.name, spec.error_budget)
+        self.placement = PlacementLoop(spec, now)
+        self.told: list[JobEvent] = []
+        """What is worth telling in the report."""
+        self._began = now
+        self._rows = self._bytes = 0
+        self._begun = self._ended = False
+        self._orders = OrderBook()
+        self._waits = Waits()
+        self._questions = Questions(self)
+        self._staffing = Staffing(self, self._orders, self._questions)
+        self._handlers: dict[type, Callable[[Any, float, Done], None]] = {
+            events.TrainerCame: self._on_came,
+            events.TrainerReported: self._on_reported,
+            events.TrainerListens: self._on_listens,
+            events.TrainerLeft: self._on_left,
+            events.SplitsListed: self._on_listed,
+            events.ListingEnded: self._on_listing_ended,
+            events.JobFailed: self._on_failed,
+            events.TimePassed: self._on_time,
+            **self._questions.handlers,
+            **self._staffing.handlers,
+        }
+
+    def handle(self, event: events.Event, now: float) -> list[Instruction]:
+        """Take an event and return what must be done, in this order."""
+        done: Done = []
+        if self._ended:
+            return done
+        self._handlers[type(event)](event, now, done)
+        self._questions.answer_waiting(now, done)
+        self._staffing.release_drained(now, done)
+        self._renew_orders(done)
+        return done
+
+    def orders(self, rank: int) -> Orders:
+        """Return what holds for a rank now."""
+        trainer = self.trainers.ranks.get(rank)
+        return self._orders.orders(rank, trainer.met if trainer is not None else 0)
+
+    @property
+    def over(self) -> bool:
+        """Whether there is nothing left to do but to end."""
+        return self.ledger.finished or self.error is not None
+
+    # --- trainers ------------------------------------------------------------------------------------------
+
+    def _on_came(self, event: events.TrainerCame, now: float, done: Done) -> None:
+        refused = self.trainers.come(event, now)
+        if refused is not None:
+            done.append(Refuse(event.rank, event.incarnation, refused))
+        elif self.trainers.complete and not self._begun:
+            self._begun = True
+            done += [BeginListing(), FindRoom(self.trainers.nodes)]
+
+    def _on_listens(self, event: events.TrainerListens, now: float, done: Done) -> None:
+        trainer = self.trainers.get(event.rank, event.incarnation)
+        if trainer is not None:
+            trainer.heard, trainer.met = now, max(trainer.met, event.met)
+
+    def _on_reported(self, event: events.TrainerReported, now: float, done: Done) -> None:
+        report = event.report
+        trainer = self.trainers.get(report.rank, report.incarnation)
+        if trainer is None:
+            return
+        trainer.heard, trainer.met = now, max(trainer.met, report.met)
+        if report.number <= trainer.reported:
+            return
+        trainer.reported, trainer.progress, trainer.held = report.number, report.progress, report.held
+        for ack in report.acks:
+            self._rows += ack.rows
+            self._bytes += ack.bytes
+            self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches)
+            if self.fleet.deliver(ack):
+                self.placement.touched()
+        if (back := report.given_back) is not None:
+            self._rows -= back.rows
+            self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
+        for worker in report.broken:
+            self._staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
+        for worker in report.settled:
+            self.ledger.settled(report.rank, worker)
+        self._questions.leave_out(report.left_out, now, done)
+        for note in report.notes:
+            self.tell("transport", note, now)
+        if not self.over:
+            self.placement.reported(report.rank, report.progress.steps)
+            self._staffing.place(now, done)
+
+    def _on_left(self, event: events.TrainerLeft, now: float, done: Done) -> None:
+        trainer = self.trainers.get(event.rank, event.incarnation)
+        if trainer is None or trainer.left:
+            return
+        trainer.left = True
+        if not self.ledger.finished and self.trainers.present:
+            self.fail(
+                ClusterError(f"job {self.spec.name}: rank {event.rank} has left before the end, so the others stop."),
+                now,
+                done,
+            )
+        self._end_if_deserted(done)
+
+    def _end_if_deserted(self, done: Done, *, orphaned: bool = False) -> None:
+        if (self.trainers.ranks and not self.trainers.present) or orphaned:
+            self._ended = True
+            done += [KillWorker(name) for name in self.fleet.workers]
+            done.append(EndJob(orphaned))
+
+    # --- the listing, failures and time --------------------------------------------------------------------
+
+    def _on_listed(self, event: events.SplitsListed, now: float, done: Done) -> None:
+        self.ledger.add_splits(event.branch, event.splits)
+
+    def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Done) -> None:
+        self.ledger.end_listing(event.branch)
+
+    def _on_failed(self, event: events.JobFailed, now: float, done: Done) -> None:
+        self.fail(event.error, now, done)
+
+    def fail(self, error: BaseException, now: float, done: Done) -> None:
+        """End the job with an error: the trainers raise it."""
+        if self.error is None:
+            self.error = error
+            self.ledger.changes += 1
+            self.tell("error", f"{type(error).__name__}: {error}", now)
+            done.append(Log("error", f"{type(error).__name__}: {error}"))
+
+    def _on_time(self, event: events.TimePassed, now: float, done: Done) -> None:
+        for rank in self.trainers.silent(now):
+            trainer = self.trainers.ranks[rank]
+            trainer.left = True
+            error = ClusterError(
+                f"job {self.spec.name}: rank {rank} on node {trainer.came.node} has not been heard for "
+                f"{now - trainer.heard:.0f} s (Config(trainer_timeout_s=...)): its process has died or hangs, so the "
+                "others stop."
+            )
+            if not self.ledger.finished:
+                self.fail(error, now, done)
+        deserted = not self.trainers.ranks and self.trainers.orphaned(now)
+        self._end_if_deserted(done, orphaned=deserted or (not self.trainers.present and bool(self.trainers.ranks)))
+        if self._ended:
+            return
+        if not self.over:
+            for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
+                why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
+                self._staffing.lose(worker, "stream", why, now, done)
+        for text in self._waits.look(now, self._waiting_for()):
+            self.tell("waiting", text, now)
+            done.append(Log("warning", text))
+
+    def _waiting_for(self) -> dict[Hashable, str]:
+        """Return what the job waits for, a text for each thing."""
+        if self.over:
+            return {}
+        waits: dict[Hashable, str] = {}
+        if missing := self.trainers.missing():
+            waits["ranks"] = (
+                f"{missing} of {self.spec.shape.world_size} did not come within {{seconds}}: each rank must call "
+                "iter_batches() with the same job name on the same Ray cluster"
+            )
+            return waits
+        if not self._questions.ordered:
+            waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
+        elif not self.ledger.queues.listed and self._questions.idle:
+            splits = sum(len(listing.splits) for listing in self.ledger.queues.listings)
+            waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
+        waits.update(self._staffing.waiting_for())
+        for worker, ranks in self.ledger.unsettled().items():
+            waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
+        return waits
+
+    # --- what is told --------------------------------------------------------------------------------------
+
+    def tell(self, kind: str, text: str, now: float) -> None:
+        """Note an event for the report."""
+        self.told.append(JobEvent(now - self._began, kind, text))
+
+    def _renew_orders(self, done: Done) -> None:
+        present = self.trainers.present
+        wanted, waits = self.fleet.wanted, self._waits.standing
+        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits)
+        if not changed:
+            return
+        # What only lets trainers use more is told at once to those that wait for it; others hear of it soon enough.
+        due = present if all_of_them else [rank for rank in present if self.trainers.ranks[rank].held]
+        if due:
+            done.append(TellTrainers(tuple(due)))
+
+    @property
+    def rows(self) -> int:
+        """Elements that trainers have received and kept."""
+        return self._rows
+
+    def facts(self, now: float) -> JobFacts:
+        """Return what can be told about the job so far."""
+        placing = self.placement.placing
+        workers = {
+            name: WorkerFacts(one.placement, done.elements, done.batches, done.bytes, done.threads)
+            for name, one in (*self.fleet.past.items(), *self.fleet.workers.items())
+            if (done := one.progress) is not None
+        }
+        return JobFacts(
+            job=self.spec.name,
+            seconds=now - self._began,
+            epochs=self.ledger.epoch,
+            elements=self._rows,
+            bytes=self._bytes,
+            bad_elements=self.bad.count,
+            left_out_elements=self.ledger.left_out_elements,
+            dropped=tuple((lease.key, lease.spans) for lease in self.ledger.dropped),
+            workers_lost=self.fleet.losses.count,
+            workers=workers,
+            events=tuple(self.told),
+            timeline=self.placement.timeline(),
+            deployments=tuple(self.placement.deployments),
+            prices=placing.policy.prices if placing is not None else None,
+            hosts=max(1, len(self.fleet.hosts)),
+        )

@@ -1,0 +1,290 @@
+"""The trainer's side of a job: its queue, what it may use of it, credits for workers, and what it reports.
+
+A batch is *received* when it is in the queue (and then acknowledged), *used* when the training loop has it.  With
+several ranks a batch may be used once every rank has received as many of its epoch; at the end of an epoch those that
+have more give the rest back.
+
+Workers send against *credits*, so that whatever is under way is received: what a trainer has no room for stays with
+the worker, where other ranks can have it.  The queue is bounded by `prefetch_bytes`, which one message of each worker
+may exceed, and while leftovers are regrouped the batches of that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from pecan_ray.job.credits import CreditBook
+from pecan_ray.job.messages import Orders, TrainerProgress
+from pecan_ray.job.outgoing import Outgoing
+from pecan_ray.job.trainer_events import (
+    BatchesCame,
+    BatchWanted,
+    Discard,
+    EndOfData,
+    Grant,
+    HandOver,
+    Noted,
+    OpenStream,
+    OrdersCame,
+    RaiseError,
+    ReceivedBatch,
+    ReportAnswered,
+    SendReport,
+    StreamEnded,
+    TrainerClosed,
+    TrainerEvent,
+    TrainerFailed,
+    TrainerInstruction,
+    TrainerLog,
+    TrainerTime,
+)
+from pecan_ray.job.waiting import Waits
+from pecan_ray.job.windows import StepTotals
+
+WARM_UP = 3
+"""Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
+
+
+class TrainerState:
+    """What one rank knows, and what it does about what happens."""
+
+    def __init__(self, rank: int, world_size: int, incarnation: str, prefetch_bytes: int, now: float) -> None:
+        self.rank, self.world_size = rank, world_size
+        self.orders = Orders()
+        self.yielded = 0
+        self.rows = 0
+        self.waited_s = 0.0
+        self.first_batch_s: float | None = None
+        self.steps = StepTotals()
+        self.queued_bytes = 0
+        self._queue: deque[ReceivedBatch] = deque()
+        self._received: dict[int, int] = {}
+        """Batches of each epoch that were received and not given back;"""
+        self._used: dict[int, int] = {}
+        """of these, those that the training loop has."""
+        self._outgoing = Outgoing(rank, world_size, incarnation, now)
+        self._credits = CreditBook(prefetch_bytes)
+        self._streams: set[str] = set()
+        self._seen: set[str] = set()
+        """Workers whose streams were opened, or never will be."""
+        self._settled: set[str] = set()
+        self._ready_when_asked = 0
+        self._wanted_since: float | None = None
+        self._last_taken: float | None = None
+        self._began = now
+        self._error: BaseException | None = None
+        self._closed = False
+        self._waits = Waits()
+        self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
+            OrdersCame: self._on_orders,
+            BatchesCame: self._on_batches,
+            StreamEnded: self._on_stream_ended,
+            Noted: self._on_noted,
+            BatchWanted: self._on_wanted,
+            ReportAnswered: self._on_answered,
+            TrainerFailed: self._on_failed,
+            TrainerClosed: self._on_closed,
+            TrainerTime: self._on_time,
+        }
+
+    def handle(self, event: TrainerEvent, now: float) -> list[TrainerInstruction]:
+        """Take an event and return what must be done, in this order."""
+        if self._closed:
+            return []
+        done: list[TrainerInstruction] = []
+        self._handlers[type(event)](event, now, done)
+        self._serve(now, done)
+        self._report(now, done)
+        return done
+
+    @property
+    def queued(self) -> int:
+        """Batches that wait for the training loop."""
+        return len(self._queue)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more has to be fetched or told."""
+        return self._closed or self._error is not None or self.orders.finished
+
+    def due(self, now: float) -> float:
+        """Return the time at which `TrainerTime` must be handled if nothing else happens."""
+        times = [self._outgoing.due(self._pressing())]
+        if self._wanted_since is not None and self._waits.due is not None:
+            times.append(self._waits.due)
+        return min(times)
+
+    # --- what happens --------------------------------------------------------------------------------------
+
+    def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
+        self._obey(event.orders, done)
+
+    def _obey(self, orders: Orders, done: list[TrainerInstruction]) -> None:
+        if orders.number <= self.orders.number:
+            return
+        self.orders = orders
+        if self._error is None:
+            self._error = orders.error
+        for worker in orders.newcomers:
+            if worker not in self._seen and not orders.finished:
+                self._seen.add(worker)
+                self._streams.add(worker)
+                done.append(OpenStream(worker))
+                self._grant(self._credits.opened(worker, self._room()), done)
+        self._consider_giving_back(done)
+        for worker in orders.settle:
+            self._settle(worker)
+        for epoch in [epoch for epoch in self._received if epoch < orders.epoch - 1]:
+            del self._received[epoch]
+            self._used.pop(epoch, None)
+        self._grant(self._credits.freed(self._room()), done)
+
+    def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
+        for batch in event.batches:
+            self._queue.append(batch)
+            self.queued_bytes += batch.nbytes
+            self._received[batch.epoch] = self._received.get(batch.epoch, 0) + 1
+            self._outgoing.acknowledge(batch)
+        self._outgoing.left_out(event.left_out)
+        nbytes = sum(batch.nbytes for batch in event.batches)
+        self._grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
+
+    def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
+        self._streams.discard(event.worker)
+        self._credits.closed(event.worker)
+        if event.broke:
+            self._outgoing.broken(event.worker)
+        if event.worker in self.orders.settle:
+            self._settle(event.worker)
+
+    def _on_noted(self, event: Noted, now: float, done: list[TrainerInstruction]) -> None:
+        self._outgoing.note(event.text)
+
+    def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
+        if self._wanted_since is None:
+            self._wanted_since = now
+            self._ready_when_asked = len(self._queue)
+
+    def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
+        self._outgoing.answered(event.number, now)
+        if event.orders is not None:
+            self._obey(event.orders, done)
+        self._consider_giving_back(done)
+
+    def _on_failed(self, event: TrainerFailed, now: float, done: list[TrainerInstruction]) -> None:
+        if self._error is None and not self.orders.finished:
+            self._error = event.error
+
+    def _on_closed(self, event: TrainerClosed, now: float, done: list[TrainerInstruction]) -> None:
+        done.extend(Discard(batch) for batch in self._queue)
+        self._queue.clear()
+        self.queued_bytes = 0
+        self._closed = True
+
+    def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
+        waits: dict[Hashable, str] = {"batch": self._waiting_for()} if self._wanted_since is not None else {}
+        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
+
+    # --- what follows --------------------------------------------------------------------------------------
+
+    def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
+        """Give the training loop what it has asked for, if there is something."""
+        if self._wanted_since is None:
+            return
+        if self._error is not None:
+            done.append(RaiseError(self._error))
+        elif self._queue and self._usable(self._queue[0]):
+            self._hand_over(self._wanted_since, now, done)
+        elif self.orders.finished and not self._queue:
+            done.append(EndOfData())
+        else:
+            return
+        self._wanted_since = None
+
+    def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
+        batch = self._queue.popleft()
+        self.queued_bytes -= batch.nbytes
+        self._used[batch.epoch] = self._used.get(batch.epoch, 0) + 1
+        self.yielded += 1
+        self.rows += batch.rows
+        self.waited_s += now - asked
+        if self.yielded > WARM_UP and self._last_taken is not None:
+            self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked)
+        self._last_taken = now
+        if self.first_batch_s is None:
+            self.first_batch_s = now - self._began
+        done.append(HandOver(batch))
+        self._grant(self._credits.freed(self._room()), done)
+
+    def _usable(self, batch: ReceivedBatch) -> bool:
+        if self.world_size == 1 or batch.epoch < self.orders.epoch:
+            return True
+        return batch.epoch == self.orders.epoch and self._used.get(batch.epoch, 0) < self.orders.allowed
+
+    def _held(self) -> bool:
+        return bool(self._queue) and self._wanted_since is not None and not self._usable(self._queue[0])
+
+    def _headroom(self) -> int:
+        """Return how many batches of the epoch under way may be used that were not."""
+        return self.orders.allowed - self._used.get(self.orders.epoch, 0)
+
+    def _room(self) -> bool:
+        return self._credits.room(self.queued_bytes) or self.orders.regrouping
+
+    def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
+        """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
+
+        The job asks for them when all batches are acknowledged: with one that is not, these orders are of the past.
+        """
+        keep, epoch = self.orders.keep, self.orders.epoch
+        if keep is None or self._outgoing.unacknowledged:
+            return
+        too_many = self._received.get(epoch, 0) - max(keep, self._used.get(epoch, 0))
+        if too_many <= 0:
+            return
+        mine = [batch for batch in self._queue if batch.epoch == epoch][-too_many:]
+        returned = {batch.id for batch in mine}
+        self._queue = deque(batch for batch in self._queue if batch.id not in returned)
+        self.queued_bytes -= sum(batch.nbytes for batch in mine)
+        self._received[epoch] -= len(mine)
+        self._outgoing.give_back(epoch, mine)
+        done.extend(Discard(batch) for batch in mine)
+
+    def _settle(self, worker: str) -> None:
+        if worker not in self._streams and worker not in self._settled:
+            self._seen.add(worker)
+            self._settled.add(worker)
+            self._outgoing.settle(worker)
+
+    @staticmethod
+    def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
+        done.extend(Grant(worker, count) for worker, count in credits.items())
+
+    def _pressing(self) -> bool:
+        """Tell whether others wait for what this trainer has to say."""
+        if self.world_size == 1:
+            return self.orders.closing or bool(self.orders.settle)
+        unreported = self._outgoing.unreported
+        return self.orders.closing or bool(self.orders.settle) or unreported * 2 >= max(1, self._headroom())
+
+    def _report(self, now: float, done: list[TrainerInstruction]) -> None:
+        report = self._outgoing.next(now, self._pressing(), self._held(), self.orders.met, self.progress(now))
+        if report is not None:
+            done.append(SendReport(report))
+
+    def progress(self, now: float) -> TrainerProgress:
+        """Return how the trainer is doing."""
+        return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self._queue), self.steps)
+
+    def _waiting_for(self) -> str:
+        orders = self.orders
+        if orders.waits:
+            return "the trainer waits for a batch since {seconds}: " + "; ".join(orders.waits)
+        if self._held():
+            return (
+                f"rank {self.rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
+                f"epoch {orders.epoch}, as many as the slowest rank has received"
+            )
+        return f"the trainer has waited {{seconds}} for a batch: {orders.running} of {sum(orders.wanted)} workers run"

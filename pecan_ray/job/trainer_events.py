@@ -1,0 +1,158 @@
+"""What can happen to a trainer's side of a job, and what it wants done: see `pecan_ray.job.trainer`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.holdings import SpansByKey
+from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A batch that has reached the trainer's process."""
+
+    id: int
+    """Its own; names it in what is to be done."""
+    worker: str
+    epoch: int
+    spans: SpansByKey
+    rows: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class OrdersCame:
+    """The job has told what holds now, perhaps late."""
+
+    orders: Orders
+
+
+@dataclass(frozen=True)
+class BatchesCame:
+    """A message of a worker has come; it has used up a credit."""
+
+    worker: str
+    batches: tuple[ReceivedBatch, ...]
+    left_out: tuple[LeftOutElement, ...] = ()
+
+
+@dataclass(frozen=True)
+class StreamEnded:
+    """A worker's stream is over: nothing more will be read from it."""
+
+    worker: str
+    broke: bool = False
+    """It was not the worker that ended it."""
+
+
+@dataclass(frozen=True)
+class Noted:
+    """Something worth telling in the report."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class BatchWanted:
+    """The training loop asks for its next batch."""
+
+
+@dataclass(frozen=True)
+class ReportAnswered:
+    """The job has taken a report, and says what holds now."""
+
+    number: int
+    orders: Orders | None = None
+
+
+@dataclass(frozen=True)
+class TrainerFailed:
+    """Something in the trainer's process went wrong that the training loop must raise."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class TrainerClosed:
+    """The iterator was closed."""
+
+
+@dataclass(frozen=True)
+class TrainerTime:
+    """Nothing happened but the time."""
+
+
+TrainerEvent: TypeAlias = (
+    OrdersCame
+    | BatchesCame
+    | StreamEnded
+    | Noted
+    | BatchWanted
+    | ReportAnswered
+    | TrainerFailed
+    | TrainerClosed
+    | TrainerTime
+)
+
+
+@dataclass(frozen=True)
+class OpenStream:
+    """Begin to read from a worker; it sends nothing without credits."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Let a worker send so many more messages."""
+
+    worker: str
+    credits: int
+
+
+@dataclass(frozen=True)
+class HandOver:
+    """Give the training loop the batch that it asked for."""
+
+    batch: ReceivedBatch
+
+
+@dataclass(frozen=True)
+class Discard:
+    """Give back the memory of a batch that will not be used."""
+
+    batch: ReceivedBatch
+
+
+@dataclass(frozen=True)
+class EndOfData:
+    """Tell the training loop that there are no more batches."""
+
+
+@dataclass(frozen=True)
+class RaiseError:
+    """Let the training loop raise an error."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class SendReport:
+    """Tell the job; answered by `ReportAnswered`."""
+
+    report: TrainerReport
+
+
+@dataclass(frozen=True)
+class TrainerLog:
+    """Say something to the user."""
+
+    level: Literal["info", "warning"]
+    text: str
+
+
+TrainerInstruction: TypeAlias = (
+    OpenStream | Grant | HandOver | Discard | EndOfData | RaiseError | SendReport | TrainerLog
+)

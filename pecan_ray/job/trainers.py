@@ -1,0 +1,106 @@
+"""The trainers of a job: who has come, whether they run the same thing, and whether they can still be heard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pecan_ray.errors import PecanError
+from pecan_ray.job.events import TrainerCame
+from pecan_ray.job.messages import TrainerProgress
+
+MOST_NAMED = 8
+"""So many ranks are named in a message; of more the number is told."""
+
+
+@dataclass
+class Trainer:
+    """One rank that has registered."""
+
+    came: TrainerCame
+    heard: float
+    reported: int = 0
+    """Number of its last report."""
+    progress: TrainerProgress = field(default_factory=TrainerProgress)
+    met: int = 0
+    """So many workers it knows."""
+    held: bool = False
+    """It waits for other ranks."""
+    left: bool = False
+
+
+class Trainers:
+    """All ranks of a job."""
+
+    def __init__(self, job: str, world_size: int, timeout_s: float, now: float) -> None:
+        self._job, self._world_size, self._timeout_s = job, world_size, timeout_s
+        self._began = now
+        self.ranks: dict[int, Trainer] = {}
+
+    def come(self, event: TrainerCame, now: float) -> PecanError | None:
+        """Register a trainer; return why it cannot be, if so."""
+        known = self.ranks.get(event.rank)
+        if known is not None and known.came.incarnation != event.incarnation:
+            return PecanError(
+                f"job {self._job}: rank {event.rank} is already served. Another run of the same name is active on "
+                "this cluster: pass iter_batches(job=...) with a name of its own."
+            )
+        if self.ranks and (difference := _difference(next(iter(self.ranks.values())).came, event)):
+            return PecanError(f"job {self._job}: {difference}. All ranks of a job must run the same pipeline.")
+        if known is None:
+            self.ranks[event.rank] = Trainer(event, now)
+        return None
+
+    def get(self, rank: int, incarnation: str) -> Trainer | None:
+        """Return a trainer, unless it is another process than the one that has registered."""
+        trainer = self.ranks.get(rank)
+        return trainer if trainer is not None and trainer.came.incarnation == incarnation else None
+
+    @property
+    def complete(self) -> bool:
+        """Whether all ranks have come."""
+        return len(self.ranks) == self._world_size
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes on which trainers run, each once."""
+        return tuple(dict.fromkeys(trainer.came.node for trainer in self.ranks.values()))
+
+    @property
+    def present(self) -> list[int]:
+        """The ranks that have come and not left."""
+        return [rank for rank, trainer in self.ranks.items() if not trainer.left]
+
+    def missing(self) -> str:
+        """Name the ranks that have not come; empty if all have."""
+        missing = [rank for rank in range(self._world_size) if rank not in self.ranks]
+        return spell(missing)
+
+    def silent(self, now: float) -> list[int]:
+        """Return the ranks that have not been heard for longer than the deadline."""
+        return [rank for rank in self.present if now - self.ranks[rank].heard > self._timeout_s]
+
+    def orphaned(self, now: float) -> bool:
+        """Tell whether nobody is there who could still want the job."""
+        last = max([self._began, *(self.ranks[rank].heard for rank in self.present)])
+        return now - last > self._timeout_s
+
+
+def spell(ranks: list[int]) -> str:
+    """Name ranks: all of a few, else the first ones and how many there are."""
+    if not ranks:
+        return ""
+    named = ", ".join(map(str, ranks[:MOST_NAMED]))
+    more = f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+    return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
+
+
+def _difference(first: TrainerCame, other: TrainerCame) -> str:
+    """Say in what two trainers differ that must be the same; empty if in nothing."""
+    mine, theirs = dict(first.described), dict(other.described)
+    for name in (*mine, *(name for name in theirs if name not in mine)):
+        if mine.get(name) != theirs.get(name):
+            return (
+                f"rank {other.rank} differs from rank {first.rank} in {name}: "
+                f"{theirs.get(name, 'it has none')} instead of {mine.get(name, 'none')}"
+            )
+    return ""

@@ -1,0 +1,184 @@
+"""From what trainers report to the windows that the placement policies read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pecan_ray.plan.windows import Window
+
+LEAST_BATCHES = 10
+"""Of each trainer, in a window that is closed for its age."""
+FROM_STOCK = 0.1
+"""A stock of ready batches that shrinks by less than this share of a window's batches,"""
+STOCK_LEFT = 0.5
+"""and of which more than this share (or all but one batch) is left, varies by chance."""
+MOST_DISTURBED = 3
+"""Windows in a row that the end of an epoch may spoil: where every window has one, it belongs to the job."""
+
+
+@dataclass(frozen=True)
+class StepTotals:
+    """Sums over the steps of a trainer since its job began; a step is from one batch in hand to the next."""
+
+    batches: int = 0
+    seconds: float = 0.0
+    squares: float = 0.0
+    """Sum of the squares of the steps' seconds."""
+    waited: float = 0.0
+    """Of the seconds, those in which the trainer waited for a batch."""
+    queued: int = 0
+    """Sum of the batches that lay ready when the trainer asked."""
+    ready: int = 0
+    """Batches that lay ready when the trainer asked last; in a difference, by how many they have grown."""
+    pauses: int = 0
+    """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
+
+    def since(self, before: StepTotals) -> StepTotals:
+        """Return the sums of what came after."""
+        return StepTotals(
+            self.batches - before.batches,
+            self.seconds - before.seconds,
+            self.squares - before.squares,
+            self.waited - before.waited,
+            self.queued - before.queued,
+            self.ready - before.ready,
+            self.pauses - before.pauses,
+        )
+
+    def step(self, seconds: float, waited: float, queued: int) -> StepTotals:
+        """Return the sums with one more step; one that is far out of line counts as a pause."""
+        own = seconds - waited
+        usual = (self.seconds - self.waited) / self.batches if self.batches else own
+        if self.batches >= PAUSE_AFTER and own > max(PAUSE_S, PAUSE_FACTOR * usual):
+            return replace(self, pauses=self.pauses + 1)
+        return StepTotals(
+            self.batches + 1,
+            self.seconds + seconds,
+            self.squares + seconds**2,
+            self.waited + waited,
+            self.queued + queued,
+            queued,
+            self.pauses,
+        )
+
+
+PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
+"""A pause: after so many steps, so many times the usual time of the trainer's own, and longer than this."""
+
+
+class WindowMeter:
+    """Cuts the running totals of all trainers of a job into windows."""
+
+    def __init__(self, trainers: int, batches: int, seconds: float) -> None:
+        """A window ends after `batches` batches of every trainer, or after `seconds`, whichever is first."""
+        self._trainers, self._batches, self._seconds = trainers, batches, seconds
+        self._latest: dict[int, StepTotals] = {}
+        self._begun: dict[int, StepTotals] = {}
+        self._full: set[int] = set()
+        """Trainers with all batches of the window,"""
+        self._old: set[int] = set()
+        """and those for which it is old enough."""
+        self._touched = False
+        self._paused = False
+        self._draining = False
+        self._disturbed = False
+        self._in_a_row = 0
+        self.spoilt_by = ""
+        """What happened during the window that was closed last; empty if it can be used."""
+
+    def add(self, rank: int, totals: StepTotals) -> None:
+        """Take over a trainer's totals."""
+        self._latest[rank] = totals
+        begun = self._begun.setdefault(rank, totals)
+        batches = totals.batches - begun.batches
+        if batches >= self._batches:
+            self._full.add(rank)
+        if batches >= LEAST_BATCHES and totals.seconds - begun.seconds >= self._seconds:
+            self._old.add(rank)
+        self._paused = self._paused or totals.pauses > begun.pauses
+
+    def touch(self) -> None:
+        """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
+        self._touched = True
+
+    def drain(self) -> None:
+        """Note that workers are going: what they have finished is still being delivered."""
+        self._draining = True
+
+    def disturb(self) -> None:
+        """Note that an epoch ends: workers have nothing to do for a moment."""
+        self._disturbed = True
+
+    def due(self) -> bool:
+        """Tell whether the window is complete, or cannot be used any more."""
+        trainers = len(self._latest)
+        if trainers < self._trainers:
+            return False
+        return self._touched or self._paused or trainers in (len(self._full), len(self._old))
+
+    def close(self) -> Window | None:
+        """Return the window if it is complete, or cannot be used any more, and begin the next one."""
+        if not self.due():
+            return None
+        parts = [totals.since(self._begun[rank]) for rank, totals in self._latest.items()]
+        least = min(part.batches for part in parts)
+        stocks = [self._begun[rank].ready for rank in self._latest]
+        self._begun = dict(self._latest)
+        paused, self._paused = self._paused, False
+        self._full.clear()
+        self._old.clear()
+        if least < 1:
+            self._touched = False
+            return None
+        disturbed = self._disturbed and self._in_a_row < MOST_DISTURBED
+        self._in_a_row = self._in_a_row + 1 if disturbed else 0
+        events = {
+            "workers came or went during it": self._touched or self._draining,
+            "the trainer did something else during it": paused,
+            "an epoch ended during it": disturbed,
+        }
+        self.spoilt_by = next((event for event, happened in events.items() if happened), "")
+        self._touched = self._draining = self._disturbed = False
+        return window_of(parts, stocks, touched=bool(self.spoilt_by))
+
+
+def window_of(parts: Sequence[StepTotals], stocks: Sequence[int], *, touched: bool) -> Window:
+    """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients).
+
+    `stocks`: the batches that lay ready at each of them when the window began.
+    """
+    trainers = len(parts)
+    times = [part.seconds / delivered(part, stock) for part, stock in zip(parts, stocks, strict=True)]
+    waits = [time - (part.seconds - part.waited) / part.batches for part, time in zip(parts, times, strict=True)]
+    variances = [
+        max(0.0, part.squares / part.batches - (part.seconds / part.batches) ** 2) / part.batches for part in parts
+    ]
+    return Window(
+        batch_time=sum(times) / trainers,
+        queue_size=sum(part.queued / part.batches for part in parts) / trainers,
+        batches=min(part.batches for part in parts),
+        wait_time=min(sum(times), max(0.0, sum(waits))) / trainers,
+        stderr=math.sqrt(sum(variances)) / trainers,
+        touched=touched,
+    )
+
+
+def delivered(part: StepTotals, stock: int) -> int:
+    """Return how many batches the workers brought during a window.
+
+    A trainer that lives on what more workers have piled up before would hide that these are too few: what the stock
+    has lost is taken out, so the batch time is the one that lasts.
+    """
+    from_stock = -part.ready
+    by_chance = min(FROM_STOCK * part.batches, max(1.0, (1 - STOCK_LEFT) * stock))
+    return max(1, part.batches - from_stock) if from_stock > by_chance else part.batches
+
+
+def cpu_share(before: Mapping[str, float], now: Mapping[str, float], seconds: float, cpus: float) -> float | None:
+    """Return the share of their CPUs that workers used between two readings of their CPU seconds."""
+    common = before.keys() & now.keys()
+    if not common or seconds <= 0:
+        return None
+    return sum(now[name] - before[name] for name in common) / (seconds * cpus * len(common))
