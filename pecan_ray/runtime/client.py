@@ -22,12 +22,13 @@ import ray
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.message_pipe import MessageReader, PipeAddress
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
-from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer
+from pecan_ray.transport.choice import FlightAddress, Offer
+from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
+from pecan_ray.transport.messages import BatchReader, Message
 
 if TYPE_CHECKING:
-    from pecan_ray.runtime.flight_client import FlightReader
+    from pecan_ray.transport.flight_client import FlightReader
 
 logger = logging.getLogger("pecan_ray.client")
 
@@ -250,7 +251,7 @@ class BatchClient:
 
         Raises what Ray raises if the worker is gone.
         """
-        from pecan_ray.runtime.flight_client import FlightReader
+        from pecan_ray.transport.flight_client import FlightReader
 
         def deliver(message: Message) -> bool:
             return self._receive(worker, message)

@@ -13,11 +13,12 @@ import numpy as np
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.slots import into_slot
-from pecan_ray.runtime.flight_client import FlightReader
-from pecan_ray.runtime.flight_server import FlightEndpoint
-from pecan_ray.runtime.ring import RingSlots
-from pecan_ray.runtime.transports import FlightAddress, Message
-from pecan_ray.runtime.worker import Outbox
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.flight_client import FlightReader
+from pecan_ray.transport.flight_server import FlightEndpoint
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.ring import RingSlots
 
 
 def produce(slots: RingSlots, number: int, columns: dict[str, Any]) -> Produced:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.runtime.compression import (
+from pecan_ray.transport.compression import (
     LEAST_GAIN,
     LOTS_MEASURED,
     Codec,

@@ -22,12 +22,12 @@ from pyarrow import flight
 
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime import flight_client, flight_lanes, flight_wire
-from pecan_ray.runtime.compression import LOTS_MEASURED
-from pecan_ray.runtime.flight_server import FlightEndpoint
-from pecan_ray.runtime.ring import RingSlots
-from pecan_ray.runtime.transports import FlightAddress, choose_transport
-from pecan_ray.runtime.worker import Outbox
+from pecan_ray.transport import flight_client, flight_lanes, flight_wire
+from pecan_ray.transport.choice import FlightAddress, choose_transport
+from pecan_ray.transport.compression import LOTS_MEASURED
+from pecan_ray.transport.flight_server import FlightEndpoint
+from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.ring import RingSlots
 from tests.ray.waiting import until
 from tests.unit.flight_rig import Client, Wire, Worker, numbered, produce, working
 

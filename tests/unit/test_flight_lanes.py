@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Config
-from pecan_ray.runtime.flight_lanes import LOT_BYTES, MOST_BATCHES, Lane
-from pecan_ray.runtime.worker import COALESCE, Outbox
+from pecan_ray.transport.flight_lanes import LOT_BYTES, MOST_BATCHES, Lane
+from pecan_ray.transport.outbox import COALESCE, Outbox
 from tests.ray.waiting import until
 
 

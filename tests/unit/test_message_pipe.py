@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecan_ray.runtime.message_pipe import MOST_UNREAD, MessageReader, MessageWriter, PipeAddress
+from pecan_ray.transport.message_pipe import MOST_UNREAD, MessageReader, MessageWriter, PipeAddress
 from tests.ray.waiting import until
 
 
@@ -162,7 +162,7 @@ def test_a_message_of_arrays_and_one_of_objects_come_back() -> None:
     import pickle
 
     from pecan_ray.engines.layout import Place
-    from pecan_ray.runtime.transports import Message, pickled
+    from pecan_ray.transport.messages import Message, pickled
 
     spans = {(0, 0, 0): [(0, 1)]}
     place = Message({"x": Place(0, np.dtype(np.float32), (2, 3))}, spans, 2, 0)

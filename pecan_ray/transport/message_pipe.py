@@ -1,7 +1,8 @@
 """Messages from a worker to a trainer on the same node, by a pipe: Ray takes a millisecond of CPU time on each side.
 
-The trainer opens both ends that it needs through ``/proc/<pid>/fd``, as it opens slots (`pecan_ray.runtime.ring`). One
-byte goes back for each message that it has read, so that what waits in between is bounded.
+The trainer opens both ends that it needs through ``/proc/<pid>/fd``, as it opens slots
+(`pecan_ray.transport.ring`). One byte goes back for each message that it has read, so that what waits in between is
+bounded.
 """
 
 from __future__ import annotations

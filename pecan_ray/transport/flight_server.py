@@ -22,11 +22,11 @@ from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.options import Compression
-from pecan_ray.runtime.certificates import Certificates
-from pecan_ray.runtime.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
-from pecan_ray.runtime.flight_lanes import FinishedBatches, Lane
-from pecan_ray.runtime.flight_wire import CONFIRMATION, END, GONE, HELLO, SCHEMA, send, wrap
-from pecan_ray.runtime.transports import FlightAddress
+from pecan_ray.transport.certificates import Certificates
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
+from pecan_ray.transport.flight_lanes import FinishedBatches, Lane
+from pecan_ray.transport.flight_wire import CONFIRMATION, END, GONE, HELLO, SCHEMA, send, wrap
 
 logger = logging.getLogger(__name__)
 

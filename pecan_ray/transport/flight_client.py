@@ -14,9 +14,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.certificates import cluster_certificates
-from pecan_ray.runtime.flight_wire import CONFIRMATION, HELLO, arrivals, unwrap
-from pecan_ray.runtime.transports import FlightAddress, Message
+from pecan_ray.transport.certificates import cluster_certificates
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.flight_wire import CONFIRMATION, HELLO, arrivals, unwrap
+from pecan_ray.transport.messages import Message
 
 logger = logging.getLogger("pecan_ray.client")
 

@@ -20,8 +20,8 @@ import pyarrow as pa
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.layout import Place
 from pecan_ray.engines.slots import lay_out
-from pecan_ray.runtime.compression import Codec, unpack
-from pecan_ray.runtime.transports import Memory, Message, placed, views
+from pecan_ray.transport.compression import Codec, unpack
+from pecan_ray.transport.messages import Memory, Message, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 HELLO = "hello"
