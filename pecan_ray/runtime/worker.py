@@ -25,9 +25,10 @@ from pecan_ray.runtime.messages import Job, WorkerStats
 from pecan_ray.sampling.ledger import Stretch
 from pecan_ray.transport.certificates import cluster_certificates
 from pecan_ray.transport.choice import FlightAddress, Offer, choose_transport
+from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.message_pipe import MessageWriter
 from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
-from pecan_ray.transport.outbox import COALESCE, Outbox, nbytes
+from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-GATHER_S, SMALL_BYTES = 0.005, 1 << 20
+GATHER_S = 0.005
 """After a small batch the next message begins this much later, unless it is full: what is finished meanwhile travels
 together."""
 HEARTBEAT_S = 60.0
@@ -65,6 +66,8 @@ class PreprocessingWorker:
         self._flight: FlightEndpoint | None = None
         self._pipes: dict[int, MessageWriter] = {}
         """To clients that are about to fetch."""
+        self._credits: dict[int, Credits] = {}
+        """Of clients that may need Ray's object store."""
         self._starting = threading.Lock()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
         keep_freed_memory()
@@ -204,6 +207,7 @@ class PreprocessingWorker:
             except ClusterError as error:
                 transport, reason = "object_store", str(error)
         logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
+        self._credits[rank] = Credits()
         if transport == "ring":
             pipe = self._pipes[rank] = MessageWriter()
             return Offer(transport, reason, pipe=pipe.address)
@@ -237,11 +241,16 @@ class PreprocessingWorker:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
         with closing(self._pipes.pop(rank)) as pipe:
             pipe.opened()
+            self._outbox.at_end(rank, pipe.no_more)
             not_before = 0.0
-            while produced := self._outbox.take(rank, COALESCE, not_before=not_before):
-                if not pipe.send(pickled([encode_ring(one) for one in produced])):
+            while pipe.wait_for_credit():
+                produced = self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES, pipe.connected, not_before)
+                if not produced:
+                    break
+                if not pipe.put(pickled([encode_ring(one) for one in produced])):
+                    self._outbox.put_back(rank, produced)
                     return
-                not_before = time.monotonic() + GATHER_S if nbytes(produced[-1]) < SMALL_BYTES else 0.0
+                not_before = time.monotonic() + GATHER_S if nbytes(produced[-1]) < MESSAGE_BYTES else 0.0
             pipe.end()
 
     @ray.method(concurrency_group="stream")
@@ -252,11 +261,18 @@ class PreprocessingWorker:
         """
         if received is not None and self._flight is not None:
             self._flight.give_up(rank, received)
-        while produced := self._outbox.take(rank, 1):
+        credits = self._credits[rank]
+        self._outbox.at_end(rank, credits.close)
+        while credits.wait() and (produced := self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES)):
             yield [encode_store(one) for one in produced]
             # Ray has copied the message when the generator goes on.
             for one in produced:
                 _release(one)
+
+    @ray.method(concurrency_group="control")
+    def grant(self, rank: int, count: int) -> None:
+        """Let so many more messages go to a client through Ray's object store."""
+        self._credits[rank].add(count)
 
     @ray.method(concurrency_group="control")
     def drain(self) -> None:
