@@ -22,12 +22,13 @@ import ray
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.message_pipe import MessageReader, PipeAddress
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
-from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer
+from pecan_ray.transport.choice import FlightAddress, Offer
+from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
+from pecan_ray.transport.messages import BatchReader, Message
 
 if TYPE_CHECKING:
-    from pecan_ray.runtime.flight_client import FlightReader
+    from pecan_ray.transport.flight_client import FlightReader
 
 logger = logging.getLogger("pecan_ray.client")
 
@@ -37,6 +38,8 @@ IDLE_REPORT_S = 1.0
 """Longest time without a report;"""
 IDLE_REPORT_PER_TRAINER_S = 0.005
 """with more than 200 trainers a longer one: the controller hears of no more than 200 that have nothing to say."""
+GRANTED_AT_FIRST = 4
+"""Messages that a worker may send before one was received: they keep the trainer busy until it is woken."""
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
@@ -209,14 +212,16 @@ class BatchClient:
             sending = worker.handle.send.remote(self._rank)
             sending.future().add_done_callback(lambda _: reader.stop())
             try:
+                reader.grant(GRANTED_AT_FIRST)
                 for data in reader:
-                    if not self._room():
-                        return
                     for message in pickle.loads(data):
                         if message.address is not None:
                             tokens.add(message.address.token)
                         if not self._receive(worker, message):
                             return
+                    if not self._room():
+                        return
+                    reader.grant(1)
             finally:
                 for token in tokens:
                     self._reader.forget(token)
@@ -237,30 +242,36 @@ class BatchClient:
         stream = worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4).remote(
             self._rank, received
         )
+        worker.handle.grant.remote(self._rank, GRANTED_AT_FIRST)
         for reference in stream:
-            if not self._room():
-                return
             for message in ray.get(reference):
                 if not self._receive(worker, message):
                     return
             del reference
+            if not self._room():
+                return
+            worker.handle.grant.remote(self._rank, 1)
 
     def _fetch_by_flight(self, worker: WorkerInfo, address: FlightAddress) -> dict[int, int] | None:
         """Fetch by Flight; return None at the end, else what was received before Flight failed.
 
         Raises what Ray raises if the worker is gone.
         """
-        from pecan_ray.runtime.flight_client import FlightReader
+        from pecan_ray.transport.flight_client import FlightReader
 
-        def deliver(message: Message) -> bool:
-            return self._receive(worker, message)
+        def deliver(messages: list[Message]) -> bool:
+            if not all(self._receive(worker, message) for message in messages) or not self._room():
+                return False
+            reader.grant(1)
+            return True
 
         def tell(text: str) -> None:
             self._note(f"{worker.name} -> rank {self._rank}: {text}")
 
-        reader = FlightReader(address, self._rank, room=self._room, deliver=deliver, tell=tell)
+        reader = FlightReader(address, self._rank, deliver=deliver, tell=tell)
         if not self._stops_at_close(worker, reader):
             return None
+        reader.grant(GRANTED_AT_FIRST)
         alive = worker.handle.attend.remote(self._rank)
         alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
         trouble = reader.run()

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import math
 import os
 import pickle
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import ray
 
 from pecan_ray.engines.build import build_engine, load_framework
@@ -24,114 +20,31 @@ from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
-from pecan_ray.runtime.certificates import cluster_certificates
 from pecan_ray.runtime.leases import WorkerLeases
-from pecan_ray.runtime.message_pipe import MessageWriter
 from pecan_ray.runtime.messages import Job, WorkerStats
-from pecan_ray.runtime.ring import RingSlots
-from pecan_ray.runtime.transports import (
-    FlightAddress,
-    Message,
-    Offer,
-    choose_transport,
-    encode_ring,
-    encode_store,
-    pickled,
-)
 from pecan_ray.sampling.ledger import Stretch
+from pecan_ray.transport.certificates import cluster_certificates
+from pecan_ray.transport.choice import FlightAddress, Offer, choose_transport
+from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.message_pipe import MessageWriter
+from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
+from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox, nbytes
+from pecan_ray.transport.ring import RingSlots
 
 if TYPE_CHECKING:
-    from pecan_ray.runtime.flight_server import FlightEndpoint
+    from pecan_ray.transport.flight_server import FlightEndpoint
 
 logger = logging.getLogger(__name__)
 
-COALESCE = 32
-"""Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
-GATHER_S, SMALL_BYTES = 0.005, 1 << 20
+GATHER_S = 0.005
 """After a small batch the next message begins this much later, unless it is full: what is finished meanwhile travels
 together."""
-MOST_WAITING = 512
-"""Batches without arrays take no slot: their number is bounded instead."""
 HEARTBEAT_S = 60.0
 """Longest time that a busy worker says nothing: Ray tells of its death, and the trainers of the batches it made;"""
 NEWS_S = 1.0
 """what they cannot tell, it says itself, after this time: with how many threads it works."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
-
-
-class Outbox:
-    """Finished batches until a client fetches them; some are addressed to one rank."""
-
-    def __init__(self) -> None:
-        self._items: deque[tuple[int | None, Produced]] = deque()
-        self._changed = threading.Condition()
-        self._hungry = 0
-        """Takers that wait for any batch; others wait for many, or for their time."""
-        self._closed = False
-
-    def put(self, produced: Produced, rank: int | None) -> None:
-        """Add a batch, for one rank or for whoever comes first; waits while very many are there."""
-        with self._changed:
-            self._changed.wait_for(lambda: len(self._items) < MOST_WAITING or self._closed)
-            self._items.append((rank, produced))
-            if self._hungry or len(self._items) >= COALESCE:
-                self._changed.notify_all()
-
-    def take(
-        self,
-        rank: int,
-        most: int,
-        most_bytes: float = math.inf,
-        wanted: Callable[[], bool] = lambda: True,
-        not_before: float = 0.0,
-    ) -> list[Produced]:
-        """Wait for batches that a rank may have; an empty list means that there will be none, or none is wanted.
-
-        `most_bytes` bounds their sum, unless the first one alone is larger.  `not_before`: the monotonic time until
-        which fewer than `most` are left to become more.
-        """
-        with self._changed:
-            while wanted():
-                mine = [item for item in self._items if item[0] in (None, rank)][:most]
-                early = not_before - time.monotonic()
-                if early > 0 and len(mine) < most and not self._closed:
-                    self._changed.wait(early)
-                    continue
-                if mine:
-                    if most_bytes < math.inf:
-                        sums = itertools.accumulate(_weight(produced) for _, produced in mine)
-                        mine = mine[: max(1, sum(total <= most_bytes for total in sums))]
-                    taken = {id(item) for item in mine}
-                    self._items = deque(item for item in self._items if id(item) not in taken)
-                    self._changed.notify_all()
-                    return [produced for _, produced in mine]
-                if self._closed:
-                    return []
-                self._hungry += 1
-                self._changed.wait()
-                self._hungry -= 1
-            return []
-
-    def put_back(self, rank: int, batches: list[Produced]) -> None:
-        """Let batches be the next that a rank is given: another way to it has failed."""
-        with self._changed:
-            self._items.extendleft((rank, produced) for produced in reversed(batches))
-            self._changed.notify_all()
-
-    def wake(self) -> None:
-        """Let those who wait see whether they still want batches."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def close(self) -> None:
-        """No more batches come: takers get what is left, then nothing."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 class PreprocessingWorker:
@@ -153,6 +66,8 @@ class PreprocessingWorker:
         self._flight: FlightEndpoint | None = None
         self._pipes: dict[int, MessageWriter] = {}
         """To clients that are about to fetch."""
+        self._credits: dict[int, Credits] = {}
+        """Of clients that may need Ray's object store."""
         self._starting = threading.Lock()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
         keep_freed_memory()
@@ -271,7 +186,7 @@ class PreprocessingWorker:
 
     def _count(self, produced: Produced) -> None:
         stats = self._stats
-        size = _nbytes(produced)
+        size = nbytes(produced)
         self._stats = replace(
             stats,
             elements=stats.elements + produced.rows,
@@ -292,13 +207,14 @@ class PreprocessingWorker:
             except ClusterError as error:
                 transport, reason = "object_store", str(error)
         logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
+        self._credits[rank] = Credits()
         if transport == "ring":
             pipe = self._pipes[rank] = MessageWriter()
             return Offer(transport, reason, pipe=pipe.address)
         return Offer(transport, reason, address)
 
     def _flight_address(self, rank: int) -> FlightAddress:
-        from pecan_ray.runtime.flight_server import FlightEndpoint
+        from pecan_ray.transport.flight_server import FlightEndpoint
 
         job = self._job
         node_ip: Any = ray.util.get_node_ip_address
@@ -325,11 +241,16 @@ class PreprocessingWorker:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
         with closing(self._pipes.pop(rank)) as pipe:
             pipe.opened()
+            self._outbox.at_end(rank, pipe.no_more)
             not_before = 0.0
-            while produced := self._outbox.take(rank, COALESCE, not_before=not_before):
-                if not pipe.send(pickled([encode_ring(one) for one in produced])):
+            while pipe.wait_for_credit():
+                produced = self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES, pipe.connected, not_before)
+                if not produced:
+                    break
+                if not pipe.put(pickled([encode_ring(one) for one in produced])):
+                    self._outbox.put_back(rank, produced)
                     return
-                not_before = time.monotonic() + GATHER_S if _nbytes(produced[-1]) < SMALL_BYTES else 0.0
+                not_before = time.monotonic() + GATHER_S if nbytes(produced[-1]) < MESSAGE_BYTES else 0.0
             pipe.end()
 
     @ray.method(concurrency_group="stream")
@@ -340,31 +261,24 @@ class PreprocessingWorker:
         """
         if received is not None and self._flight is not None:
             self._flight.give_up(rank, received)
-        while produced := self._outbox.take(rank, 1):
+        credits = self._credits[rank]
+        self._outbox.at_end(rank, credits.close)
+        while credits.wait() and (produced := self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES)):
             yield [encode_store(one) for one in produced]
             # Ray has copied the message when the generator goes on.
             for one in produced:
                 _release(one)
 
     @ray.method(concurrency_group="control")
+    def grant(self, rank: int, count: int) -> None:
+        """Let so many more messages go to a client through Ray's object store."""
+        self._credits[rank].add(count)
+
+    @ray.method(concurrency_group="control")
     def drain(self) -> None:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the controller."""
         self._draining.set()
         self._leases.stopped.set()
-
-
-def _nbytes(produced: Produced) -> int:
-    return sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
-
-
-def _weight(produced: Produced) -> int:
-    """Estimate the bytes of a batch, those of its strings included."""
-    weight = 0
-    for column in produced.columns.values():
-        weight += getattr(column, "nbytes", 0)
-        if isinstance(column, np.ndarray) and column.dtype.hasobject:
-            weight += sum(len(value) for value in column.flat if isinstance(value, (bytes, str)))
-    return weight
 
 
 def _release(produced: Produced) -> None:

@@ -14,7 +14,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.runtime.transports import FlightAddress
+from pecan_ray.transport.choice import FlightAddress
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 from tests.unit.flight_rig import Wire

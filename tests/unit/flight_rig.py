@@ -13,11 +13,12 @@ import numpy as np
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.slots import into_slot
-from pecan_ray.runtime.flight_client import FlightReader
-from pecan_ray.runtime.flight_server import FlightEndpoint
-from pecan_ray.runtime.ring import RingSlots
-from pecan_ray.runtime.transports import FlightAddress, Message
-from pecan_ray.runtime.worker import Outbox
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.flight_client import FlightReader
+from pecan_ray.transport.flight_server import FlightEndpoint
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.outbox import Outbox
+from pecan_ray.transport.ring import RingSlots
 
 
 def produce(slots: RingSlots, number: int, columns: dict[str, Any]) -> Produced:
@@ -57,25 +58,36 @@ def working(batches: Iterator[dict[str, Any]], **options: Any) -> Iterator[Worke
 
 
 class Client:
-    """Reads one worker and keeps what comes."""
+    """Reads one worker and keeps what comes; grants a credit for each message that came, unless it began with none."""
 
-    def __init__(self, address: FlightAddress, most: float = float("inf")) -> None:
+    def __init__(self, address: FlightAddress, ahead: int = 4) -> None:
         self.messages: list[Message] = []
+        self.lots: list[int] = []
+        """Batches of each message."""
         self.notes: list[str] = []
-        self.open = threading.Event()
-        self.open.set()
-        self._most = most
+        self._ahead = ahead
         self._lock = threading.Lock()
-        self.reader = FlightReader(address, 0, room=self._room, deliver=self._deliver, tell=self.notes.append)
+        self.reader = FlightReader(address, 0, deliver=self._deliver, tell=self.notes.append)
+        if ahead:
+            self.reader.grant(ahead)
 
-    def _room(self) -> bool:
-        self.open.wait()
-        return len(self.messages) < self._most
-
-    def _deliver(self, message: Message) -> bool:
+    def _deliver(self, messages: list[Message]) -> bool:
         with self._lock:
-            self.messages.append(message)
+            self.messages += messages
+            self.lots.append(len(messages))
+        if self._ahead:
+            self.reader.grant(1)
         return True
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[list[str | None]]:
+        """Read in a thread of its own, which ends with the block; what it returned is in the list then."""
+        result: list[str | None] = []
+        thread = threading.Thread(target=lambda: result.append(self.reader.run()))
+        thread.start()
+        yield result
+        thread.join(30)
+        assert not thread.is_alive(), "the client still reads"
 
     def numbers(self) -> list[int]:
         """Which batches came, in order."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.runtime.compression import (
+from pecan_ray.transport.compression import (
     LEAST_GAIN,
     LOTS_MEASURED,
     Codec,
@@ -42,10 +42,10 @@ def test_data_that_does_not_shrink_is_sent_as_it_is() -> None:
     assert "does not gain" in reason
 
 
-def test_a_link_that_is_faster_than_the_worker_needs_no_codec() -> None:
-    chosen, reason = choose_compression(10e6, SPEED, RATIO, made_bytes_s=9e6)
+def test_a_link_that_carries_all_that_is_wanted_needs_no_codec() -> None:
+    chosen, reason = choose_compression(10e6, SPEED, RATIO, wanted_bytes_s=9e6)
     assert chosen == "none"
-    assert reason == "the link carries 10 MB/s, the worker makes 9 MB/s"
+    assert reason == "the link carries 10 MB/s, and 9 MB/s are wanted"
 
 
 def test_without_codecs_nothing_is_compressed() -> None:
@@ -81,13 +81,14 @@ def test_bandwidth_does_not_depend_on_when_confirmations_are_noticed(noticed_s: 
     assert not meter.ready
 
 
-def test_a_lot_for_which_the_reader_had_no_room_says_nothing_of_the_link() -> None:
+def test_time_without_credits_says_nothing_of_the_link() -> None:
     meter = LinkMeter()
-    for number, (held, noticed_s) in enumerate([(False, 1.0), (False, 1.1), (True, 61.1), (False, 61.2)]):
-        meter.begun(number, 10_000_000, now_s=0.0)
-        meter.confirmed(number, noticed_s, held=held)
-    assert meter.lots == 2
+    for number, (begun_s, confirmed_s) in enumerate([(0.0, 1.0), (1.0, 1.1), (61.0, 61.1), (61.1, 61.2)]):
+        meter.begun(number, 10_000_000, now_s=begun_s)
+        meter.confirmed(number, confirmed_s)
+    assert meter.lots == 3
     assert meter.bandwidth_bytes_s == pytest.approx(100e6)
+    assert meter.wanted_bytes_s == pytest.approx(40e6 / 61.2)
 
 
 def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
@@ -99,18 +100,19 @@ def test_small_lots_and_lots_of_another_stream_do_not_count() -> None:
     assert meter.lots == 0 and meter.bandwidth_bytes_s == 0.0
 
 
-def measured(waited_s: float) -> float:
+def measured(idle_s: float) -> LinkMeter:
+    """A meter of a link that carries a lot in a second and has nothing to do for a while before the next."""
     meter = LinkMeter()
     for number in range(LOTS_MEASURED + 1):
-        meter.begun(number, 1_000_000, now_s=float(number))
-        meter.confirmed(number, now_s=number + 1.0)
-    assert meter.ready
-    return meter.made_bytes_s(waited_s)
+        meter.begun(number, 1_000_000, now_s=number * (1 + idle_s))
+        meter.confirmed(number, now_s=number * (1 + idle_s) + 1)
+    assert meter.ready and meter.bandwidth_bytes_s == pytest.approx(1e6)
+    return meter
 
 
-def test_a_stream_that_waited_for_batches_has_sent_all_that_was_made() -> None:
-    assert measured(waited_s=4.0) == pytest.approx(1e6)
-    assert measured(waited_s=0.1) == math.inf
+def test_a_link_that_had_nothing_to_do_has_carried_all_that_was_wanted() -> None:
+    assert measured(idle_s=1.0).wanted_bytes_s == pytest.approx(9e6 / 17)
+    assert measured(idle_s=0.02).wanted_bytes_s == math.inf
 
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])

@@ -1,56 +1,34 @@
-"""What a lane keeps until it is confirmed, and what the outbox gives to whom."""
+"""What a lane keeps until it is confirmed."""
 
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Config
-from pecan_ray.runtime.flight_lanes import LOT_BYTES, MOST_BATCHES, Lane
-from pecan_ray.runtime.worker import COALESCE, Outbox
+from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.flight_lanes import LOT_BYTES, Lane
+from pecan_ray.transport.outbox import Outbox
 from tests.ray.waiting import until
+from tests.unit.outbox_batches import Memory, batch, number_of, outbox_of
 
 
-class Memory:
-    """A slot that knows whether it was given back."""
-
-    def __init__(self) -> None:
-        self.buffer = memoryview(bytearray(64))
-        self.released = 0
-
-    def release(self) -> None:
-        self.released += 1
-
-
-def batch(number: int, nbytes: int = 8) -> Produced:
-    return Produced({"x": np.zeros(nbytes, np.uint8)}, {(0, 0, 0): [(number, number + 1)]}, 1, 0, slot=Memory())
-
-
-def number_of(produced: Produced) -> int:
-    return produced.spans[0, 0, 0][0][0]
-
-
-def outbox_of(batches: list[Produced]) -> Outbox:
-    outbox = Outbox()
-    for one in batches:
-        outbox.put(one, None)
-    outbox.close()
-    return outbox
+def plenty() -> Credits:
+    credits = Credits()
+    credits.add(1 << 20)
+    return credits
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 400_000), max_size=80), st.randoms(use_true_random=False))
 def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: list[int], chance: Any) -> None:
     batches = [batch(number, nbytes) for number, nbytes in enumerate(sizes)]
-    lane = Lane(0, outbox_of(batches))
+    lane = Lane(0, outbox_of(batches), plenty())
     got: list[int] = []
     received = 0
     over = False
@@ -76,7 +54,7 @@ def test_streams_that_break_anywhere_bring_every_batch_once_and_in_order(sizes: 
 def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: int) -> None:
     batches = [batch(number, LOT_BYTES) for number in range(30)]
     outbox = outbox_of(batches)
-    lane = Lane(3, outbox)
+    lane = Lane(3, outbox, plenty())
     turn = lane.open(0)
     for number in range(count):
         assert lane.lot(number, turn)
@@ -92,7 +70,7 @@ def test_what_a_closed_lane_has_not_delivered_goes_back(count: int, received: in
 
 def test_a_stream_that_waits_loses_its_turn_to_a_newer_one() -> None:
     outbox = Outbox()
-    lane = Lane(0, outbox)
+    lane = Lane(0, outbox, plenty())
     old = lane.open(0)
     got: list[Any] = []
     waiting = threading.Thread(target=lambda: got.append(lane.lot(0, old)))
@@ -106,61 +84,38 @@ def test_a_stream_that_waits_loses_its_turn_to_a_newer_one() -> None:
     assert lot is not None and number_of(lot[0]) == 7
 
 
-def test_small_batches_are_taken_together_up_to_a_size_and_a_number() -> None:
-    outbox = outbox_of([batch(n, nbytes) for n, nbytes in enumerate([100, 100, LOT_BYTES, 10, LOT_BYTES + 1, 5])])
-    taken = [[number_of(one) for one in outbox.take(0, MOST_BATCHES, LOT_BYTES)] for _ in range(5)]
-    assert taken == [[0, 1], [2], [3], [4], [5]]
-    many = outbox_of([batch(n) for n in range(MOST_BATCHES + 1)])
-    assert len(many.take(0, MOST_BATCHES, LOT_BYTES)) == MOST_BATCHES
+def test_what_is_sent_again_needs_no_credit_and_what_is_new_does() -> None:
+    credits = Credits()
+    outbox = outbox_of([batch(number, LOT_BYTES) for number in range(5)])
+    lane = Lane(0, outbox, credits)
+    credits.add(2)
+    turn = lane.open(0)
+    sent = [lane.lot(number, turn) for number in range(2)]
+    turn = lane.open(1)
+    assert lane.lot(1, turn) == sent[1]
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.append(lane.lot(2, turn)))
+    waiting.start()
+    until(lambda: lane._taking.locked(), "it does not wait")
+    assert not got and len(outbox) == 3
+    credits.add(1)
+    waiting.join(10)
+    assert number_of(got[0][0]) == 2 and len(outbox) == 2
 
 
-def test_who_is_not_to_take_yet_gets_as_many_as_were_asked_for() -> None:
-    outbox = Outbox()
-    got: list[list[int]] = []
-
-    def take() -> None:
-        later = time.monotonic() + 600
-        got.append([number_of(one) for one in outbox.take(0, COALESCE, not_before=later)])
-        got.append([number_of(one) for one in outbox.take(0, COALESCE, not_before=later)])
-
-    taking = threading.Thread(target=take)
-    taking.start()
-    for number in range(COALESCE + 2):
-        outbox.put(batch(number), None)
-    until(lambda: got, "a full message waits")
-    assert got == [list(range(COALESCE))] and taking.is_alive()
-    outbox.close()
-    taking.join(10)
-    assert got[1] == [COALESCE, COALESCE + 1], "at the end nothing is left behind"
-
-
-def test_who_waits_for_more_delays_nobody_else() -> None:
-    outbox = Outbox()
-    gathering = threading.Thread(target=lambda: outbox.take(1, 2, not_before=time.monotonic() + 600))
-    gathering.start()
-    got: list[list[Produced]] = []
-    hungry = threading.Thread(target=lambda: got.append(outbox.take(0, COALESCE)))
-    hungry.start()
-    outbox.put(batch(0), 0)
-    hungry.join(10)
-    assert [number_of(one) for one in got[0]] == [0] and gathering.is_alive()
-    outbox.close()
-    gathering.join(10)
-    assert not gathering.is_alive()
-
-
-def test_the_time_is_soon_over() -> None:
-    outbox = Outbox()
+def test_a_credit_that_a_stream_has_lost_its_turn_with_is_left_to_the_next() -> None:
+    credits, outbox = Credits(), Outbox()
+    lane = Lane(0, outbox, credits)
+    credits.add(1)
+    old = lane.open(0)
+    waiting = threading.Thread(target=lane.lot, args=(0, old))
+    waiting.start()
+    until(lambda: outbox._takers, "it does not wait for batches")
+    new = lane.open(0)
+    waiting.join(10)
     outbox.put(batch(0), None)
-    assert [number_of(one) for one in outbox.take(0, COALESCE, not_before=time.monotonic() + 0.01)] == [0]
-
-
-def test_the_bytes_of_strings_count() -> None:
-    texts = [batch(number) for number in range(4)]
-    for one in texts:
-        one.columns["text"] = np.array([b"x" * LOT_BYTES], object)
-    outbox = outbox_of(texts)
-    assert [len(outbox.take(0, MOST_BATCHES, LOT_BYTES)) for _ in range(4)] == [1] * 4
+    lot = lane.lot(0, new)
+    assert lot is not None and number_of(lot[0]) == 0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.certificates import Certificates, cluster_certificates
+from pecan_ray.transport.certificates import Certificates, cluster_certificates
 from tests.unit.flight_rig import Client, numbered, working
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")

@@ -61,6 +61,8 @@ def test_imports_point_downwards() -> None:
         ("placement/planted.py", "from pecan_ray import cache"),
         ("pecan_ray/sources/planted.py", "import pecan_ray.engines.contract"),
         ("pecan_ray/engines/planted.py", "import ray"),
+        ("pecan_ray/engines/planted.py", "import pecan_ray.transport.ring"),
+        ("pecan_ray/transport/planted.py", "import ray"),
     ],
 )
 def test_an_import_that_points_upwards_is_caught(tree: Path, file: str, line: str) -> None:

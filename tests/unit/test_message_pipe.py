@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecan_ray.runtime.message_pipe import MOST_UNREAD, MessageReader, MessageWriter, PipeAddress
+from pecan_ray.transport.message_pipe import MessageReader, MessageWriter, PipeAddress
 from tests.ray.waiting import until
 
 
@@ -25,10 +26,10 @@ def writer() -> Iterator[MessageWriter]:
 
 
 def sending(writer: MessageWriter, messages: list[bytes]) -> threading.Thread:
-    """Send messages, and the end, from another thread."""
+    """Send messages, each for a credit, and the end, from another thread."""
 
     def run() -> None:
-        if all(writer.send(message) for message in messages):
+        if all(writer.wait_for_credit() and writer.put(message) for message in messages):
             writer.end()
 
     thread = threading.Thread(target=run)
@@ -42,61 +43,112 @@ def test_all_messages_arrive_in_order(messages: list[bytes]) -> None:
     with closing(MessageWriter()) as writer, closing(MessageReader(writer.address)) as reader:
         writer.opened()
         thread = sending(writer, messages)
-        assert list(reader) == messages
+        got = []
+        reader.grant(1)
+        for message in reader:
+            got.append(message)
+            reader.grant(1)
+        assert got == messages
         assert reader.ended
         thread.join(10)
 
 
-def test_what_waits_is_bounded(writer: MessageWriter) -> None:
+def test_no_message_is_sent_without_a_credit(writer: MessageWriter) -> None:
     with closing(MessageReader(writer.address)) as reader:
         writer.opened()
-        sent: list[int] = []
+        thread = sending(writer, [b"%d" % number for number in range(20)])
+        messages = iter(reader)
+        thread.join(0.1)
+        assert thread.is_alive() and not writer_has_written(reader)
+        reader.grant(3)
+        assert [next(messages) for _ in range(3)] == [b"0", b"1", b"2"]
+        thread.join(0.1)
+        assert thread.is_alive() and not writer_has_written(reader), "what was read is no credit"
+        reader.grant(10)
+        reader.grant(7)
+        assert len(list(messages)) == 17
+        thread.join(10)
+        reader.grant(1)
+    reader.grant(1)
+
+
+def writer_has_written(reader: MessageReader) -> bool:
+    return bool(select.select([reader._messages], [], [], 0)[0])
+
+
+def test_credits_that_come_before_the_writer_waits_are_kept(writer: MessageWriter) -> None:
+    with closing(MessageReader(writer.address)) as reader:
+        writer.opened()
+        for _ in range(5):
+            reader.grant(1)
+        assert all(writer.wait_for_credit() for _ in range(5))
+        writer.no_more()
+        assert not writer.wait_for_credit()
+
+
+def test_a_grant_never_blocks_and_loses_no_credit(writer: MessageWriter) -> None:
+    with closing(MessageReader(writer.address)) as reader:
+        writer.opened()
+        reader.grant(100_000)  # more than a pipe holds
+        reader.grant(100_000)
+        taken = 0
+        while taken < 200_001:
+            assert writer.wait_for_credit()
+            taken += 1
+            if taken == 50_000:
+                reader.grant(1)
+            if taken % 50_000 == 0:
+                reader.grant(0)
+
+
+def test_a_writer_that_waits_for_a_credit_learns_of_the_end(writer: MessageWriter) -> None:
+    with closing(MessageReader(writer.address)) as reader:
+        writer.opened()
+        answers: list[bool] = []
 
         def run() -> None:
-            for number in range(20):
-                writer.send(b"x")
-                sent.append(number)
+            answers.append(writer.wait_for_credit())
+            writer.end()
 
         thread = threading.Thread(target=run)
         thread.start()
-        messages = iter(reader)
-        next(messages)  # the first one is in the reader's hands, and counts until it asks for another
-        until(lambda: len(sent) == MOST_UNREAD, "the writer stopped early")
-        next(messages)
-        until(lambda: len(sent) == MOST_UNREAD + 1, "a message that was read makes room for another")
-        assert thread.is_alive()
-        for _ in range(18):
-            next(messages)
+        writer.no_more()
+        assert list(reader) == [] and reader.ended
         thread.join(10)
-        assert len(sent) == 20
+        assert answers == [False]
+    writer.close()
+    writer.no_more()
 
 
 def test_a_writer_whose_reader_is_gone_is_told(writer: MessageWriter) -> None:
     reader = MessageReader(writer.address)
     writer.opened()
-    assert writer.send(b"unread")
+    reader.grant(1)
+    assert writer.wait_for_credit() and writer.connected() and writer.put(b"unread")
     reader.close()
-    assert not writer.send(b"x" * (1 << 20))
+    assert not writer.connected() and not writer.wait_for_credit()
+    assert not writer.put(b"x" * (1 << 20))
     writer.end()
 
 
-def test_a_writer_that_waits_for_a_reader_learns_that_it_is_gone(writer: MessageWriter) -> None:
+def test_a_writer_that_waits_for_a_credit_learns_that_the_reader_is_gone(writer: MessageWriter) -> None:
     reader = MessageReader(writer.address)
     writer.opened()
-    results: list[bool] = []
-    thread = threading.Thread(target=lambda: results.extend(writer.send(b"x") for _ in range(MOST_UNREAD + 1)))
+    reader.grant(2)
+    answers: list[bool] = []
+    thread = threading.Thread(target=lambda: answers.extend(writer.wait_for_credit() for _ in range(3)))
     thread.start()
-    until(lambda: len(results) == MOST_UNREAD, "the writer waits too early")
+    until(lambda: len(answers) == 2, "the writer waits too early")
     reader.close()
     thread.join(10)
-    assert results == [True] * MOST_UNREAD + [False]
+    assert answers == [True, True, False]
 
 
 def test_what_was_written_before_the_end_of_the_writer_is_read(writer: MessageWriter) -> None:
     other = MessageWriter()
     with closing(MessageReader(other.address)) as reader:
         other.opened()
-        assert other.send(b"first") and other.send(b"second")
+        assert other.put(b"first") and other.put(b"second")
         other.close()
         assert list(reader) == [b"first", b"second"]
         assert not reader.ended
@@ -105,7 +157,7 @@ def test_what_was_written_before_the_end_of_the_writer_is_read(writer: MessageWr
 def test_a_reader_can_be_stopped(writer: MessageWriter) -> None:
     reader = MessageReader(writer.address)
     writer.opened()
-    writer.send(b"there")
+    writer.put(b"there")
     got: list[bytes] = []
     thread = threading.Thread(target=lambda: got.extend(reader))
     thread.start()
@@ -129,7 +181,7 @@ def test_the_pipe_of_another_process_is_not_opened(writer: MessageWriter) -> Non
     mine = writer.address
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ProcessLookupError, match="another process"):
-        MessageReader(PipeAddress(mine.pid, mine.messages, mine.receipts, (mine.inodes[0], mine.inodes[1] + 1)))
+        MessageReader(PipeAddress(mine.pid, mine.messages, mine.credits, (mine.inodes[0], mine.inodes[1] + 1)))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -138,7 +190,7 @@ def _child(connection: Any) -> None:
         connection.send(writer.address)
         connection.recv()
         writer.opened()
-        writer.send(bytes(100))
+        writer.put(bytes(100))
         connection.send(True)
         connection.recv()
         os._exit(1)
@@ -162,7 +214,7 @@ def test_a_message_of_arrays_and_one_of_objects_come_back() -> None:
     import pickle
 
     from pecan_ray.engines.layout import Place
-    from pecan_ray.runtime.transports import Message, pickled
+    from pecan_ray.transport.messages import Message, pickled
 
     spans = {(0, 0, 0): [(0, 1)]}
     place = Message({"x": Place(0, np.dtype(np.float32), (2, 3))}, spans, 2, 0)

@@ -22,8 +22,9 @@ from pecan_ray.engines.python.items import Item, Loose
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.runtime.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
-from pecan_ray.runtime.transports import BatchReader, choose_transport, encode_ring
+from pecan_ray.transport.choice import choose_transport
+from pecan_ray.transport.messages import BatchReader, encode_ring
+from pecan_ray.transport.ring import MOST_IN_FLIGHT, RingReader, RingSlot, RingSlots
 
 
 def produce(slots: RingSlots, columns: dict[str, Any]) -> Produced:
@@ -207,7 +208,7 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
 
 TRAINER = """
 import pickle, sys, weakref
-from pecan_ray.runtime.transports import BatchReader
+from pecan_ray.transport.messages import BatchReader
 
 reader, kept = BatchReader(), []
 weakref.finalize(reader, kept.clear)  # what is registered first is called last

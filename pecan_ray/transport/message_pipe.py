@@ -1,7 +1,8 @@
 """Messages from a worker to a trainer on the same node, by a pipe: Ray takes a millisecond of CPU time on each side.
 
-The trainer opens both ends that it needs through ``/proc/<pid>/fd``, as it opens slots (`pecan_ray.runtime.ring`). One
-byte goes back for each message that it has read, so that what waits in between is bounded.
+The trainer opens both ends that it needs through ``/proc/<pid>/fd``, as it opens slots
+(`pecan_ray.transport.ring`). One byte goes back for each message that it has room for
+(`pecan_ray.transport.credits`), and none is written without.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ from dataclasses import dataclass
 LENGTH = struct.Struct("=q")
 END = -1
 """Instead of a length: there will be no more messages."""
-MOST_UNREAD = 4
-"""Messages that are written and not read: they keep the trainer busy until the worker is woken."""
 CHUNK = 1 << 16
 
 
@@ -30,40 +29,64 @@ class PipeAddress:
     pid: int
     messages: int
     """File descriptor for the messages,"""
-    receipts: int
+    credits: int
     """and for what the trainer writes."""
     inodes: tuple[int, int]
     """Of both, so that another process with a reused id is not mistaken for the worker."""
 
 
 class MessageWriter:
-    """The worker's side."""
+    """The worker's side, used by one thread."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
-        self._receipts, self._receipts_write = os.pipe()
-        self._unread = 0
-        self._theirs = [self._read, self._receipts_write]
+        self._credits, self._credits_write = os.pipe()
+        self._no_more = os.eventfd(0)
+        self._theirs = [self._read, self._credits_write]
+        self._mine = [self._write, self._credits, self._no_more]
+        self._closing = threading.Lock()
+        """Guards the descriptors from being closed while another thread calls `no_more`."""
+        self._granted = 0
+        self._poll = select.poll()
+        for end in (self._credits, self._no_more):
+            self._poll.register(end, select.POLLIN)
 
     @property
     def address(self) -> PipeAddress:
         """What the trainer needs to open its ends."""
-        inodes = os.fstat(self._read).st_ino, os.fstat(self._receipts_write).st_ino
-        return PipeAddress(os.getpid(), self._read, self._receipts_write, inodes)
+        inodes = os.fstat(self._read).st_ino, os.fstat(self._credits_write).st_ino
+        return PipeAddress(os.getpid(), self._read, self._credits_write, inodes)
 
     def opened(self) -> None:
         """The trainer has opened its ends, and is the only one that has them from now on."""
         while self._theirs:
             os.close(self._theirs.pop())
 
-    def send(self, message: bytes) -> bool:
-        """Write a message as soon as few are unread; False if the trainer is gone."""
-        if self._unread >= MOST_UNREAD:
-            read = os.read(self._receipts, CHUNK)
-            if not read:
+    def wait_for_credit(self) -> bool:
+        """Take one credit, waiting for it; False if the trainer is gone, or nothing is left to send."""
+        while not self._granted:
+            ready = {number for number, _ in self._poll.poll()}
+            if self._no_more in ready:
                 return False
-            self._unread -= len(read)
-        self._unread += 1
+            granted = os.read(self._credits, CHUNK)
+            if not granted:
+                return False
+            self._granted = len(granted)
+        self._granted -= 1
+        return True
+
+    def connected(self) -> bool:
+        """Tell whether the trainer is still there."""
+        return not any(number == self._credits and event & select.POLLHUP for number, event in self._poll.poll(0))
+
+    def no_more(self) -> None:
+        """Note that nothing is left to send: who waits for a credit waits no longer; called by any thread."""
+        with self._closing:
+            if self._mine:
+                os.eventfd_write(self._no_more, 1)
+
+    def put(self, message: bytes) -> bool:
+        """Write a message, for which a credit was taken; False if the trainer is gone."""
         return self._put(LENGTH.pack(len(message)) + message)
 
     def _put(self, data: bytes) -> bool:
@@ -82,8 +105,9 @@ class MessageWriter:
     def close(self) -> None:
         """Close the worker's ends, and those that the trainer never opened."""
         self.opened()
-        os.close(self._write)
-        os.close(self._receipts)
+        with self._closing:
+            while self._mine:
+                os.close(self._mine.pop())
 
 
 class MessageReader:
@@ -91,11 +115,14 @@ class MessageReader:
 
     def __init__(self, address: PipeAddress) -> None:
         self._lock = threading.Lock()
+        """Guards the descriptors from being closed while another thread writes."""
+        self._ungranted = 0
+        """Credits for which the pipe had no room."""
         self._woken, self._wake = os.pipe()
         self._open = [self._woken, self._wake]
         try:
             self._messages = self._end(address.pid, address.messages, os.O_RDONLY, address.inodes[0])
-            self._receipts = self._end(address.pid, address.receipts, os.O_WRONLY, address.inodes[1])
+            self._credits = self._end(address.pid, address.credits, os.O_WRONLY | os.O_NONBLOCK, address.inodes[1])
         except BaseException:
             self.close()
             raise
@@ -133,8 +160,15 @@ class MessageReader:
                     break
                 yield bytes(memoryview(data)[LENGTH.size : LENGTH.size + length])
                 del data[: LENGTH.size + length]
-                with contextlib.suppress(BrokenPipeError):  # what a worker has written before it went is good
-                    os.write(self._receipts, b"\0")
+
+    def grant(self, count: int) -> None:
+        """Let the worker send so many more messages; never blocks, and does no harm after the end."""
+        with self._lock:
+            self._ungranted += count
+            # A worker that is gone needs none; what a full pipe does not take goes with the next grant.
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
+                if self._open:
+                    self._ungranted -= os.write(self._credits, bytes(self._ungranted))
 
     def stop(self) -> None:
         """Let the reader go once it has read what there is; called by another thread."""

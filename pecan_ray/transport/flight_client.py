@@ -6,7 +6,6 @@ import contextlib
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -14,9 +13,10 @@ import pyarrow as pa
 from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.certificates import cluster_certificates
-from pecan_ray.runtime.flight_wire import CONFIRMATION, HELLO, arrivals, unwrap
-from pecan_ray.runtime.transports import FlightAddress, Message
+from pecan_ray.transport.certificates import cluster_certificates
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.flight_wire import ANSWER, GRANTED, HELLO, RECEIVED, arrivals, unwrap
+from pecan_ray.transport.messages import Message
 
 logger = logging.getLogger("pecan_ray.client")
 
@@ -27,10 +27,37 @@ ATTEMPTS = 4
 PAUSE_S = 0.1
 """Before the second attempt; doubled for each further one."""
 FAILURES = (flight.FlightError, pa.ArrowException, OSError)
-HELD_S = 0.001
-"""A client that waited longer for room than this says so: it is not the link that was slow."""
 CHANNEL = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
 """A connection of its own for each lane, and never through a proxy for web pages."""
+
+
+class _Answers:
+    """What is said to the worker on one stream, by whichever thread."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+        self._lock = threading.Lock()
+        """Guards the stream: Arrow lets one thread write at a time."""
+        self._over = False
+
+    def say(self, kind: int, number: int) -> bool:
+        """Write an answer; False if the stream is over."""
+        with self._lock:
+            if not self._over:
+                self._writer.write_metadata(ANSWER.pack(kind, number))
+            return not self._over
+
+    def end(self) -> None:
+        """Tell the worker that nothing more is said."""
+        with self._lock:
+            self._over = True
+            self._writer.done_writing()
+
+    def close(self) -> None:
+        """End the stream, also one that has broken."""
+        with self._lock, contextlib.suppress(*FAILURES):
+            self._over = True
+            self._writer.close()  # else Arrow complains on the standard error about calls that were cancelled
 
 
 class FlightReader:
@@ -41,22 +68,27 @@ class FlightReader:
         address: FlightAddress,
         rank: int,
         *,
-        room: Callable[[], bool],
-        deliver: Callable[[Message], bool],
+        deliver: Callable[[list[Message]], bool],
         tell: Callable[[str], None],
     ) -> None:
         """Prepare to read.
 
-        `room` waits until another batch may be read and `deliver` takes one; both return False when none is wanted
-        any more.  `tell` takes what the worker has to say to the user.
+        `deliver` takes the batches that one credit has brought, without waiting for anything, and returns False when
+        no more are wanted; each lane calls it from a thread of its own.  `tell` takes what the worker has to say to
+        the user.
         """
         self._address, self._rank = address, rank
-        self._room, self._deliver, self._tell = room, deliver, tell
+        self._deliver, self._tell = deliver, tell
         self.received = dict.fromkeys(range(address.streams), 0)
         """Lots that were received, by lane."""
         self._stopped = threading.Event()
         self._lock = threading.Lock()
+        """Guards what is below."""
         self._calls: dict[int, Any] = {}
+        self._answers: dict[int, _Answers] = {}
+        """By lane, of streams that are open: the one that has brought something last is the last."""
+        self._granted = 0
+        """Lots, since the beginning: a sum, since a stream that breaks may have lost what was said."""
         self._reached = False
         self._trouble: str | None = None
         self._ended = 0
@@ -78,6 +110,17 @@ class FlightReader:
         for thread in threads[1:]:
             thread.join()
         return self._trouble
+
+    def grant(self, count: int) -> None:
+        """Let the worker send so many more messages; never blocks for long, and does no harm after the end."""
+        with self._lock:
+            self._granted += count
+            lanes = list(self._answers.values())
+        for answers in reversed(lanes):
+            # What a stream that breaks does not say is said again when the next one is opened.
+            with contextlib.suppress(*FAILURES):
+                if answers.say(GRANTED, self._granted):
+                    return
 
     def stop(self) -> None:
         """End all streams at once."""
@@ -108,48 +151,50 @@ class FlightReader:
         """Read one stream to its end; raises when it breaks."""
         options = self._options()
         with contextlib.closing(self._connect()) as client:
-            wish = json.dumps({"rank": self._rank, "lane": lane, "received": self.received[lane]})
-            writer, reader = client.do_exchange(flight.FlightDescriptor.for_command(wish.encode()), options)
+            granted = self._granted
+            wish = {"rank": self._rank, "lane": lane, "received": self.received[lane], "granted": granted}
+            command = flight.FlightDescriptor.for_command(json.dumps(wish).encode())
+            writer, reader = client.do_exchange(command, options)
+            answers = _Answers(writer)
             with self._lock:
                 self._calls[lane] = reader
+                self._answers[lane] = answers
+                missed = self._granted > granted
             try:
-                if not self._stopped.is_set() and self._take(lane, writer, reader):
+                if missed:  # meanwhile, and no other stream may have been there to say it
+                    answers.say(GRANTED, self._granted)
+                if not self._stopped.is_set() and self._take(lane, answers, reader):
                     with self._lock:
                         self._ended += 1
                     with contextlib.suppress(StopIteration, *FAILURES):
-                        writer.done_writing()
+                        answers.end()
                         reader.read_chunk()
             finally:
                 with self._lock:
-                    del self._calls[lane]
+                    del self._calls[lane], self._answers[lane]
                 reader.cancel()
-                with contextlib.suppress(*FAILURES):
-                    writer.close()  # else Arrow complains on the standard error about calls that were cancelled
+                answers.close()
 
-    def _take(self, lane: int, writer: Any, reader: Any) -> bool:
+    def _take(self, lane: int, answers: _Answers, reader: Any) -> bool:
         """Deliver and confirm what comes; True at the end, False if no more is wanted."""
         stream = arrivals(reader)
-        began = time.monotonic()
-        while self._room():
-            held = time.monotonic() - began > HELD_S
-            arrival = next(stream, None)
-            if arrival is None:
-                return True
+        while (arrival := next(stream, None)) is not None:
             label, memory = arrival
             if label.number != self.received[lane]:
                 raise ConnectionError(f"lot {label.number} came where {self.received[lane]} was due")
             if label.note:
                 self._tell(label.note)
-            for message in unwrap(label, memory):
-                if not self._deliver(message):
-                    self.stop()
-                    return False
-            del arrival, label, memory, message
+            with self._lock:
+                self._answers[lane] = self._answers.pop(lane)
+            messages = unwrap(label, memory)
+            del arrival, label, memory
+            if not self._deliver(messages):
+                self.stop()
+                return False
+            del messages
             self.received[lane] += 1
-            writer.write_metadata(CONFIRMATION.pack(self.received[lane], held))
-            began = time.monotonic()
-        self.stop()
-        return False
+            answers.say(RECEIVED, self.received[lane])
+        return True
 
     def _connect(self) -> Any:
         """Return a connection that has been answered; raises what Flight raises if there is no answer in time."""

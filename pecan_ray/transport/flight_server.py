@@ -1,8 +1,8 @@
 """The worker's end of Arrow Flight: one server in a process, one stream for each lane of each client.
 
-A stream is a DoExchange call: lots go to the client, and their confirmations come back on the same connection.  (With
-DoGet a worker would not know what has arrived when a stream breaks.)  It ends with a last message, after which the
-client closes its side: gRPC drops what is still under way when the server's side of a call ends first.
+A stream is a DoExchange call: lots go to the client, and their confirmations and credits for more come back on the same
+connection.  (With DoGet a worker would not know what has arrived when a stream breaks.)  It ends with a last message,
+after which the client closes its side: gRPC drops what is still under way when the server's side of a call ends first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from pyarrow import flight
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.options import Compression
-from pecan_ray.runtime.certificates import Certificates
-from pecan_ray.runtime.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
-from pecan_ray.runtime.flight_lanes import FinishedBatches, Lane
-from pecan_ray.runtime.flight_wire import CONFIRMATION, END, GONE, HELLO, SCHEMA, send, wrap
-from pecan_ray.runtime.transports import FlightAddress
+from pecan_ray.transport.certificates import Certificates
+from pecan_ray.transport.choice import FlightAddress
+from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
+from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.flight_lanes import Lane
+from pecan_ray.transport.flight_wire import ANSWER, END, GONE, GRANTED, HELLO, SCHEMA, send, wrap
+from pecan_ray.transport.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 
@@ -35,13 +37,38 @@ LEAST_PACKED = 4096
 FAILURES = (flight.FlightError, pa.ArrowException, OSError)
 
 
+class _Client:
+    """A rank's lanes, and the credits that they share."""
+
+    def __init__(self, rank: int, outbox: Outbox, streams: int) -> None:
+        self._credits = Credits()
+        self._granted = 0
+        self._granting = threading.Lock()
+        """Guards the sum."""
+        self.lanes = [Lane(rank, outbox, self._credits) for _ in range(streams)]
+        outbox.at_end(rank, self._credits.close)
+
+    def granted(self, total: int) -> None:
+        """Note how many lots the client has granted since it began."""
+        with self._granting:
+            more = total - self._granted
+            if more > 0:
+                self._granted = total
+                self._credits.add(more)
+
+    def close(self, received: dict[int, int]) -> None:
+        """End the lanes: what the client has not received of each goes back to the outbox."""
+        for number, lane in enumerate(self.lanes):
+            lane.close(received.get(number, 0))
+
+
 class FlightEndpoint:
     """A worker's Flight server and the lanes to its clients."""
 
     def __init__(
         self,
         host: str,
-        outbox: FinishedBatches,
+        outbox: Outbox,
         *,
         certificates: Certificates | None = None,
         streams: int = 1,
@@ -50,7 +77,7 @@ class FlightEndpoint:
         self._outbox, self._streams, self._compression = outbox, streams, compression
         self._host, self._tls = host, certificates is not None
         self._token = secrets.token_hex(32)
-        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._clients: dict[int, _Client] = {}
         self._opening = threading.Lock()
         try:
             self._server = _start(self, host, self._token, certificates)
@@ -60,55 +87,52 @@ class FlightEndpoint:
     def welcome(self, rank: int) -> FlightAddress:
         """Prepare the lanes to a client and return what it needs to open them."""
         with self._opening:
-            for number in range(self._streams):
-                self._lanes.setdefault((rank, number), Lane(rank, self._outbox))
+            if rank in self._clients:
+                self._clients[rank].close({})  # what another client of this rank has not confirmed
+            self._clients[rank] = _Client(rank, self._outbox, self._streams)
         return FlightAddress(self._host, self._server.port, self._token, self._tls, self._streams)
 
     def attend(self, rank: int) -> None:
         """Wait until a client has everything, or gets the rest another way."""
-        for lane in self._of(rank).values():
+        for lane in self._clients[rank].lanes:
             lane.finished.wait()
 
     def give_up(self, rank: int, received: dict[int, int]) -> None:
         """End the lanes to a client that has received so many lots of each: the rest goes back to the outbox."""
-        for number, lane in self._of(rank).items():
-            lane.close(received.get(number, 0))
-
-    def _of(self, rank: int) -> dict[int, Lane]:
-        with self._opening:
-            return {number: lane for (owner, number), lane in self._lanes.items() if owner == rank}
+        self._clients[rank].close(received)
 
     def close(self) -> None:
         """End all streams and the server, once the clients have closed theirs."""
-        for rank in {rank for rank, _ in self._lanes}:
+        for rank in list(self._clients):
             self.give_up(rank, {})
         self._server.shutdown()
 
     def serve(self, command: bytes, reader: Any, writer: Any) -> None:
         """Run one stream to its end."""
         asked = json.loads(command)
-        lane = self._lanes.get((asked["rank"], asked["lane"]))
-        if lane is None:
-            raise flight.FlightServerError(f"this worker has no lane {asked['lane']} to rank {asked['rank']}")
+        rank, number = asked["rank"], asked["lane"]
+        client = self._clients.get(rank)
+        if client is None or number >= len(client.lanes):
+            raise flight.FlightServerError(f"this worker has no lane {number} to rank {rank}")
+        client.granted(asked["granted"])
         try:
-            _Stream(lane, asked["received"], reader, writer, self._compression, tell=asked["lane"] == 0).run()
+            _Stream(client, number, asked["received"], reader, writer, self._compression).run()
         except FAILURES as error:
-            logger.info("the stream to rank %d broke: %s", asked["rank"], error)
+            logger.info("the stream to rank %d broke: %s", rank, error)
 
 
 class _Stream:
-    """One DoExchange call: sends the lots of a lane and takes their confirmations."""
+    """One DoExchange call: sends the lots of a lane and takes confirmations and credits."""
 
     def __init__(
-        self, lane: Lane, received: int, reader: Any, writer: Any, compression: Compression, tell: bool
+        self, client: _Client, number: int, received: int, reader: Any, writer: Any, compression: Compression
     ) -> None:
-        self._lane, self._received = lane, received
-        self._reader, self._writer, self._tell = reader, writer, tell
+        self._client, self._lane, self._received = client, client.lanes[number], received
+        self._reader, self._writer, self._tell = reader, writer, number == 0
         self._codec: Codec = "none" if compression == "auto" else compression
         self._undecided = compression == "auto"
         self._meter = LinkMeter()
         self._measuring = threading.Lock()
-        self._waited_s = 0.0
         self._whole = False
 
     def run(self) -> None:
@@ -132,12 +156,7 @@ class _Stream:
 
     def _send_all(self, turn: int) -> None:
         number = self._received
-        while True:
-            began = time.monotonic()
-            lot = self._lane.lot(number, turn)
-            self._waited_s += time.monotonic() - began
-            if lot is None:
-                return
+        while lot := self._lane.lot(number, turn):
             self._send(number, *wrap(lot))
             number += 1
 
@@ -159,20 +178,23 @@ class _Stream:
         self._undecided = False
         speeds, ratios = measure_codecs(body)
         with self._measuring:
-            bandwidth, made = self._meter.bandwidth_bytes_s, self._meter.made_bytes_s(self._waited_s)
-        self._codec, reason = choose_compression(bandwidth, speeds, ratios, made_bytes_s=made)
+            bandwidth, wanted = self._meter.bandwidth_bytes_s, self._meter.wanted_bytes_s
+        self._codec, reason = choose_compression(bandwidth, speeds, ratios, wanted_bytes_s=wanted)
         logger.info("compression %s: %s", self._codec, reason)
         how = "uncompressed" if self._codec == "none" else f"compressed with {self._codec}"
         return f"its batches travel {how}: {reason}" if self._tell else ""
 
     def _listen(self) -> None:
-        """Take confirmations until the client closes its side."""
+        """Take confirmations and credits until the client closes its side."""
         try:
             while True:
-                received, held = CONFIRMATION.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
+                kind, number = ANSWER.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
+                if kind == GRANTED:
+                    self._client.granted(number)
+                    continue
                 with self._measuring:
-                    self._meter.confirmed(received - 1, time.monotonic(), held=held)
-                self._lane.confirm(received)
+                    self._meter.confirmed(number - 1, time.monotonic())
+                self._lane.confirm(number)
         except StopIteration:
             self._whole = True
         except FAILURES as error:

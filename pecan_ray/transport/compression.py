@@ -20,6 +20,8 @@ LEAST_GAIN = 1.15
 """Compression must promise so many times the speed: the processors that it takes have other work."""
 LEAST_LOT = 128 << 10
 """Smaller lots say more about the delay of a link than about its bandwidth."""
+LEAST_IDLE = 0.05
+"""A link that had nothing to carry for a smaller part of the time is what limits the flow."""
 LOTS_MEASURED = 8
 SAMPLE_BYTES = 1 << 20
 
@@ -29,16 +31,16 @@ def choose_compression(
     compress_bytes_s: Mapping[Codec, float],
     ratio: Mapping[Codec, float],
     *,
-    made_bytes_s: float = math.inf,
+    wanted_bytes_s: float = math.inf,
 ) -> tuple[Codec, str]:
     """Return the codec that carries most bytes per second over a link, and why.
 
     `compress_bytes_s`: how many bytes a codec packs and unpacks in a second; `ratio`: bytes before by bytes after;
-    `made_bytes_s`: what the worker makes, infinite where it makes more than the link carries.
+    `wanted_bytes_s`: what it has to carry, infinite where that is more than it does.
     """
     link = f"the link carries {_mb(bandwidth_bytes_s)}"
-    if made_bytes_s <= bandwidth_bytes_s:
-        return "none", f"{link}, the worker makes {_mb(made_bytes_s)}"
+    if wanted_bytes_s <= bandwidth_bytes_s:
+        return "none", f"{link}, and {_mb(wanted_bytes_s)} are wanted"
     speeds = {
         codec: 1 / (1 / compress_bytes_s[codec] + 1 / (bandwidth_bytes_s * ratio[codec])) for codec in compress_bytes_s
     }
@@ -60,8 +62,9 @@ class LinkMeter:
     """Estimates a link's bandwidth from the times at which lots were begun and confirmed: their bytes by their seconds.
 
     A lot that waited behind another is timed from that one's confirmation: so it does not matter if one confirmation
-    is noticed late and the next one soon after.  The first lot, during which TCP finds its speed, and those for which
-    the reader had no room do not count.  Times are in seconds.
+    is noticed late and the next one soon after.  The first lot, during which TCP finds its speed, does not count.  A
+    lot is begun when there is a credit for it, and read as soon as it has arrived: so no time without credits is taken
+    for the link's.  Times are in seconds.
     """
 
     def __init__(self) -> None:
@@ -69,25 +72,27 @@ class LinkMeter:
         """Lots that count."""
         self._begun: dict[int, tuple[float, int]] = {}
         self._bytes = self._sent_bytes = 0
-        self._seconds = 0.0
+        self._seconds = self._idle_s = 0.0
         self._first_s: float | None = None
         self._last_s = -math.inf
 
     def begun(self, number: int, nbytes: int, now_s: float) -> None:
         """Note that a lot is about to be written."""
-        self._begun[number] = (now_s, nbytes)
         if self._first_s is None:
             self._first_s = now_s
+        elif not self._begun:
+            self._idle_s += now_s - self._last_s
+        self._begun[number] = (now_s, nbytes)
 
-    def confirmed(self, number: int, now_s: float, *, held: bool = False) -> None:
-        """Note that a lot has arrived; `held`: the reader had no room for it at first."""
+    def confirmed(self, number: int, now_s: float) -> None:
+        """Note that a lot has arrived."""
         if number not in self._begun:
             return
         begun_s, nbytes = self._begun.pop(number)
         first, seconds = self._last_s == -math.inf, now_s - max(begun_s, self._last_s)
         self._last_s = now_s
         self._sent_bytes += nbytes
-        if nbytes >= LEAST_LOT and not first and not held:
+        if nbytes >= LEAST_LOT and not first:
             self.lots += 1
             self._bytes += nbytes
             self._seconds += seconds
@@ -102,13 +107,14 @@ class LinkMeter:
         """What the link carries."""
         return self._bytes / max(self._seconds, 1e-9)
 
-    def made_bytes_s(self, waited_s: float) -> float:
-        """Return what the worker makes, given the seconds in which the stream had nothing to send.
+    @property
+    def wanted_bytes_s(self) -> float:
+        """What the link has to carry: as much as the worker makes, and the trainer has room for.
 
-        A stream that hardly waited sent less than was made: then the answer is infinite.
+        A link that hardly ever had nothing to carry carried less than was wanted: then the answer is infinite.
         """
         elapsed_s = self._last_s - (self._first_s or 0.0)
-        if waited_s < 0.05 * elapsed_s or elapsed_s <= 0:
+        if self._idle_s < LEAST_IDLE * elapsed_s or elapsed_s <= 0:
             return math.inf
         return self._sent_bytes / elapsed_s
 

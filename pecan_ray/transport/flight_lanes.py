@@ -2,44 +2,29 @@
 
 A *lane* is one of the parallel ways to a client, and outlives the streams that it is served by: when one breaks, the
 client opens the next and says how many lots it has received.  These are confirmed; the others are sent again, in the
-same lots and order.  A stream that was replaced, but does not know it yet, takes nothing more: it has lost its turn.
+same lots and order, for which no other credit is needed.  A stream that was replaced, but does not know it yet, takes
+nothing more: it has lost its turn.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Protocol
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.outbox import MOST_BATCHES, Outbox
 
-MOST_BATCHES = 64
 LOT_BYTES = 256 << 10
 """Small batches travel together up to this size, if they are waiting; a larger one travels alone."""
-
-
-class FinishedBatches(Protocol):
-    """Where finished batches wait."""
-
-    def take(self, rank: int, most: int, most_bytes: int, wanted: Callable[[], bool]) -> list[Produced]:
-        """Wait for batches of a rank while they are wanted; an empty list means that there will be none."""
-        ...
-
-    def put_back(self, rank: int, batches: list[Produced]) -> None:
-        """Let batches be the next that a rank is given."""
-        ...
-
-    def wake(self) -> None:
-        """Let those who wait see whether they still want batches."""
-        ...
 
 
 class Lane:
     """Lots of one way to one client, from the outbox to their confirmation."""
 
-    def __init__(self, rank: int, outbox: FinishedBatches) -> None:
-        self._rank, self._outbox = rank, outbox
+    def __init__(self, rank: int, outbox: Outbox, credits: Credits) -> None:
+        """Prepare to send; `credits` are those of the client, for all its lanes together."""
+        self._rank, self._outbox, self._credits = rank, outbox, credits
         self._kept: deque[list[Produced]] = deque()
         self._confirmed = 0
         self._turn = 0
@@ -59,6 +44,7 @@ class Lane:
         with self._keeping:
             self._turn += 1
             turn = self._turn
+        self._credits.wake()
         self._outbox.wake()
         return turn
 
@@ -67,7 +53,7 @@ class Lane:
         return self._turn == turn
 
     def lot(self, number: int, turn: int) -> list[Produced] | None:
-        """Return a lot that is not confirmed, or the next one, waiting for it.
+        """Return a lot that is not confirmed, or the next one, waiting for a credit and for batches.
 
         None: there is no more, or the stream has lost its turn.
         """
@@ -78,11 +64,15 @@ class Lane:
                 place = number - self._confirmed
                 if place < len(self._kept):
                     return self._kept[place]
+            if not self._credits.wait(lambda: self.current(turn)):
+                return None
             taken = self._outbox.take(self._rank, MOST_BATCHES, LOT_BYTES, lambda: self.current(turn))
-            if taken:
-                with self._keeping:
-                    self._kept.append(taken)
-            return taken or None
+            if not taken:
+                self._credits.add(1)
+                return None
+            with self._keeping:
+                self._kept.append(taken)
+            return taken
 
     def confirm(self, received: int) -> None:
         """Note how many lots the client has received in all: their memory can be used again."""

@@ -20,16 +20,21 @@ import pyarrow as pa
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.layout import Place
 from pecan_ray.engines.slots import lay_out
-from pecan_ray.runtime.compression import Codec, unpack
-from pecan_ray.runtime.transports import Memory, Message, placed, views
+from pecan_ray.transport.compression import Codec, unpack
+from pecan_ray.transport.messages import Memory, Message, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 HELLO = "hello"
 """Action that shows whether a server can be reached and believes the token."""
 END, GONE = b"end", b"gone"
 """Last words of a stream: there is no more; there may be more, but not here."""
-CONFIRMATION = struct.Struct("<q?")
-"""What a client answers: how many lots of a lane it has received, and whether it had no room for the last one."""
+ANSWER = struct.Struct("<Bq")
+"""What a client answers: one of two kinds, and a number."""
+RECEIVED, GRANTED = 1, 2
+"""How many lots of this lane it has received, or how many it has granted, of all lanes since it began.
+
+Sums, so that it does not matter which of the answers on a stream that breaks have arrived.
+"""
 ALIGNMENT = 16
 """gRPC puts a message at a multiple of it: so the body is aligned if what precedes it is padded."""
 HEADER = 136
