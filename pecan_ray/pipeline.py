@@ -13,6 +13,7 @@ from typing import Any, Literal
 from pecan_ray.batches import Batches, Ordered, SecondLook
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.explain import ExplainFormat, explain
 from pecan_ray.options import (
@@ -83,8 +84,8 @@ class PecanPipeline:
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
                 "Wrap Python objects by sources.Items([...]) and arrays by sources.Arrays(...)."
             )
-        if engine not in ("python", "tensorflow"):
-            raise PlanError(f"engine must be 'python' or 'tensorflow', but got {engine!r}.")
+        if engine not in ENGINES:
+            raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
         self._plan = Plan(head=source)
         self._name = name or "pipeline"
         self._engine: EngineName = engine

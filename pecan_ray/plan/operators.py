@@ -6,6 +6,7 @@ engines make it run.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -40,8 +41,6 @@ class ElementOp(Op):
 @dataclass(frozen=True, kw_only=True)
 class Map(ElementOp):
     """One element in, one out."""
-
-    num_outputs: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,3 +168,11 @@ class Plan:
             for plan in self.head.inputs:
                 yield from plan.all_ops()
         yield from self.ops
+
+
+def wants_rng(fn: Function) -> bool:
+    """Tell whether a function declares a parameter named `rng`."""
+    try:
+        return "rng" in inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return False  # builtins without a signature declare nothing

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import cloudpickle
 import numpy as np
 
-from pecan_ray.engines.contract import BadElement, Produced, Spans
+from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.engines.layout import Layout, Place
 from pecan_ray.options import TransportChoice
 from pecan_ray.runtime.message_pipe import PipeAddress
@@ -30,7 +30,7 @@ class Message:
 
     columns: dict[str, Any]
     """A `Place` for each column in the slot; other columns by value."""
-    spans: Spans
+    spans: SpansByKey
     rows: int
     epoch: int
     address: SlotAddress | None = None

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.fill import Filler
-from pecan_ray.engines.python.items import Item
 from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.003
@@ -46,7 +46,7 @@ class Feeder:
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
 
-    def feed(self, items: Iterator[Item], filler: Filler) -> None:
+    def feed(self, items: Iterator[Item], writer: BatchWriter) -> None:
         """Read all items and hand them out; ends with None, or with the error that stopped it."""
         try:
             number = 0
@@ -54,19 +54,19 @@ class Feeder:
             for item in items:
                 chunk.append(item)
                 if len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
-                    self._submit(number, chunk, filler)
+                    self._submit(number, chunk, writer)
                     number, chunk = number + 1, []
                 if self._stopped:
                     return
             if chunk:
-                self._submit(number, chunk, filler)
+                self._submit(number, chunk, writer)
             with self._lock:
                 self._wait(lambda: not self._working)
             self.put(None)
         except BaseException as error:
             self.put(error)
 
-    def _submit(self, number: int, chunk: list[Item], filler: Filler) -> None:
+    def _submit(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         with self._lock:
             if len(self._ready) >= MOST_READY:
                 with self._pool.blocked():
@@ -79,7 +79,7 @@ class Feeder:
             self._in_line += 1
             self._working += 1
         self._pool.weigh(chunk[0].value, len(chunk))
-        self._pool.start(partial(self._work, number, chunk, filler), len(chunk))
+        self._pool.start(partial(self._work, number, chunk, writer), len(chunk))
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Let the reader wait; whoever holds the lock."""
@@ -91,7 +91,7 @@ class Feeder:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
         return self._in_progress < self._pool.ahead and self._in_line <= self._pool.enough
 
-    def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
+    def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         placed = 0
         with self._lock:
             self._in_line -= 1
@@ -103,7 +103,7 @@ class Feeder:
                 self._per_element_s += 0.2 * (spent - self._per_element_s)
                 if done:
                     self._pool.weigh(done[0].value, len(done))
-                placed = filler.place(number, done)
+                placed = writer.place(number, done)
         except BaseException as error:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True

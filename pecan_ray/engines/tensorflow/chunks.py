@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.python.items import Part, join
+from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.splits import Columns, Element, Lease

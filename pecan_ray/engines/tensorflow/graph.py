@@ -13,11 +13,10 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.feed import Feed, unbatched
 from pecan_ray.engines.tensorflow.sums import Passage, Sums, columns_bytes
-from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
 from pecan_ray.plan.operators import (
     Batch,
@@ -36,6 +35,7 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
+    wants_rng,
 )
 from pecan_ray.plan.shape import last_batching, plan_shape
 from pecan_ray.sampling.randomness import random_key

@@ -11,14 +11,15 @@ from typing import Any
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases
-from pecan_ray.engines.python.items import Loose
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.recording import Recording
-from pecan_ray.engines.tensorflow import culprit, meta
+from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import as_column
+from pecan_ray.engines.tensorflow.failure_locator import locate_failure
 from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import Columns, Graph, Tensor, apply_flat_map, apply_map, call, rows_of_outputs
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ElementError, OpError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
@@ -40,7 +41,9 @@ class Singles:
 
     def __init__(self, plan: Plan, sources: Sequence[Source], leases: Leases, options: EngineOptions) -> None:
         self._plan, self._options = plan, options
-        self._feeds = [Feed(branch, source, leases, Loose(), options, None) for branch, source in enumerate(sources)]
+        self._feeds = [
+            Feed(branch, source, leases, UndeliveredPositions(), options, None) for branch, source in enumerate(sources)
+        ]
         with tf.device("/CPU:0"):
             for feed in self._feeds:
                 feed.open()
@@ -56,7 +59,7 @@ class Singles:
                 yield from elements
             except tf.errors.OpError as error:
                 self._raise_source_error()
-                raise culprit.explain(error, self._plan, self._feeds, self._options.seed) from error
+                raise locate_failure(error, self._plan, self._feeds, self._options.seed) from error
         self._raise_source_error()
 
     def _raise_source_error(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, origin_of
-from pecan_ray.engines.python.items import Part
+from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
@@ -22,7 +22,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS
 MOST_TRIED = 10_000
 
 
-def explain(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> ElementError:
+def locate_failure(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> ElementError:
     """Return the exception that names op, file and element for an error that came out of a graph."""
     shapes: dict[str, tuple[Any, Read]] = {}
     tried = 0
@@ -43,7 +43,7 @@ def explain(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> E
     )
 
 
-def find_bad(part: Part, plan: Plan, feed: Feed, branch: int, seed: int, keep: bool) -> list[BadElement]:
+def find_bad_elements(part: Part, plan: Plan, feed: Feed, branch: int, seed: int, keep: bool) -> list[BadElement]:
     """Return those elements of an interval that fail when they are run alone, with their reasons."""
     key, start, stop = part
     bad = []
