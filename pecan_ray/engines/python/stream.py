@@ -18,6 +18,7 @@ from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
     Batch,
+    BatchingOp,
     BucketByLength,
     ElementOp,
     Join,
@@ -130,7 +131,7 @@ class ItemStream:
         return itertools.chain.from_iterable(inputs)
 
     def _operator(self, op: Op, items: Items, *, final: bool, counted: bool) -> Items:
-        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+        if isinstance(op, BatchingOp):
             made = self._batching(op, items)
             if op.drop_remainder and (counted or not final):
                 return operators.without_remainder(made, self.undelivered)
@@ -150,14 +151,16 @@ class ItemStream:
             return operators.repeated(items, op.count) if self._serial else items
         if isinstance(op, Prefetch):
             return items
-        raise PlanError(f"{op.name}: the python engine does not know the operator {type(op).__name__}.")
+        raise _unknown(op)
 
-    def _batching(self, op: Batch | PaddedBatch | BucketByLength, items: Items) -> Items:
+    def _batching(self, op: BatchingOp, items: Items) -> Items:
         if isinstance(op, Batch):
             return operators.batched(items, op)
         if isinstance(op, PaddedBatch):
             return operators.padded(items, op)
-        return operators.bucketed(items, op, self._options.on_error, self.undelivered)
+        if isinstance(op, BucketByLength):
+            return operators.bucketed(items, op, self._options.on_error, self.undelivered)
+        raise _unknown(op)
 
     def _read_all(self, branch: int, source: Source) -> Items:
         while (lease := self._take(branch)) is not None:
@@ -167,3 +170,7 @@ class ItemStream:
         reading = read_lease(source, lease, self._leases, self.undelivered, self._options.on_error)
         for number, value, parts in reading:
             yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
+
+
+def _unknown(op: Op) -> PlanError:
+    return PlanError(f"{op.name}: the python engine does not know the operator {type(op).__name__}.")

@@ -25,7 +25,7 @@ from pecan_ray.engines.tensorflow.native import run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Batch, ElementOp, PaddedBatch, Plan, wants_rng
+from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
 from pecan_ray.plan.shape import last_batching, plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources.tf_data import TfDataSource
@@ -66,7 +66,7 @@ class TensorFlowEngine:
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
-        self._size = last.size if isinstance(last, (Batch, PaddedBatch)) else 0
+        self._size = last.size if isinstance(last, FixedSizeBatchingOp) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
         self._keyed = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)

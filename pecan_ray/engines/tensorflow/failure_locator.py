@@ -15,7 +15,7 @@ from pecan_ray.engines.tensorflow.feed import Feed
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.errors import BatchShapeError, ElementError, OpError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
+from pecan_ray.plan.operators import Batch, ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS
 
@@ -101,7 +101,7 @@ def _inside(feed: Feed) -> Iterator[Read]:
 def _disagrees(
     value: dict[str, Any], read: Read, shapes: dict[str, tuple[Any, Read]], plan: Plan
 ) -> BatchShapeError | None:
-    batching = next((op for op in plan.ops if type(op).__name__ == "Batch"), None)
+    batching = next((op for op in plan.ops if isinstance(op, Batch)), None)
     if batching is None:
         return None
     for name, tensor in value.items():
