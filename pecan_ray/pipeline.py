@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -36,6 +36,7 @@ from pecan_ray.plan.operators import (
     ElementOp,
     Filter,
     FlatMap,
+    Function,
     Join,
     JoinKind,
     Map,
@@ -57,8 +58,6 @@ from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
 logger = logging.getLogger("pecan_ray")
-
-Function = Callable[..., Any]
 
 
 class PecanPipeline:

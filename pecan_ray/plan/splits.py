@@ -26,7 +26,9 @@ LeaseKey: TypeAlias = tuple[int, int, int]
 Element = dict[str, Any]
 """Column name -> NumPy array, bytes, str or number."""
 
-Columns = Mapping[str, np.ndarray[Any, Any]]
+Array: TypeAlias = np.ndarray[Any, Any]
+
+Columns = Mapping[str, Array]
 """Column name -> the values of consecutive elements, equally many of each: ``column[row]`` is an element's value."""
 
 

@@ -24,7 +24,7 @@ _generator = ThreadGenerator()
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """An operator, ready to be called."""
 
     op: ElementOp
@@ -86,7 +86,7 @@ class Chain:
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
-        self._steps = [Step(op, call(op), wants_rng(op.fn)) for op in ops]
+        self._steps = [ChainStep(op, call(op), wants_rng(op.fn)) for op in ops]
         self._options = options
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
@@ -118,7 +118,7 @@ class Chain:
         """Whether the first operator runs in another process, to which several calls had better go together."""
         return bool(self._steps) and isinstance(self._steps[0].call, InProcess)
 
-    def _arguments(self, step: Step, item: Item) -> tuple[Any, dict[str, Any]] | None:
+    def _arguments(self, step: ChainStep, item: Item) -> tuple[Any, dict[str, Any]] | None:
         """Return what a step's function is called with; None for an element without its column."""
         on = step.op.on
         if on is not None and on not in item.value:
@@ -191,7 +191,7 @@ class Chain:
         self._undelivered.add(filtered + _within(item.parts, at, first + item.width))
         return items
 
-    def _map(self, step: Step, value: Any, item: Item, output: int) -> Any:
+    def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
         if step.op.on is not None:
             return {**value, step.op.on: result}
@@ -199,13 +199,13 @@ class Chain:
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
         return result
 
-    def _passes(self, step: Step, value: Any, item: Item, output: int) -> bool:
+    def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
         result = self._call(step, value, item, output)
         if result is None:
             raise self._wrong_type(step.op, item, result, "whether to keep the element")
         return bool(result)
 
-    def _flat(self, step: Step, piece: Piece, item: Item) -> list[Piece]:
+    def _flat(self, step: ChainStep, piece: Piece, item: Item) -> list[Piece]:
         """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
         result = self._call(step, piece.value, item, piece.output)
         if not isinstance(result, list):
@@ -220,7 +220,7 @@ class Chain:
             pieces.append(Piece(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
         return pieces
 
-    def _call(self, step: Step, value: Any, item: Item, output: int) -> Any:
+    def _call(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         op = step.op
         if op.on is not None and op.on not in value:
             raise ColumnError(

@@ -11,8 +11,7 @@ from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
-
-Array = np.ndarray[Any, Any]
+from pecan_ray.plan.splits import Array
 
 
 def collate(items: Sequence[Item], op: str) -> dict[str, Any]:

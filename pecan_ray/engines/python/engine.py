@@ -65,7 +65,7 @@ class PythonEngine:
     def _of_columns(
         self, stream: ItemStream, source: ColumnarSource, batch: Batch, behind: list[ElementOp]
     ) -> Generator[Produced, None, None]:
-        """Cut batches out of the source's columns, in threads that are ahead of who takes them."""
+        """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
         table = Table(batch, HeapSlots() if behind else self._slots)
         streams = [table.written(stream.runs(source)) for _ in range(readers(self._options))]
         with closing(ahead(streams)) as batches:

@@ -17,7 +17,7 @@ from pecan_ray.engines.python.threads import Threads
 CHUNK_S = 0.003
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
 MESSAGE_S = 0.005
-"""... or of this much, where a chunk is a message to another process."""
+"""Chunks that are messages to another process hold about this much work."""
 MOST_PER_CHUNK = 256
 MOST_READY = 8
 """Reading pauses while so many finished batches wait: those without arrays take no slot that would bound them."""
@@ -28,8 +28,8 @@ class Feeder:
 
     def __init__(self, pool: Threads, chain: Chain) -> None:
         self._pool, self._chain = pool, chain
-        # Who waits is woken only for what it waits for: a thread that wakes for nothing takes a CPU, or Python's lock,
-        # from one that works.
+        # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
+        # lock, from one that works.
         self._lock = threading.Lock()
         self._more_wanted = threading.Condition(self._lock)
         self._finished = threading.Condition(self._lock)
@@ -82,7 +82,7 @@ class Feeder:
         self._pool.start(partial(self._work, number, chunk, writer), len(chunk))
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        """Let the reader wait; whoever holds the lock."""
+        """Let the reader wait; the caller holds the lock."""
         self._waits = True
         self._more_wanted.wait_for(lambda: until() or self._stopped)
         self._waits = False

@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pecan_ray.engines.tensorflow.columns import Tensor
+
 PIXELWISE = frozenset({"Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "Maximum", "Minimum"})
 """Operations of two tensors, value by value."""
 NARROW = 64
@@ -21,7 +23,6 @@ NARROW = 64
 WIDEST_BYTES = 1 << 18
 """Wider constants would push the image out of the processor's cache."""
 
-Tensor = Any
 Operation = Any
 
 

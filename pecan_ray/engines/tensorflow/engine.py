@@ -18,7 +18,7 @@ from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, locate_failure
-from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.native import run_native
@@ -32,10 +32,10 @@ from pecan_ray.sources.tf_data import TfDataSource
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StretchInProgress:
     """What is under way: one feed per source, and the positions that yield nothing."""
 
-    feeds: list[Feed]
+    feeds: list[GraphFeed]
     undelivered: UndeliveredPositions
 
     @property
@@ -72,7 +72,7 @@ class TensorFlowEngine:
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._signatures: dict[int, Signature | None] = {}
-        self._stretch = Stretch([], UndeliveredPositions())
+        self._stretch = StretchInProgress([], UndeliveredPositions())
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
@@ -82,14 +82,14 @@ class TensorFlowEngine:
             return
         undelivered = UndeliveredPositions()
         feeds = [
-            Feed(branch, source, leases, undelivered, self._options, self._signatures.get(branch), self._keyed)
+            GraphFeed(branch, source, leases, undelivered, self._options, self._signatures.get(branch), self._keyed)
             for branch, source in enumerate(self._sources)
         ]
-        self._stretch = Stretch(feeds, undelivered)
+        self._stretch = StretchInProgress(feeds, undelivered)
         produced = self._run(self._stretch)
         yield from ending_with_the_last_batch(produced) if self._serial else produced
 
-    def _run(self, stretch: Stretch) -> Generator[Produced, None, None]:
+    def _run(self, stretch: StretchInProgress) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
             for branch, feed in enumerate(stretch.feeds):
@@ -110,7 +110,7 @@ class TensorFlowEngine:
         if parts or bad:
             yield Produced({}, merge(parts), 0, stretch.epoch, partial=True, bad=bad)
 
-    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: Stretch) -> Produced:
+    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
         parts: list[Part] = []
         if not self._serial:
             parts = meta.parts_of(row)
@@ -129,7 +129,7 @@ class TensorFlowEngine:
         self._stretch.came_out(parts)
         self._stretch.undelivered.add(parts)
 
-    def _account_for_the_rest(self, stretch: Stretch) -> None:
+    def _account_for_the_rest(self, stretch: StretchInProgress) -> None:
         """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders."""
         for branch, feed in enumerate(stretch.feeds):
             if self._serial:
@@ -153,4 +153,4 @@ class TensorFlowEngine:
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""
-        self._stretch = Stretch([], UndeliveredPositions())
+        self._stretch = StretchInProgress([], UndeliveredPositions())

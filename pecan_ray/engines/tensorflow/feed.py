@@ -53,7 +53,7 @@ class Outstanding:
             return [(key, start, stop) for key, spans in self._spans.items() for start, stop in spans]
 
 
-class Feed:
+class GraphFeed:
     """Reads one source's leases for one stretch.
 
     `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
