@@ -6,13 +6,14 @@ import functools
 import logging
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pecan_ray.batches import Batches, Ordered, SecondLook
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.explain import ExplainFormat, explain
 from pecan_ray.options import (
@@ -35,6 +36,7 @@ from pecan_ray.plan.operators import (
     ElementOp,
     Filter,
     FlatMap,
+    Function,
     Join,
     JoinKind,
     Map,
@@ -56,8 +58,6 @@ from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
 logger = logging.getLogger("pecan_ray")
-
-Function = Callable[..., Any]
 
 
 class PecanPipeline:
@@ -83,8 +83,8 @@ class PecanPipeline:
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
                 "Wrap Python objects by sources.Items([...]) and arrays by sources.Arrays(...)."
             )
-        if engine not in ("python", "tensorflow"):
-            raise PlanError(f"engine must be 'python' or 'tensorflow', but got {engine!r}.")
+        if engine not in ENGINES:
+            raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
         self._plan = Plan(head=source)
         self._name = name or "pipeline"
         self._engine: EngineName = engine

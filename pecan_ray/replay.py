@@ -7,16 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pecan_ray.engines.contract import BadElement, EngineOptions
-from pecan_ray.engines.inprocess import run_inprocess
-from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import OpError, PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import element_ops_from
-from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sources.memory import Items
 
 
 @dataclass(frozen=True)
@@ -59,22 +55,8 @@ def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: 
     if bad.element is None:
         raise PlanError(f"{bad.where} was not kept, since it could not be read ({bad.error}): look at the file.")
     try:
-        _run(plan, bad, engine, seed)
+        ops = element_ops_from(plan, bad.origin.branch if bad.origin else 0)
+        ENGINES[engine].load().run_again(ops, bad, seed)
     except PecanError as error:
         return Replayed(bad, error.__cause__ if isinstance(error, OpError) and error.__cause__ else error)
     return Replayed(bad, None)
-
-
-def _run(plan: Plan, bad: BadElement, engine: EngineName, seed: int) -> None:
-    ops = element_ops_from(plan, bad.origin.branch if bad.origin else 0)
-    if engine == "tensorflow":
-        for _ in run_inprocess(Plan(head=Items([bad.element]), ops=tuple(ops)), engine=engine, seed=seed):
-            pass
-        return
-    epoch, repetition, branch, split, element = (0, 0, 0, 0, 0)
-    if bad.origin is not None:
-        origin = bad.origin
-        epoch, repetition, branch = origin.epoch, origin.repetition, origin.branch
-        split, element = origin.split, origin.element
-    lease = Lease(epoch, Split(split), branch=branch, repetition=repetition)
-    Chain(ops, EngineOptions(seed=seed), Loose()).run(Item(bad.element, [], lease, element))

@@ -7,18 +7,19 @@ knows Ray or a framework.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.layout import Layout
-from pecan_ray.plan.splits import Lease
+from pecan_ray.options import OnError, Order
+from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.splits import Lease, LeaseKey, Source
 
-Spans = dict[tuple[int, int, int], list[tuple[int, int]]]
+SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
 """Lease key -> intervals of positions."""
 
 
@@ -91,7 +92,7 @@ class Produced:
 
     columns: dict[str, Any]
     """NumPy arrays, views of the slot where there is one; ragged and object columns as they are."""
-    spans: Spans
+    spans: SpansByKey
     """Which data is in it, elements that were filtered or skipped on the way included."""
     rows: int
     epoch: int
@@ -101,10 +102,6 @@ class Produced:
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
     """How the columns lie in the slot, where that is known beforehand."""
-
-
-OnError = Literal["raise", "skip", "quarantine"]
-Order = Literal["relaxed", "strict"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,6 @@ class EngineOptions:
     """Bound on the elements in progress where there are more threads than CPUs, as far as their sizes tell."""
     order: Order = "relaxed"
     on_error: OnError = "raise"
-    shuffle_splits: bool = False
     count_epoch: int | None = None
     """Count bytes in and out of operators during this epoch; None: never."""
 
@@ -150,7 +146,20 @@ class Engine(Protocol):
         ...
 
 
-Array = npt.NDArray[Any]
+class EngineModule(Protocol):
+    """What the package of an engine offers."""
+
+    def build(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> Engine:
+        """Return an engine that runs a plan on this machine."""
+        ...
+
+    def run_here(self, plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Produced, None, None]:
+        """Yield what a plan makes of leases in this process, for debugging."""
+        ...
+
+    def run_again(self, ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
+        """Run operators on a quarantined element; raises what they raise."""
+        ...
 
 
 def is_columnar(value: Any) -> bool:

@@ -14,11 +14,11 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 LARGEST_KEPT = 32 << 20
 """Bytes of a piece that is taken from kept memory; the C library takes no larger number."""
 MOST_KEPT = 512 << 20
-"""Bytes that may lie free at the end of each of its areas; beyond that they go back."""
+"""Bytes that may lie free at the end of each of the C library's areas; beyond that they go back."""
 AHEAD = 64 << 20
 """Addresses, not memory, by which an area grows at once; areas of threads are of this size and kept if it is free."""
 USERS_OWN = {"MALLOC_TRIM_THRESHOLD_": "", "MALLOC_MMAP_THRESHOLD_": "", "GLIBC_TUNABLES": "glibc.malloc."}
-"""Variables of the environment by which a user decides himself, and what then is in them."""
+"""Variables of the environment by which users decide for themselves, and what then is in them."""
 
 
 def keep_freed_memory() -> bool:

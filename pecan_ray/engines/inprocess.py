@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Sequence
-from typing import Any
 
-from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions, Produced
-from pecan_ray.engines.python.assemble import Assembly
-from pecan_ray.engines.python.chain import complete_call
-from pecan_ray.engines.python.items import Loose, merge
-from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.errors import OpError
+from pecan_ray.engines.registry import ENGINES
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
@@ -64,46 +58,8 @@ def run_produced(
     shape = plan_shape(plan)
     leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
     options = EngineOptions(seed=seed, order="strict", on_error=on_error)
-    run = _on_engine(engine, plan, options, leases) if engine == "tensorflow" else _in_thread(plan, options, leases)
-    for produced in run:
+    for produced in ENGINES[engine].load().run_here(plan, options, leases):
         if produced.rows and produced.partial and shape.drop_remainder:
             produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
         if produced.rows or produced.bad:
             yield produced
-
-
-def _on_engine(
-    engine: EngineName, plan: Plan, options: EngineOptions, leases: AllLeases
-) -> Generator[Produced, None, None]:
-    running = build_engine(engine, plan, options, HeapSlots())
-    try:
-        yield from running.batches(leases)
-    finally:
-        running.close()
-
-
-def _in_thread(plan: Plan, options: EngineOptions, leases: AllLeases) -> Generator[Produced, None, None]:
-    loose = Loose()
-    assembly = Assembly(plan, tuple(plan.sources()), options, leases, loose, pool=None, call=complete_call)
-    failed: OpError
-    try:
-        for item in assembly.items():
-            parts, bad = loose.take()
-            yield Produced(
-                dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
-            )
-        parts, bad = loose.take()
-        yield Produced({}, merge(parts), 0, assembly.epoch, bad=bad)
-        return
-    except OpError as error:
-        if error.__cause__ is None:
-            raise
-        failed = error
-    raise _plain(failed)  # outside of the handler, so that the user's exception keeps its own cause
-
-
-def _plain(failed: OpError) -> Any:
-    cause: Any = failed.__cause__
-    if hasattr(cause, "add_note"):
-        cause.add_note(failed.message.splitlines()[0])
-    return cause

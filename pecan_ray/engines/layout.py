@@ -12,7 +12,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Place:
+class ColumnPlace:
     """Where a column lies in a slot, or in the bytes that a stream has brought."""
 
     offset: int
@@ -33,7 +33,7 @@ class Place:
 class Layout:
     """The columns of a batch in their order: places in its memory, None for one that lies elsewhere."""
 
-    places: Mapping[str, Place | None]
+    places: Mapping[str, ColumnPlace | None]
     nbytes: int
     """Size of the memory."""
 
@@ -61,4 +61,4 @@ class Layout:
 @functools.lru_cache(maxsize=256)
 def _unpacked(packed: bytes) -> Layout:
     places, nbytes = pickle.loads(packed)
-    return Layout({name: place and Place(*place) for name, place in places}, nbytes)
+    return Layout({name: place and ColumnPlace(*place) for name, place in places}, nbytes)

@@ -7,9 +7,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pecan_ray.engines.contract import BadElement, Leases, OnError
-from pecan_ray.engines.python.items import Item, Loose, Part
+from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.errors import PecanError, SourceError
+from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
 
 
@@ -48,12 +50,12 @@ class Run:
 
 
 def read_lease(
-    source: Source, lease: Lease, leases: Leases, loose: Loose, on_error: OnError
+    source: Source, lease: Lease, leases: Leases, undelivered: UndeliveredPositions, on_error: OnError
 ) -> Iterator[tuple[int, Element, list[Part]]]:
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
     A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`, or goes to
-    `loose` under ``on_error="skip"`` and ``"quarantine"``.
+    `undelivered` under ``on_error="skip"`` and ``"quarantine"``.
     """
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
@@ -75,14 +77,14 @@ def read_lease(
     except SourceError as error:
         if on_error == "raise":
             raise
-        _leave_out(source, lease, number, missing, error, loose)
+        _leave_out(source, lease, number, missing, error, undelivered)
         return
     if lease.spans[-1][1] == END:
         leases.ended(lease, number)
 
 
 def read_lease_columns(
-    source: ColumnarSource, lease: Lease, leases: Leases, loose: Loose, on_error: OnError
+    source: ColumnarSource, lease: Lease, leases: Leases, undelivered: UndeliveredPositions, on_error: OnError
 ) -> Iterator[Run]:
     """Yield the elements that a lease asks for in runs, as `read_lease` does one by one."""
     number = lease.spans[0][0] >> OUTPUT_BITS
@@ -99,18 +101,23 @@ def read_lease_columns(
     except SourceError as error:
         if on_error == "raise":
             raise
-        _leave_out(source, lease, number, missing, error, loose)
+        _leave_out(source, lease, number, missing, error, undelivered)
         return
     if lease.spans[-1][1] == END:
         leases.ended(lease, number)
 
 
 def _leave_out(
-    source: Source, lease: Lease, number: int, missing: Iterable[tuple[int, int]], error: SourceError, loose: Loose
+    source: Source,
+    lease: Lease,
+    number: int,
+    missing: Iterable[tuple[int, int]],
+    error: SourceError,
+    undelivered: UndeliveredPositions,
 ) -> None:
     """Count what is missing from element `number` on as dealt with, and say why."""
     rest = [(lease.key, max(a, number << OUTPUT_BITS), b) for a, b in missing]
-    loose.add(rest, BadElement(f"read {type(source).__name__}", lease.split.where(number), str(error)))
+    undelivered.add(rest, BadElement(f"read {type(source).__name__}", lease.split.where(number), str(error)))
 
 
 def _until(spans: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.contract import Slot, Slots, is_plain
-from pecan_ray.engines.layout import Layout, Place
+from pecan_ray.engines.layout import ColumnPlace, Layout
 
 ALIGNMENT = 64
 
@@ -47,7 +47,7 @@ def into_slot(columns: Mapping[str, Any], slots: Slots) -> tuple[dict[str, Any],
 @functools.lru_cache(maxsize=256)
 def layout_of(columns: tuple[tuple[str, np.dtype[Any] | None, tuple[int, ...]], ...]) -> Layout:
     """Return the layout of columns given by name, dtype (None: not in the slot) and shape."""
-    found = {name: None if dtype is None else Place(0, dtype, shape) for name, dtype, shape in columns}
+    found = {name: None if dtype is None else ColumnPlace(0, dtype, shape) for name, dtype, shape in columns}
     inside = {name: place for name, place in found.items() if place is not None}
     offsets, total = lay_out([place.nbytes for place in inside.values()])
     placed = {name: replace(place, offset=at) for (name, place), at in zip(inside.items(), offsets, strict=True)}

@@ -20,21 +20,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-WINDOW_S, CALM_WINDOW_S = 0.1, 1.0
-"""Shortest windows: while it is searched, and once the number is settled."""
+WINDOW_S = 0.1
+"""Shortest window of the search."""
+CALM_WINDOW_S = 1.0
+"""Shortest window once the number is settled."""
 ROUNDS = 4
-"""... and each thread has finished so many pieces of work by then: else where a window ends decides."""
-LEAST_WINDOWS, MOST_WINDOWS = 2, 6
-"""Windows in which a number is tried: fewer where the difference is plain."""
-BASE_WINDOWS, STEADY = 3, 0.15
-"""Before the search: so many windows whose spread is below this share of their mean, or `PATIENT_WINDOWS`."""
+"""A window ends when each thread has finished so many pieces of work too: else where it ends decides."""
+LEAST_WINDOWS = 2
+"""Windows in which a number is tried, where the difference is plain."""
+MOST_WINDOWS = 6
+"""Windows in which a number is tried, where it is not."""
+BASE_WINDOWS = 3
+"""Windows before the search, if they agree."""
+STEADY = 0.15
+"""Windows agree whose spread is below this share of their mean."""
 PATIENT_WINDOWS = 8
+"""Windows before the search, if they do not agree."""
 LEAST_SPREAD = 0.02
 """Share of a rate that two windows may always differ by: a few windows that happen to agree prove little."""
 WORTH = 0.06
 """Twice the threads must bring so much more."""
-LOSS, DOUBTFUL_LOSS = 0.02, 0.05
-"""Half of the threads may cost so much, and up to so much where chance explains it."""
+LOSS = 0.02
+"""Half of the threads may cost this share of the rate."""
+DOUBTFUL_LOSS = 0.05
+"""Half of the threads may cost up to this share, where chance explains it."""
 SURELY = 0.9
 """Threads that are fewer than this share of the CPUs that were used would surely finish less."""
 BLOCKED = 0.1
@@ -48,8 +57,11 @@ ONE_CPU = (0.75, 1.25)
 CHANGED = 0.3
 """A throughput that differs by this share is another one, if it lasts for `LASTS` windows."""
 LASTS = 3
-LOOK_AGAIN_S, LONGEST_CALM_S = 60.0, 600.0
-"""Another look after this time; it doubles with each look that changed nothing."""
+"""Windows for which a throughput must differ to be another one."""
+LOOK_AGAIN_S = 60.0
+"""The search looks again after this time, which doubles with each look that changed nothing."""
+LONGEST_CALM_S = 600.0
+"""The longest time between two looks."""
 MOST_PER_CPU = 16
 """Threads for each CPU at most."""
 
@@ -58,7 +70,7 @@ Phase = Literal["measuring", "trying", "settled"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class ThreadLimits:
     """Bounds of the search."""
 
     cpus: int
@@ -70,7 +82,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Window:
+class ThreadWindow:
     """What happened while the number of threads was the same."""
 
     threads: int
@@ -89,8 +101,8 @@ class Window:
     bytes_per_thread: float = 0.0
     """Of elements in progress, estimated."""
 
-    def __add__(self, other: Window) -> Window:
-        return Window(
+    def __add__(self, other: ThreadWindow) -> ThreadWindow:
+        return ThreadWindow(
             self.threads,
             self.elements + other.elements,
             self.seconds + other.seconds,
@@ -132,7 +144,7 @@ class Rate:
     error: float
 
     @classmethod
-    def of(cls, windows: Sequence[Window]) -> Rate:
+    def of(cls, windows: Sequence[ThreadWindow]) -> Rate:
         """Combine windows of one number of threads."""
         rates = [window.rate for window in windows]
         mean = _sum(windows).rate
@@ -147,7 +159,7 @@ class State:
     threads: int
     """In use."""
     phase: Phase = "measuring"
-    windows: tuple[Window, ...] = ()
+    windows: tuple[ThreadWindow, ...] = ()
     """Of the number in use, as far as they count."""
     skip: int = 2
     """Windows to come that do not count: they began under another number, or while things were being loaded."""
@@ -173,14 +185,14 @@ class State:
 
 
 @dataclass(frozen=True)
-class Decision:
+class ThreadDecision:
     """The number of threads from now on."""
 
     threads: int
     reason: str
 
 
-def decide(state: State, seen: Window, limits: Limits) -> tuple[Decision, State]:
+def decide(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[ThreadDecision, State]:
     """Return the number of threads after a window that was measured with `state.threads` of them."""
     room = most_threads(seen, limits)
     if state.threads > room:
@@ -195,22 +207,22 @@ def decide(state: State, seen: Window, limits: Limits) -> tuple[Decision, State]
     return _watch(state, seen)
 
 
-def most_threads(seen: Window, limits: Limits) -> int:
+def most_threads(seen: ThreadWindow, limits: ThreadLimits) -> int:
     """Return the largest number that memory and `limits.most` allow; it is at least 1."""
     fits = limits.memory_bytes / seen.bytes_per_thread if seen.bytes_per_thread > 0 else math.inf
     return max(1, int(min(limits.most, fits)))
 
 
-def _hold(state: State, reason: str) -> tuple[Decision, State]:
-    return Decision(state.threads, reason), state
+def _hold(state: State, reason: str) -> tuple[ThreadDecision, State]:
+    return ThreadDecision(state.threads, reason), state
 
 
-def _begin(state: State, reason: str) -> tuple[Decision, State]:
+def _begin(state: State, reason: str) -> tuple[ThreadDecision, State]:
     """Measure the number in use, from scratch."""
     return _hold(replace(state, phase="measuring", windows=(), best=None, plan=(), blocked=0), reason)
 
 
-def _measure(state: State, seen: Window, limits: Limits) -> tuple[Decision, State]:
+def _measure(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[ThreadDecision, State]:
     """Wait for a steady throughput, then begin to search."""
     if seen.blocked:
         return _begin(state, "the trainer takes batches more slowly than they are made")
@@ -225,7 +237,7 @@ def _measure(state: State, seen: Window, limits: Limits) -> tuple[Decision, Stat
     return _next(replace(state, best=Rate.of(used), begun=state.threads, plan=plan), _sum(used), limits, reason)
 
 
-def _directions(seen: Window, limits: Limits) -> tuple[tuple[Direction, ...], str]:
+def _directions(seen: ThreadWindow, limits: ThreadLimits) -> tuple[tuple[Direction, ...], str]:
     """Return what to try, by what the threads do with their time, and why."""
     cpus = seen.process_cpu_s / seen.seconds
     fewer: tuple[Direction, ...] = ("fewer",) if seen.threads > 1 else ()
@@ -240,7 +252,7 @@ def _directions(seen: Window, limits: Limits) -> tuple[tuple[Direction, ...], st
     return ((*fewer, "more") if alone else ("more", *fewer)), on_cpu
 
 
-def _next(state: State, seen: Window, limits: Limits, reason: str) -> tuple[Decision, State]:
+def _next(state: State, seen: ThreadWindow, limits: ThreadLimits, reason: str) -> tuple[ThreadDecision, State]:
     """Try the next number beside the best one, or settle for that; `seen`: what the best one's threads did."""
     best = state.best
     assert best is not None
@@ -250,11 +262,11 @@ def _next(state: State, seen: Window, limits: Limits, reason: str) -> tuple[Deci
             tried = replace(
                 state, threads=target, phase="trying", windows=(), skip=1, plan=state.plan[place:], blocked=0
             )
-            return Decision(target, f"trying {direction}: {reason}"), tried
+            return ThreadDecision(target, f"trying {direction}: {reason}"), tried
     return _settle(state, reason)
 
 
-def _target(threads: int, direction: Direction, seen: Window, limits: Limits) -> int:
+def _target(threads: int, direction: Direction, seen: ThreadWindow, limits: ThreadLimits) -> int:
     """Return the next number in a direction: the double, but no more than fill the CPUs, or the half.
 
     Where half of the threads could not use the CPU time that all of them do, there is nothing to try.
@@ -268,7 +280,7 @@ def _target(threads: int, direction: Direction, seen: Window, limits: Limits) ->
     return max(threads, int(min(2 * threads, max(fill, threads + 1), most_threads(seen, roomy))))
 
 
-def _try(state: State, seen: Window, limits: Limits) -> tuple[Decision, State]:
+def _try(state: State, seen: ThreadWindow, limits: ThreadLimits) -> tuple[ThreadDecision, State]:
     """Collect windows of the number that is tried until it is better, or not, by more than chance."""
     best = state.best
     assert best is not None
@@ -292,7 +304,7 @@ def _try(state: State, seen: Window, limits: Limits) -> tuple[Decision, State]:
     return _next(replace(state, plan=state.plan[1:]), _sum(state.windows), limits, told)
 
 
-def _accept(state: State, rate: Rate, limits: Limits, told: str) -> tuple[Decision, State]:
+def _accept(state: State, rate: Rate, limits: ThreadLimits, told: str) -> tuple[ThreadDecision, State]:
     """Go on from a better number in the same direction, unless its threads say that there is nothing to gain."""
     seen, direction = _sum(state.windows), state.plan[0]
     assert state.best is not None
@@ -304,7 +316,7 @@ def _accept(state: State, rate: Rate, limits: Limits, told: str) -> tuple[Decisi
     return _next(state, seen, limits, told)
 
 
-def _settle(state: State, reason: str) -> tuple[Decision, State]:
+def _settle(state: State, reason: str) -> tuple[ThreadDecision, State]:
     """Stay with the best number."""
     best = state.best
     assert best is not None
@@ -315,10 +327,10 @@ def _settle(state: State, reason: str) -> tuple[Decision, State]:
         skip=1 if best.threads != state.threads else 0,
         fruitless=0 if changed else state.fruitless + 1,
     )
-    return Decision(best.threads, f"settled: {reason}"), settled
+    return ThreadDecision(best.threads, f"settled: {reason}"), settled
 
 
-def _watch(state: State, seen: Window) -> tuple[Decision, State]:
+def _watch(state: State, seen: ThreadWindow) -> tuple[ThreadDecision, State]:
     """Stay settled until the throughput changes or a while has passed."""
     state = replace(state, calm_s=state.calm_s + seen.seconds)
     patience = 2 ** min(max(0, state.fruitless - 1), 10)
@@ -338,7 +350,7 @@ def _watch(state: State, seen: Window) -> tuple[Decision, State]:
     return _begin(replace(state, calm_s=0.0, strange=0), f"the throughput has changed by {change:+.0%}")
 
 
-def _sum(windows: Sequence[Window]) -> Window:
+def _sum(windows: Sequence[ThreadWindow]) -> ThreadWindow:
     total = windows[0]
     for window in windows[1:]:
         total += window

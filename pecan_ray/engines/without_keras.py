@@ -1,4 +1,4 @@
-"""Importing TensorFlow in half of the time: its own import of Keras waits until somebody asks for `tf.keras`."""
+"""Importing TensorFlow in half of the time: its own import of Keras waits until a program asks for `tf.keras`."""
 
 from __future__ import annotations
 

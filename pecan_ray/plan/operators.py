@@ -6,6 +6,8 @@ engines make it run.
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
@@ -41,8 +43,6 @@ class ElementOp(Op):
 class Map(ElementOp):
     """One element in, one out."""
 
-    num_outputs: int = 1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Filter(ElementOp):
@@ -55,19 +55,38 @@ class FlatMap(ElementOp):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Batch(Op):
-    """Stacks `size` elements; columns get a leading dimension."""
+class BatchingOp(Op, ABC):
+    """Makes batches of elements; what does not fill one at the end is a smaller batch, unless it is dropped."""
 
-    size: int
     drop_remainder: bool = False
+
+    @property
+    @abstractmethod
+    def most_rows(self) -> int:
+        """Elements in its largest batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaddedBatch(Op):
-    """Stacks `size` elements of unequal shapes, padded to the longest (or to `shapes`)."""
+class FixedSizeBatchingOp(BatchingOp):
+    """Makes batches of `size` elements."""
 
     size: int
-    drop_remainder: bool = False
+
+    @property
+    def most_rows(self) -> int:
+        """Elements in a batch."""
+        return self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch(FixedSizeBatchingOp):
+    """Stacks `size` elements; columns get a leading dimension."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaddedBatch(FixedSizeBatchingOp):
+    """Stacks `size` elements of unequal shapes, padded to the longest (or to `shapes`)."""
+
     padding: Any = 0
     """Value to pad with, or one per column."""
     shapes: dict[str, tuple[int | None, ...]] | None = None
@@ -75,7 +94,7 @@ class PaddedBatch(Op):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BucketByLength(Op):
+class BucketByLength(BatchingOp):
     """Batches elements of similar length together, padded within the bucket."""
 
     length: Function | str
@@ -84,8 +103,12 @@ class BucketByLength(Op):
     """Bucket i holds lengths below boundaries[i]; the last one the rest."""
     sizes: tuple[int, ...]
     """Batch size of each bucket; one more than boundaries."""
-    drop_remainder: bool = False
     padding: Any = 0
+
+    @property
+    def most_rows(self) -> int:
+        """Elements in a batch of the bucket with the largest ones."""
+        return max(self.sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,3 +192,11 @@ class Plan:
             for plan in self.head.inputs:
                 yield from plan.all_ops()
         yield from self.ops
+
+
+def wants_rng(fn: Function) -> bool:
+    """Tell whether a function declares a parameter named `rng`."""
+    try:
+        return "rng" in inspect.signature(fn).parameters
+    except (TypeError, ValueError):
+        return False  # builtins without a signature declare nothing

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
-    Batch,
+    BatchingOp,
     BucketByLength,
     ElementOp,
     Filter,
+    FixedSizeBatchingOp,
     FlatMap,
     Join,
     Map,
     Op,
-    PaddedBatch,
     Plan,
     Prefetch,
     Repeat,
@@ -33,8 +33,6 @@ class PlanShape:
 
     serial: bool
     """Some operator needs the whole sequence (take, skip, zip, ...), so one worker runs the plan."""
-    serial_because: str
-    """Name of that operator; empty if none."""
     repetitions: int | None
     """Passes over the splits within an epoch, where `repeat` can be run by repeating splits; None: no end."""
     batch_size: int
@@ -50,61 +48,50 @@ def plan_shape(plan: Plan) -> PlanShape:
     `repeat` at the end of a plan, or before its batching, is run by handing out the splits again; in other
     places, and together with operators that need the whole sequence, it makes the plan serial.
     """
-    because = _serial_op(plan)
+    serial = _is_serial(plan)
     repeats = [op for op in plan.ops if isinstance(op, Repeat)]
     repetitions: int | None = 1
-    if repeats and not because:
+    if repeats and not serial:
         counts = [op.count for op in repeats]
         repetitions = None if None in counts else math.prod(count for count in counts if count is not None)
     batching = last_batching(plan)
     return PlanShape(
-        serial=bool(because),
-        serial_because=because,
+        serial=serial,
         repetitions=repetitions,
-        batch_size=_size(batching),
+        batch_size=1 if batching is None else batching.most_rows,
         shuffled=any(isinstance(op, Shuffle) for op in plan.all_ops()),
-        drop_remainder=isinstance(batching, (Batch, PaddedBatch, BucketByLength)) and batching.drop_remainder,
+        drop_remainder=batching is not None and batching.drop_remainder,
     )
 
 
-def last_batching(plan: Plan) -> Op | None:
+def last_batching(plan: Plan) -> BatchingOp | None:
     """Return the operator that forms the final batches, if the plan ends with batches."""
     for op in reversed(plan.ops):
-        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+        if isinstance(op, BatchingOp):
             return op
         if isinstance(op, Unbatch):
             return None
     return None
 
 
-def _size(op: Op | None) -> int:
-    if isinstance(op, (Batch, PaddedBatch)):
-        return op.size
-    return max(op.sizes) if isinstance(op, BucketByLength) else 1
-
-
-def _serial_op(plan: Plan) -> str:
+def _is_serial(plan: Plan) -> bool:
     last = last_batching(plan)
-    for op in plan.ops:
-        if isinstance(op, (Take, Skip)) or (op is not last and _drops(op)):
-            return op.name
+    if any(isinstance(op, (Take, Skip)) or (op is not last and _drops(op)) for op in plan.ops):
+        return True
     head = plan.head
-    if isinstance(head, Join):
-        if head.kind == "zip":
-            return "zip"
-        for branch in head.inputs:
-            inner = (op.name for op in branch.all_ops() if isinstance(op, Repeat) or _drops(op))
-            nested = _serial_op(branch) or next(inner, "")
-            if nested:
-                return nested
-        if head.kind == "mix" and head.stop == "first":
-            return "mix(stop='first')"
-    return ""
+    if not isinstance(head, Join):
+        return False
+    if head.kind == "zip" or (head.kind == "mix" and head.stop == "first"):
+        return True
+    return any(
+        _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())
+        for branch in head.inputs
+    )
 
 
 def _drops(op: Op) -> bool:
     """Tell whether an operator leaves out a remainder: before the end of a plan there must be only one of it."""
-    return isinstance(op, (Batch, PaddedBatch, BucketByLength)) and op.drop_remainder
+    return isinstance(op, BatchingOp) and op.drop_remainder
 
 
 def num_batches(plan: Plan) -> int | None:
@@ -145,9 +132,9 @@ def _times(count: float | None, repetitions: int | None) -> float | None:
 
 
 def _after(op: Op, count: float) -> float | None:
-    if isinstance(op, (Map, Shuffle, Prefetch)) or (math.isinf(count) and isinstance(op, (Batch, PaddedBatch, Skip))):
+    if isinstance(op, (Map, Shuffle, Prefetch)) or (math.isinf(count) and isinstance(op, (FixedSizeBatchingOp, Skip))):
         return count
-    if isinstance(op, (Batch, PaddedBatch)):
+    if isinstance(op, FixedSizeBatchingOp):
         return count // op.size if op.drop_remainder else -(-count // op.size)
     if isinstance(op, Take):
         return min(count, op.count)
@@ -183,7 +170,7 @@ def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
 def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
     found: list[ElementOp] = []
     for op in ops:
-        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+        if isinstance(op, BatchingOp):
             break
         if isinstance(op, ElementOp):
             found.append(op)

@@ -11,18 +11,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
 OUTPUT_BITS = 32
+"""An element has two to the power of so many positions."""
 END = 1 << 62
 """Position after the last one of a split whose length is not known yet."""
+
+LeaseKey: TypeAlias = tuple[int, int, int]
+"""Name of a split within its epoch: (branch, repetition, split index)."""
 
 Element = dict[str, Any]
 """Column name -> NumPy array, bytes, str or number."""
 
-Columns = Mapping[str, np.ndarray[Any, Any]]
+Array: TypeAlias = np.ndarray[Any, Any]
+
+Columns = Mapping[str, Array]
 """Column name -> the values of consecutive elements, equally many of each: ``column[row]`` is an element's value."""
 
 
@@ -103,6 +109,6 @@ class Lease:
     """Which pass of a `repeat` it belongs to."""
 
     @property
-    def key(self) -> tuple[int, int, int]:
+    def key(self) -> LeaseKey:
         """Name of the split within its epoch: (branch, repetition, split index)."""
         return (self.branch, self.repetition, self.split.index)

@@ -8,12 +8,10 @@ from itertools import groupby
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
-    Batch,
-    BucketByLength,
+    BatchingOp,
     ElementOp,
     Join,
     Op,
-    PaddedBatch,
     Plan,
     Repeat,
     Shuffle,
@@ -57,7 +55,7 @@ def stretches(plan: Plan) -> list[Stretch]:
         if elements and not batched:
             found.append(Stretch(elements, Plan(head=plan.head, ops=tuple(done))))
         for op in run:
-            if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+            if isinstance(op, BatchingOp):
                 batched = True
             elif isinstance(op, Unbatch):
                 batched = False

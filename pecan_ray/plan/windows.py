@@ -14,10 +14,14 @@ from pecan_ray.errors import PlanError
 
 Removal: TypeAlias = Literal["drain", "fast"]
 
-LEAST_BATCHES, MOST_BATCHES = 2, 10**12
+LEAST_BATCHES = 2
 """A window of one batch has no interval between batches: its time says nothing."""
-SHORTEST_S, LONGEST_S = 1e-9, 1e7
-"""Batch times outside of this are a broken clock, not a trainer."""
+MOST_BATCHES = 10**12
+"""A window of more batches is a broken counter, not a trainer."""
+SHORTEST_S = 1e-9
+"""A shorter batch time is a broken clock, not a trainer."""
+LONGEST_S = 1e7
+"""A longer batch time is a broken clock, not a trainer."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import cloudpickle
 
-from pecan_ray.engines.build import load_framework
+from pecan_ray.engines.registry import ENGINES, load_framework
 from pecan_ray.errors import PecanError
 from pecan_ray.options import EngineName
 
@@ -30,9 +30,10 @@ LAST_WORDS = 2000
 
 def needs_own_process(engine: EngineName) -> bool:
     """Tell whether running an engine here could take an accelerator away from the trainer."""
-    if engine != "tensorflow":
+    framework = ENGINES[engine].framework
+    if framework is None:
         return False
-    tensorflow = sys.modules.get("tensorflow")
+    tensorflow = sys.modules.get(framework)
     if tensorflow is None:
         return True  # a trainer that does without it stays without it
     return any(device.device_type != "CPU" for device in tensorflow.config.list_physical_devices())

@@ -11,9 +11,10 @@ import numpy as np
 
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
-from pecan_ray.engines.python.assemble import Assembly
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import Chain, complete_call
-from pecan_ray.engines.python.items import Item, Loose
+from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
 from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import ElementOp
@@ -43,7 +44,7 @@ class ChainStage:
 
     def __init__(self, ops: Sequence[ElementOp], options: EngineOptions) -> None:
         self.ops = tuple(ops)
-        self._chain = Chain(ops, options, Loose(), complete_call)
+        self._chain = Chain(ops, options, UndeliveredPositions(), complete_call)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -66,8 +67,8 @@ class PythonBench:
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
         leases = AllLeases(sources, epoch=0, repetitions=1)
-        assembly = Assembly(plan, sources, self._options, leases, Loose(), pool=None, call=complete_call)
-        self._items = _items(assembly)
+        stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
+        self._items = _items(stream)
         self._known: dict[str, set[str]] = {}
         self._tries: dict[str, int] = {}
 
@@ -137,8 +138,8 @@ class PythonBench:
         self._items.close()
 
 
-def _items(assembly: Assembly) -> Generator[Item, None, None]:
-    yield from assembly.items()
+def _items(stream: ItemStream) -> Generator[Item, None, None]:
+    yield from stream.items()
 
 
 def _with(item: Item, value: Any) -> Item:

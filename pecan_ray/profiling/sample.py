@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import cloudpickle
 
 from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
@@ -145,13 +146,13 @@ def undisturbed() -> Iterator[None]:
 
 def load_engine(engine: EngineName) -> None:
     """Import an engine's framework, which may take longer than the sample."""
-    if engine == "tensorflow":
+    if ENGINES[engine].framework is not None:
         importlib.import_module("pecan_ray.profiling.tensor_bench")
 
 
 def make_bench(stretch: Stretch, engine: EngineName, seed: int, limits: Limits, clock: Clock) -> Bench:
     """Return the bench of an engine; a framework is imported only for its own engine."""
-    if engine == "tensorflow":
+    if ENGINES[engine].framework is not None:
         from pecan_ray.profiling.tensor_bench import TensorBench
 
         return TensorBench(stretch, seed=seed, limits=limits, clock=clock)

@@ -12,9 +12,9 @@ from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.tensorflow.single import (
     Compiled,
     CompiledMaps,
+    ElementSpec,
     Single,
     Singles,
-    Spec,
     columns_of,
     compile_groups,
 )
@@ -54,7 +54,7 @@ class CompiledStage:
         return self.compiled(token, self._singles.place)
 
     @property
-    def spec(self) -> Spec:
+    def spec(self) -> ElementSpec:
         """Dtypes and static shapes of what comes out."""
         return self.compiled.spec
 
@@ -152,7 +152,7 @@ class TensorBench:
         """Several: TensorFlow's operations leave the interpreter to other threads."""
         return several_threads()
 
-    def _compile(self, ops: list[ElementOp], spec: Spec) -> Compiled:
+    def _compile(self, ops: list[ElementOp], spec: ElementSpec) -> Compiled:
         key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
         if key not in self._compiled:
             self._compiled[key] = Compiled(ops, spec)

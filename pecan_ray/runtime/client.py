@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
@@ -50,7 +50,7 @@ class Provenance:
 
     epoch: int
     worker: str
-    spans: Spans
+    spans: SpansByKey
     rows: int
 
 
@@ -86,7 +86,7 @@ class BatchClient:
         """What reads from each worker."""
         self._fetchers: dict[str, threading.Thread] = {}
         self._told: set[str] = set()
-        self._given_back: tuple[Spans, int] | None = None
+        self._given_back: tuple[SpansByKey, int] | None = None
         self._epoch = 0
         self._in_epoch = 0
         self._allowed = 0
@@ -397,7 +397,7 @@ class BatchClient:
         )
 
     def _acknowledge(self, worker: str, batches: list[tuple[Provenance, int]]) -> Acknowledgement:
-        spans: Spans = {}
+        spans: SpansByKey = {}
         for provenance, _ in batches:
             for key, intervals in provenance.spans.items():
                 spans.setdefault(key, []).extend(intervals)
@@ -428,7 +428,7 @@ class BatchClient:
     def _give_back(self, keep: int, epoch: int) -> None:
         """Return the batches of this epoch beyond `keep`: none of them was used, since `keep` bounds use."""
         used = self._in_epoch if self._epoch == epoch else 0
-        spans: Spans = {}
+        spans: SpansByKey = {}
         count = 0
         while used + len(self._queue) > keep:
             batch = self._queue.pop()

@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import ray
 
-from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError, PecanError, SourceError, WorkerStartError
 from pecan_ray.options import Workers
 from pecan_ray.placement import spread_by_power
@@ -342,7 +342,7 @@ class AutoPlacementController:
         if lengths:
             self._notify()
 
-    async def stretch_ended(self, worker: str, spans: Spans, batches: int) -> Literal["flush", "surrendered"]:
+    async def stretch_ended(self, worker: str, spans: SpansByKey, batches: int) -> Literal["flush", "surrendered"]:
         """Decide what a worker does with elements that fill no batch; `batches`: so many it made, these included."""
         if worker not in self._ledger.workers or self._ledger.workers[worker].unsettled is not None:
             return "surrendered"
@@ -350,7 +350,7 @@ class AutoPlacementController:
         self._notify()
         return decision
 
-    async def consumed(self, worker: str, spans: Spans, left_out: int, bad: list[BadElement]) -> None:
+    async def consumed(self, worker: str, spans: SpansByKey, left_out: int, bad: list[BadElement]) -> None:
         """Note data that ends at a worker: a dropped remainder, or elements that were all filtered out."""
         self._ledger.consumed(worker, spans, left_out=left_out)
         self._note_bad(tuple(bad))

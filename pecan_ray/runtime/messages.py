@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pecan_ray.engines.contract import BadElement, Spans
+from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.options import Config, EngineName, IterOptions
 from pecan_ray.plan.shape import PlanShape
@@ -63,7 +63,7 @@ class Acknowledgement:
     """Batches that a client has received from one worker since its last report."""
 
     worker: str
-    spans: Spans
+    spans: SpansByKey
     batches: int
     rows: int
     bytes: int
@@ -127,7 +127,7 @@ class ClientReport:
     acks: tuple[Acknowledgement, ...] = ()
     settled: tuple[str, ...] = ()
     """Lost workers from which nothing more will be accepted."""
-    given_back: Spans | None = None
+    given_back: SpansByKey | None = None
     given_back_batches: int = 0
     bad: tuple[BadElement, ...] = ()
     broken: tuple[str, ...] = ()

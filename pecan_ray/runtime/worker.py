@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from pecan_ray.engines.build import build_engine, load_framework
-from pecan_ray.engines.contract import EngineOptions, Produced, Spans
+from pecan_ray.engines.contract import EngineOptions, Produced, SpansByKey
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.options import AutoWorkers
@@ -152,7 +152,7 @@ class PreprocessingWorker:
             if time.monotonic() - last_beat > (HEARTBEAT_S if self._stats.threads == told else NEWS_S):
                 last_beat, told = time.monotonic(), self._stats.threads
                 self._controller.heartbeat.remote(self._name, self._stats)
-        spans: Spans = {}
+        spans: SpansByKey = {}
         for leftover in leftovers:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)

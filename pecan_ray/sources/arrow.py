@@ -13,9 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
-from pecan_ray.plan.splits import Columns, Element
-
-Array = np.ndarray[Any, Any]
+from pecan_ray.plan.splits import Array, Columns, Element
 
 
 def columns_of(batch: Any) -> Columns:

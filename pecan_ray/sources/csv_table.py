@@ -16,7 +16,7 @@ from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import SPLIT_BYTES, Paths, byte_ranges, check_positive, identity_of, patterns_of
-from pecan_ray.sources.text import Line, bad_line, lines_of
+from pecan_ray.sources.text import TextLine, bad_line, lines_of
 from pecan_ray.storage import list_files
 
 SAMPLE_BYTES = 1 << 20
@@ -105,12 +105,12 @@ class Csv:
         )
         return identity_of("Csv", options, list_files(self.patterns))
 
-    def _records(self, split: Split) -> Iterator[Line]:
+    def _records(self, split: Split) -> Iterator[TextLine]:
         """Yield the lines that are not empty; with `newlines_in_values`, those of one record joined."""
-        held: Line | None = None
+        held: TextLine | None = None
         for line in lines_of(split):
             if held is not None:
-                line = Line(held.number, held.offset, held.data + b"\n" + line.data)
+                line = TextLine(held.number, held.offset, held.data + b"\n" + line.data)
             if self.newlines_in_values and line.data.count(b'"') % 2:
                 held = line
                 continue
@@ -144,7 +144,7 @@ class Csv:
                     columns=tuple(names),
                 )
         whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES)
-        sample: list[Line] = []
+        sample: list[TextLine] = []
         for line in islice(self._records(whole), 1, None):
             if line.offset >= SAMPLE_BYTES:
                 break
@@ -158,7 +158,9 @@ class Csv:
         kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
         return pa.schema(list(kinds.items()))
 
-    def _parse(self, lines: list[Line], names: list[str], schema: Any, types: Mapping[str, Any] | None = None) -> Any:
+    def _parse(
+        self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
+    ) -> Any:
         """Return the table of some lines; raise ArrowInvalid if one does not fit."""
         data = b"\n".join(line.data for line in lines) + b"\n"
         table = pacsv.read_csv(
@@ -177,7 +179,7 @@ class Csv:
         return table
 
     def _first_bad(
-        self, lines: list[Line], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
+        self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
     ) -> tuple[int, str]:
         """Return the first line that does not fit, and why."""
         good, bad, problem = 0, len(lines), ""

@@ -18,7 +18,7 @@ BLOCK = tarfile.BLOCKSIZE
 
 
 @dataclass
-class Member:
+class TarMember:
     """One regular file of an archive; `read` may be called once, before the next member is asked for."""
 
     path: str
@@ -39,7 +39,7 @@ class Member:
         return data
 
 
-def members(path: str, stream: BinaryIO, size: int | None) -> Iterator[Member]:
+def members(path: str, stream: BinaryIO, size: int | None) -> Iterator[TarMember]:
     """Yield the regular files of an archive of `size` bytes (None: not known); raise CorruptSourceError."""
     offset = 0
     overrides: dict[str, str] = {}
@@ -56,7 +56,7 @@ def members(path: str, stream: BinaryIO, size: int | None) -> Iterator[Member]:
         padded = -(-length // BLOCK) * BLOCK
         if size is not None and data_at + padded > size:
             _broken(path, size, f"it ends inside {overrides.get('path', info.name)!r}")
-        member = Member(path, overrides.get("path", info.name), data_at, length, stream)
+        member = TarMember(path, overrides.get("path", info.name), data_at, length, stream)
         if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
             overrides = {**overrides, **_extension(info.type, member)}
         elif info.isreg():
@@ -76,7 +76,7 @@ def _extension_size(info: tarfile.TarInfo) -> int:
     return info.size if info.type in extensions else 0
 
 
-def _extension(kind: bytes, member: Member) -> dict[str, str]:
+def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     """Return what a header for the next member overrides: its path, and its size if that exceeds 8 GiB."""
     data = member.read()
     if kind == tarfile.GNUTYPE_LONGNAME:

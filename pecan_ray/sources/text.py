@@ -28,7 +28,7 @@ CHUNK_LINES = 512
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """One line, without its end."""
 
     number: int
@@ -43,7 +43,7 @@ class Line(NamedTuple):
         return f"line {self.number}{behind} of {split.path} (byte {self.offset})"
 
 
-def lines_of(split: Split) -> Iterator[Line]:
+def lines_of(split: Split) -> Iterator[TextLine]:
     """Yield the lines that begin in a split's byte range (of a compressed file: all lines)."""
     begin = max(split.start - 1, 0)
     stop = split.stop
@@ -54,11 +54,11 @@ def lines_of(split: Split) -> Iterator[Line]:
             if stop is not None and offset >= stop:
                 return
             body = data.removesuffix(b"\n").removesuffix(b"\r")
-            yield Line(number, offset, body.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else body)
+            yield TextLine(number, offset, body.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else body)
             offset += len(data)
 
 
-def bad_line(split: Split, line: Line, element: int, problem: str) -> NoReturn:
+def bad_line(split: Split, line: TextLine, element: int, problem: str) -> NoReturn:
     """Raise the CorruptSourceError that shows the line and says what is wrong with it."""
     shown = line.data[:80].decode("utf-8", "replace") + ("..." if len(line.data) > 80 else "")
     raise CorruptSourceError(

@@ -11,7 +11,7 @@ from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.compressed import open_gzip
 from pecan_ray.sources.files import Paths, identity_of, is_gzip, open_plain, patterns_of
-from pecan_ray.sources.tar import Member, members
+from pecan_ray.sources.tar import TarMember, members
 from pecan_ray.storage import list_files
 
 
@@ -53,7 +53,7 @@ class WebDataset:
         return identity_of("WebDataset", None, list_files(self.patterns))
 
 
-def _named(found: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
+def _named(found: Iterator[TarMember]) -> Iterator[tuple[str, str, TarMember]]:
     """Yield (key, column, member) of the members that belong to samples."""
     for member in found:
         folder, name = os.path.split(member.name)
@@ -62,7 +62,7 @@ def _named(found: Iterator[Member]) -> Iterator[tuple[str, str, Member]]:
             yield os.path.join(folder, stem), extension.lower(), member
 
 
-def _sample(split: Split, number: int, key: str, parts: Iterator[tuple[str, str, Member]]) -> Element:
+def _sample(split: Split, number: int, key: str, parts: Iterator[tuple[str, str, TarMember]]) -> Element:
     element: Element = {"__key__": key}
     for _, column, member in parts:
         if column in element:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.layout import Place
+from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.slots import lay_out
 from pecan_ray.transport.compression import Codec, unpack
 from pecan_ray.transport.messages import Memory, Message, placed, views
@@ -81,7 +81,7 @@ def _message(produced: Produced, columns: dict[str, Any]) -> Message:
 
 def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Memory]:
     """Return columns and memory as they are if the columns fill it, else side by side in memory of their own."""
-    old = {name: column for name, column in columns.items() if isinstance(column, Place)}
+    old = {name: column for name, column in columns.items() if isinstance(column, ColumnPlace)}
     sizes = [place.nbytes for place in old.values()]
     if memory.size <= SPARSE * sum(sizes) + 4096:
         return columns, memory

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import cloudpickle
 import numpy as np
 
-from pecan_ray.engines.contract import BadElement, Produced, Spans
-from pecan_ray.engines.layout import Layout, Place
+from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
+from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
 
 Memory: TypeAlias = np.ndarray[Any, np.dtype[np.uint8]]
@@ -21,8 +21,8 @@ class Message:
     """A batch under way: either where its columns lie in memory, or the columns themselves."""
 
     columns: dict[str, Any]
-    """A `Place` for each column in the slot; other columns by value."""
-    spans: Spans
+    """A `ColumnPlace` for each column in the slot; other columns by value."""
+    spans: SpansByKey
     rows: int
     epoch: int
     address: SlotAddress | None = None
@@ -32,7 +32,7 @@ class Message:
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
-    """Return a batch's columns, with a `Place` for each that lies in its slot, and the slot's bytes to the last one."""
+    """Return a batch's columns, with a `ColumnPlace` for each that lies in its slot, and its slot's bytes."""
     if produced.slot is None:
         return dict(produced.columns), np.empty(0, np.uint8)
     memory: Memory = np.frombuffer(produced.slot.buffer, np.uint8)
@@ -43,7 +43,7 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
         if isinstance(column, np.ndarray) and column.flags.c_contiguous and not column.dtype.hasobject:
             offset = _address(column) - base
             if offset >= 0 and offset + column.nbytes <= memory.size:
-                columns[name] = Place(offset, column.dtype, column.shape)
+                columns[name] = ColumnPlace(offset, column.dtype, column.shape)
                 end = max(end, offset + column.nbytes)
     return columns, memory[:end]
 
@@ -60,7 +60,7 @@ def encode_ring(produced: Produced) -> Message:
 
 def pickled(messages: list[Message]) -> bytes:
     """Pickle messages; a batch whose columns all lie in a slot needs none of what makes cloudpickle slow."""
-    plain = not any(message.bad or set(map(type, message.columns.values())) - {Place} for message in messages)
+    plain = not any(message.bad or set(map(type, message.columns.values())) - {ColumnPlace} for message in messages)
     return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL) if plain else bytes(cloudpickle.dumps(messages))
 
 
@@ -106,4 +106,6 @@ class BatchReader:
 
 def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return columns as views of the memory that they lie in; those by value as they are."""
-    return {name: column.view(memory) if isinstance(column, Place) else column for name, column in columns.items()}
+    return {
+        name: column.view(memory) if isinstance(column, ColumnPlace) else column for name, column in columns.items()
+    }

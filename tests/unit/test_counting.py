@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import EVERY, OpCount
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import EngineName
 

@@ -213,11 +213,11 @@ def test_a_writer_that_dies_ends_the_messages() -> None:
 def test_a_message_of_arrays_and_one_of_objects_come_back() -> None:
     import pickle
 
-    from pecan_ray.engines.layout import Place
+    from pecan_ray.engines.layout import ColumnPlace
     from pecan_ray.transport.messages import Message, pickled
 
     spans = {(0, 0, 0): [(0, 1)]}
-    place = Message({"x": Place(0, np.dtype(np.float32), (2, 3))}, spans, 2, 0)
+    place = Message({"x": ColumnPlace(0, np.dtype(np.float32), (2, 3))}, spans, 2, 0)
     assert pickle.loads(pickled([place, place])) == [place, place]
 
     class Mine:  # known to this function only, so that nobody can import it

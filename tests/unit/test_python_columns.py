@@ -20,8 +20,8 @@ from pyarrow import parquet as pq
 from pecan_ray import PecanPipeline
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.python.batch_writer import copy_into
 from pecan_ray.engines.python.columns import MOST_AHEAD, by_columns
-from pecan_ray.engines.python.fill import copy_into
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split

@@ -18,7 +18,7 @@ from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.python.threads import Threads, Tuner, cpu_times
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.tuning import Limits
+from pecan_ray.engines.tuning import ThreadLimits
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 from tests.ray.waiting import until
@@ -228,7 +228,7 @@ def test_tuning_changes_neither_the_sequence_nor_the_random_numbers(caplog: pyte
 def test_time_in_which_the_process_was_stopped_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
-    tuner = Tuner(2, Limits(2, 32, 1e9))
+    tuner = Tuner(2, ThreadLimits(2, 32, 1e9))
     tuner.go_on()
     tuner.begin()
 

@@ -10,19 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecan_ray.engines.tuning import LOOK_AGAIN_S, Decision, Limits, State, Window, decide, most_threads
+from pecan_ray.engines.tuning import (
+    LOOK_AGAIN_S,
+    State,
+    ThreadDecision,
+    ThreadLimits,
+    ThreadWindow,
+    decide,
+    most_threads,
+)
 
-Workload = Callable[[int], Window]
+Workload = Callable[[int], ThreadWindow]
 """From a number of threads to what happens in one second."""
 
 
 def on_cpus(cpus: int, taken: int = 0, rate: float = 200.0) -> Workload:
     """Functions that compute; `taken` threads of other processes want the CPUs too."""
 
-    def window(threads: int) -> Window:
+    def window(threads: int) -> ThreadWindow:
         share = min(1.0, cpus / (threads + taken))
         used = threads * share
-        return Window(threads, round(rate * used), 1.0, threads, used, threads - used, used)
+        return ThreadWindow(threads, round(rate * used), 1.0, threads, used, threads - used, used)
 
     return window
 
@@ -30,19 +38,19 @@ def on_cpus(cpus: int, taken: int = 0, rate: float = 200.0) -> Workload:
 def waiting(cpus: int, wait_s: float = 0.005, cpu_s: float = 0.0001) -> Workload:
     """Functions that wait for a while and compute for a shorter one."""
 
-    def window(threads: int) -> Window:
+    def window(threads: int) -> ThreadWindow:
         rate = min(threads / (wait_s + cpu_s), cpus / cpu_s)
-        return Window(threads, round(rate), 1.0, threads, rate * cpu_s, 0.0, rate * cpu_s)
+        return ThreadWindow(threads, round(rate), 1.0, threads, rate * cpu_s, 0.0, rate * cpu_s)
 
     return window
 
 
-def holding_the_gil(threads: int) -> Window:
+def holding_the_gil(threads: int) -> ThreadWindow:
     """Functions of plain Python: each more thread costs a little."""
-    return Window(threads, round(1000 * 0.99**threads), 1.0, threads, 1.0, 0.0, 1.02)
+    return ThreadWindow(threads, round(1000 * 0.99**threads), 1.0, threads, 1.0, 0.0, 1.02)
 
 
-def scaled(window: Window, seconds: float, noise: float) -> Window:
+def scaled(window: ThreadWindow, seconds: float, noise: float) -> ThreadWindow:
     """Return what happens in so many seconds; `noise` multiplies the elements."""
     return replace(
         window,
@@ -58,7 +66,7 @@ def scaled(window: Window, seconds: float, noise: float) -> Window:
 
 def simulated(
     workload: Workload,
-    limits: Limits,
+    limits: ThreadLimits,
     *,
     seconds: float = 10.0,
     state: State | None = None,
@@ -80,8 +88,8 @@ def simulated(
     return state, changes
 
 
-def limits(cpus: int, **others: float) -> Limits:
-    return Limits(cpus, 16 * cpus, **others)
+def limits(cpus: int, **others: float) -> ThreadLimits:
+    return ThreadLimits(cpus, 16 * cpus, **others)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.05, 0.3])
@@ -93,9 +101,9 @@ def test_functions_that_compute_keep_one_thread_per_cpu_and_nothing_is_tried(cpu
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_functions_that_compute_on_fewer_cpus_than_it_seems_get_about_as_many_threads(noise: float) -> None:
-    def throttled(threads: int) -> Window:  # as by a container's quota: nobody is in line for a CPU
+    def throttled(threads: int) -> ThreadWindow:  # as by a container's quota: nobody is in line for a CPU
         used = min(threads, 4)
-        return Window(threads, 100 * used, 1.0, threads, used, 0.0, used)
+        return ThreadWindow(threads, 100 * used, 1.0, threads, used, 0.0, used)
 
     state, _ = simulated(throttled, limits(64), noise=noise, seconds=20)
     assert 4 <= state.threads <= 16
@@ -129,9 +137,9 @@ def test_functions_that_hold_the_gil_get_few_threads(cpus: int, seed: int) -> No
 
 
 def test_a_bound_from_elsewhere_is_found_and_left_by_no_more_than_a_step() -> None:
-    def remote_storage(threads: int) -> Window:
+    def remote_storage(threads: int) -> ThreadWindow:
         rate = min(threads * 20, 250)
-        return Window(threads, rate, 1.0, threads, 0.05, 0.0, 0.1)
+        return ThreadWindow(threads, rate, 1.0, threads, 0.05, 0.0, 0.1)
 
     state, _ = simulated(remote_storage, limits(4), noise=0.02)
     assert 12 <= state.threads <= 32
@@ -141,7 +149,7 @@ def test_a_bound_from_elsewhere_is_found_and_left_by_no_more_than_a_step() -> No
 
 
 def test_nothing_is_tried_while_the_trainer_is_slower() -> None:
-    def held_up(threads: int) -> Window:
+    def held_up(threads: int) -> ThreadWindow:
         return replace(waiting(2)(threads), blocked_s=0.5)
 
     state, changes = simulated(held_up, limits(2), seconds=30)
@@ -155,12 +163,12 @@ def test_a_pause_of_the_trainer_does_not_end_a_search() -> None:
     assert state.phase == "trying"
     pause = replace(scaled(waiting(2)(state.threads), 5.0, 0.01), blocked_s=4.9)
     decision, after = decide(replace(state, skip=0), pause, bounds)
-    assert decision == Decision(state.threads, "the trainer paused")
+    assert decision == ThreadDecision(state.threads, "the trainer paused")
     assert simulated(waiting(2), bounds, state=after, seconds=3)[0].threads == 32
 
 
 def test_threads_without_work_are_not_made_more() -> None:
-    def slow_source(threads: int) -> Window:
+    def slow_source(threads: int) -> ThreadWindow:
         return replace(waiting(4)(4), threads=threads, busy_s=2.0)
 
     state, changes = simulated(slow_source, limits(4))
@@ -201,7 +209,7 @@ def test_one_strange_window_begins_no_search() -> None:
 
 
 def test_threads_whose_elements_are_large_are_bounded_by_memory() -> None:
-    def large(threads: int) -> Window:
+    def large(threads: int) -> ThreadWindow:
         return replace(waiting(4)(threads), bytes_per_thread=10e6)
 
     state, _ = simulated(large, limits(4, memory_bytes=200e6))
@@ -213,14 +221,14 @@ def test_elements_that_turn_out_larger_take_threads_away() -> None:
     state, _ = simulated(waiting(4), bounds)
     assert state.threads == 64
     decision, _ = decide(state, replace(waiting(4)(64), bytes_per_thread=40e6), bounds)
-    assert decision == Decision(5, "a thread's elements hold 38.1 MiB")
+    assert decision == ThreadDecision(5, "a thread's elements hold 38.1 MiB")
 
 
 # --- whatever is measured ------------------------------------------------------------------------------------
 
 seconds = st.floats(0, 1000)
 anything = st.builds(
-    Window,
+    ThreadWindow,
     threads=st.just(1),
     elements=st.integers(1, 10**6),
     seconds=st.floats(0.01, 100),
@@ -236,9 +244,9 @@ anything = st.builds(
 @given(st.integers(1, 64), st.integers(1, 200), st.floats(1e6, 1e10), st.lists(anything, max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_no_measurement_leads_out_of_the_bounds(
-    cpus: int, most: int, memory_bytes: float, windows: list[Window]
+    cpus: int, most: int, memory_bytes: float, windows: list[ThreadWindow]
 ) -> None:
-    bounds = Limits(cpus, most, memory_bytes)
+    bounds = ThreadLimits(cpus, most, memory_bytes)
     state = State(cpus)
     for window in windows:
         seen = replace(window, threads=state.threads)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, OnError, origin_of
+from pecan_ray.engines.contract import BadElement, EngineOptions, origin_of
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
-from pecan_ray.engines.python.items import Item, Loose, Part, copied, leading
+from pecan_ray.engines.items import Item, copied, leading
+from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
+from pecan_ray.options import OnError
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
@@ -23,7 +24,7 @@ _generator = ThreadGenerator()
 
 
 @dataclass(frozen=True)
-class Step:
+class ChainStep:
     """An operator, ready to be called."""
 
     op: ElementOp
@@ -37,14 +38,6 @@ class Piece(NamedTuple):
     value: Any
     output: int
     width: int
-
-
-def wants_rng(fn: Call) -> bool:
-    """Tell whether a function declares a parameter named `rng`."""
-    try:
-        return "rng" in inspect.signature(fn).parameters
-    except (TypeError, ValueError):
-        return False  # builtins without a signature declare nothing
 
 
 def complete_call(op: ElementOp) -> Call:
@@ -71,13 +64,15 @@ def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
     return list(outputs)
 
 
-def set_aside(item: Item, error: ElementError, on_error: OnError, loose: Loose, kept: Any = None) -> None:
+def set_aside(
+    item: Item, error: ElementError, on_error: OnError, undelivered: UndeliveredPositions, kept: Any = None
+) -> None:
     """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on."""
     if on_error == "raise":
         raise error
     op = str(error.fields.get("op", ""))
     origin = origin_of(item.lease, item.element) if item.members is None else None
-    loose.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept, origin))
+    undelivered.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept, origin))
 
 
 class Chain:
@@ -87,23 +82,23 @@ class Chain:
         self,
         ops: Sequence[ElementOp],
         options: EngineOptions,
-        loose: Loose,
+        undelivered: UndeliveredPositions,
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
-        self._steps = [Step(op, call(op), wants_rng(op.fn)) for op in ops]
+        self._steps = [ChainStep(op, call(op), wants_rng(op.fn)) for op in ops]
         self._options = options
-        self._loose = loose
+        self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
         self._counts = counts
 
     def run(self, item: Item) -> list[Item]:
-        """Return what becomes of an item; positions of what is dropped go to the loose ones."""
+        """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
         kept = copied(item.value) if self._options.on_error == "quarantine" else None
         try:
             items = self._spread(item) if self._spreads else self._straight(item)
         except ElementError as error:
-            set_aside(item, error, self._options.on_error, self._loose, kept)
+            set_aside(item, error, self._options.on_error, self._undelivered, kept)
             return []
         for one in items:
             if item.members is not None:
@@ -123,7 +118,7 @@ class Chain:
         """Whether the first operator runs in another process, to which several calls had better go together."""
         return bool(self._steps) and isinstance(self._steps[0].call, InProcess)
 
-    def _arguments(self, step: Step, item: Item) -> tuple[Any, dict[str, Any]] | None:
+    def _arguments(self, step: ChainStep, item: Item) -> tuple[Any, dict[str, Any]] | None:
         """Return what a step's function is called with; None for an element without its column."""
         on = step.op.on
         if on is not None and on not in item.value:
@@ -144,7 +139,7 @@ class Chain:
             if counts:
                 counts.add(step.op.name, 1, size, [value] if kept else [])
             if not kept:
-                self._loose.add(item.parts)
+                self._undelivered.add(item.parts)
                 return []
         item.value = value
         return [item]
@@ -179,7 +174,7 @@ class Chain:
         if items:
             items[-1].parts = item.parts
         else:
-            self._loose.add(item.parts)
+            self._undelivered.add(item.parts)
         return items
 
     def _divided(self, item: Item, pieces: list[Piece]) -> list[Item]:
@@ -193,10 +188,10 @@ class Chain:
             parts = _within(item.parts, begin, at)
             if parts:
                 items.append(_output(item, piece, parts))
-        self._loose.add(filtered + _within(item.parts, at, first + item.width))
+        self._undelivered.add(filtered + _within(item.parts, at, first + item.width))
         return items
 
-    def _map(self, step: Step, value: Any, item: Item, output: int) -> Any:
+    def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
         if step.op.on is not None:
             return {**value, step.op.on: result}
@@ -204,13 +199,13 @@ class Chain:
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
         return result
 
-    def _passes(self, step: Step, value: Any, item: Item, output: int) -> bool:
+    def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
         result = self._call(step, value, item, output)
         if result is None:
             raise self._wrong_type(step.op, item, result, "whether to keep the element")
         return bool(result)
 
-    def _flat(self, step: Step, piece: Piece, item: Item) -> list[Piece]:
+    def _flat(self, step: ChainStep, piece: Piece, item: Item) -> list[Piece]:
         """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
         result = self._call(step, piece.value, item, piece.output)
         if not isinstance(result, list):
@@ -225,7 +220,7 @@ class Chain:
             pieces.append(Piece(value, piece.output + bounds[number], bounds[number + 1] - bounds[number]))
         return pieces
 
-    def _call(self, step: Step, value: Any, item: Item, output: int) -> Any:
+    def _call(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         op = step.op
         if op.on is not None and op.on not in value:
             raise ColumnError(

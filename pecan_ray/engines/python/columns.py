@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TypeVar
 
 from pecan_ray.engines.contract import EngineOptions, Slots
-from pecan_ray.engines.python.fill import OpenBatch
+from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.plan.operators import Batch, ElementOp, Join, Plan, Prefetch, Repeat
 from pecan_ray.plan.splits import ColumnarSource, Source

@@ -10,13 +10,14 @@ from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import Counts, OpCount
-from pecan_ray.engines.python.assemble import Assembly
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import UndeliveredPositions, merge
+from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
 from pecan_ray.engines.python.chain import complete_call
 from pecan_ray.engines.python.columns import Table, ahead, by_columns, readers
 from pecan_ray.engines.python.feed import Feeder
-from pecan_ray.engines.python.fill import Filler, OpenBatch
-from pecan_ray.engines.python.items import Item, Loose, merge
 from pecan_ray.engines.python.processes import Processes
+from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
 from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.engines.whole import ending_with_the_last_batch
@@ -41,75 +42,75 @@ class PythonEngine:
             yield from self._batches(leases)
 
     def _batches(self, leases: Leases) -> Generator[Produced, None, None]:
-        loose = Loose()
-        assembly = Assembly(
+        undelivered = UndeliveredPositions()
+        stream = ItemStream(
             self._plan,
             self._sources,
             self._options,
             leases,
-            loose,
+            undelivered,
             pool=self._threads,
             call=self._callable,
             counts=self._counts,
         )
         if plan_shape(self._plan).serial:
-            yield from ending_with_the_last_batch(self._one_by_one(assembly))
+            yield from ending_with_the_last_batch(self._one_by_one(stream))
         elif (table := by_columns(self._plan, self._sources[0])) is not None:
-            yield from self._of_columns(assembly, *table)
+            yield from self._of_columns(stream, *table)
         elif (fused := _fused(self._plan)) is not None:
-            yield from self._filled(assembly, *fused)
+            yield from self._filled(stream, *fused)
         else:
-            yield from self._one_by_one(assembly)
+            yield from self._one_by_one(stream)
 
     def _of_columns(
-        self, assembly: Assembly, source: ColumnarSource, batch: Batch, behind: list[ElementOp]
+        self, stream: ItemStream, source: ColumnarSource, batch: Batch, behind: list[ElementOp]
     ) -> Generator[Produced, None, None]:
-        """Cut batches out of the source's columns, in threads that are ahead of who takes them."""
+        """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
         table = Table(batch, HeapSlots() if behind else self._slots)
-        streams = [table.written(assembly.runs(source)) for _ in range(readers(self._options))]
+        streams = [table.written(stream.runs(source)) for _ in range(readers(self._options))]
         with closing(ahead(streams)) as batches:
             if behind:
                 items = (one.item(partial) for one, partial in _and_rest(batches, table))
-                yield from self._one_by_one(assembly, assembly.behind(items, behind))
+                yield from self._one_by_one(stream, stream.behind(items, behind))
                 return
             for one, partial in _and_rest(batches, table):
-                yield one.finish(assembly.loose, partial)
-        yield from self._last(None, assembly)
+                yield one.finish(stream.undelivered, partial)
+        yield from self._last(None, stream)
 
-    def _one_by_one(self, assembly: Assembly, items: Iterator[Item] | None = None) -> Generator[Produced, None, None]:
-        for item in assembly.items() if items is None else items:
-            parts, bad = assembly.loose.take()
+    def _one_by_one(self, stream: ItemStream, items: Iterator[Item] | None = None) -> Generator[Produced, None, None]:
+        for item in stream.items() if items is None else items:
+            parts, bad = stream.undelivered.take()
             columns, slot = into_slot(item.value, self._slots)
             spans = merge(item.parts + parts)
             yield Produced(columns, spans, item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad)
-        yield from self._last(None, assembly)
+        yield from self._last(None, stream)
 
     def _filled(
-        self, assembly: Assembly, before: list[Op], ops: list[ElementOp], batch: Batch
+        self, stream: ItemStream, before: list[Op], ops: list[ElementOp], batch: Batch
     ) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._threads, assembly.chain(ops))
-        filler = Filler(batch.size, batch.name, self._slots, assembly.loose, strict, feeder.put)
+        feeder = Feeder(self._threads, stream.chain(ops))
+        writer = BatchWriter(batch.size, batch.name, self._slots, stream.undelivered, strict, feeder.put)
         reader = threading.Thread(
-            target=feeder.feed, args=(assembly.items(before), filler), name="pecan-read", daemon=True
+            target=feeder.feed, args=(stream.items(before), writer), name="pecan-read", daemon=True
         )
         reader.start()
         try:
             while (produced := feeder.get()) is not None:
                 yield produced
-            yield from self._last(filler.rest(), assembly)
+            yield from self._last(writer.rest(), stream)
         finally:
             feeder.stop()
 
     @staticmethod
-    def _last(rest: Produced | None, assembly: Assembly) -> Generator[Produced, None, None]:
+    def _last(rest: Produced | None, stream: ItemStream) -> Generator[Produced, None, None]:
         """Yield what did not fill a batch, or the positions that no batch has carried."""
         if rest is None:
-            parts, bad = assembly.loose.take()
+            parts, bad = stream.undelivered.take()
             if not parts and not bad:
                 return
-            rest = Produced({}, merge(parts), 0, assembly.epoch, partial=True, bad=bad)
+            rest = Produced({}, merge(parts), 0, stream.epoch, partial=True, bad=bad)
         yield rest
 
     def _callable(self, op: ElementOp) -> Callable[..., Any]:

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.fill import Filler
-from pecan_ray.engines.python.items import Item
 from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.003
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
 MESSAGE_S = 0.005
-"""... or of this much, where a chunk is a message to another process."""
+"""Chunks that are messages to another process hold about this much work."""
 MOST_PER_CHUNK = 256
 MOST_READY = 8
 """Reading pauses while so many finished batches wait: those without arrays take no slot that would bound them."""
@@ -28,8 +28,8 @@ class Feeder:
 
     def __init__(self, pool: Threads, chain: Chain) -> None:
         self._pool, self._chain = pool, chain
-        # Who waits is woken only for what it waits for: a thread that wakes for nothing takes a CPU, or Python's lock,
-        # from one that works.
+        # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
+        # lock, from one that works.
         self._lock = threading.Lock()
         self._more_wanted = threading.Condition(self._lock)
         self._finished = threading.Condition(self._lock)
@@ -46,7 +46,7 @@ class Feeder:
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
 
-    def feed(self, items: Iterator[Item], filler: Filler) -> None:
+    def feed(self, items: Iterator[Item], writer: BatchWriter) -> None:
         """Read all items and hand them out; ends with None, or with the error that stopped it."""
         try:
             number = 0
@@ -54,19 +54,19 @@ class Feeder:
             for item in items:
                 chunk.append(item)
                 if len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
-                    self._submit(number, chunk, filler)
+                    self._submit(number, chunk, writer)
                     number, chunk = number + 1, []
                 if self._stopped:
                     return
             if chunk:
-                self._submit(number, chunk, filler)
+                self._submit(number, chunk, writer)
             with self._lock:
                 self._wait(lambda: not self._working)
             self.put(None)
         except BaseException as error:
             self.put(error)
 
-    def _submit(self, number: int, chunk: list[Item], filler: Filler) -> None:
+    def _submit(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         with self._lock:
             if len(self._ready) >= MOST_READY:
                 with self._pool.blocked():
@@ -79,10 +79,10 @@ class Feeder:
             self._in_line += 1
             self._working += 1
         self._pool.weigh(chunk[0].value, len(chunk))
-        self._pool.start(partial(self._work, number, chunk, filler), len(chunk))
+        self._pool.start(partial(self._work, number, chunk, writer), len(chunk))
 
     def _wait(self, until: Callable[[], bool]) -> None:
-        """Let the reader wait; whoever holds the lock."""
+        """Let the reader wait; the caller holds the lock."""
         self._waits = True
         self._more_wanted.wait_for(lambda: until() or self._stopped)
         self._waits = False
@@ -91,7 +91,7 @@ class Feeder:
         """Tell whether chunks may be handed out again: several at a time, so that the reader is seldom woken."""
         return self._in_progress < self._pool.ahead and self._in_line <= self._pool.enough
 
-    def _work(self, number: int, chunk: list[Item], filler: Filler) -> None:
+    def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         placed = 0
         with self._lock:
             self._in_line -= 1
@@ -103,7 +103,7 @@ class Feeder:
                 self._per_element_s += 0.2 * (spent - self._per_element_s)
                 if done:
                     self._pool.weigh(done[0].value, len(done))
-                placed = filler.place(number, done)
+                placed = writer.place(number, done)
         except BaseException as error:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True

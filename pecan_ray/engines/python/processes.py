@@ -34,7 +34,7 @@ class _Worker:
     connection: Connection
 
 
-class Answer(NamedTuple):
+class CallAnswer(NamedTuple):
     """What became of a call."""
 
     returned: bool
@@ -68,7 +68,7 @@ class Processes:
         (answer,) = self.call_all(name, [(value, keywords)])
         return answer.value()
 
-    def call_all(self, name: str, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[Answer]:
+    def call_all(self, name: str, arguments: Sequence[tuple[Any, dict[str, Any]]]) -> list[CallAnswer]:
         """Call a function several times, one after the other, in a free process.
 
         Raises RuntimeError if the process ended, and what pickle raises for arguments that it cannot send.
@@ -85,7 +85,7 @@ class Processes:
             raise RuntimeError(f"the process that ran {name} ended{_exit_code(worker)}") from error
         finally:
             self._give_back(alive)
-        answers = [Answer(*pickle.loads(part)) for part in pickle.loads(answer)]
+        answers = [CallAnswer(*pickle.loads(part)) for part in pickle.loads(answer)]
         return answers if len(answers) == len(arguments) else answers * len(arguments)
 
     def _start(self) -> _Worker:
@@ -114,7 +114,7 @@ class Processes:
             self._free.put(None)
 
 
-_NONE: deque[tuple[Any, Answer]] = deque(maxlen=0)
+_NONE: deque[tuple[Any, CallAnswer]] = deque(maxlen=0)
 
 
 class InProcess:
@@ -129,7 +129,7 @@ class InProcess:
 
         Where that fails nothing is kept: the calls are then made one by one, and the one to blame shows.
         """
-        self._ahead.answers = deque[tuple[Any, Answer]]()
+        self._ahead.answers = deque[tuple[Any, CallAnswer]]()
         try:
             answers = self._processes.call_all(self._name, arguments)
         except Exception:
@@ -138,7 +138,7 @@ class InProcess:
 
     def __call__(self, value: Any, **keywords: Any) -> Any:
         """Return what the function returns; raises what it raises, or RuntimeError if its process ended."""
-        answers: deque[tuple[Any, Answer]] = getattr(self._ahead, "answers", _NONE)
+        answers: deque[tuple[Any, CallAnswer]] = getattr(self._ahead, "answers", _NONE)
         if answers and answers[0][0] is value:
             return answers.popleft()[1].value()
         return self._processes.call(self._name, value, keywords)
@@ -157,7 +157,7 @@ def _exit_code(worker: _Worker | None) -> str:
 
 
 def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
-    """Answer calls until the other end is closed; functions are unpickled when they are first called."""
+    """CallAnswer calls until the other end is closed; functions are unpickled when they are first called."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to handle
     keep_freed_memory()
     functions: dict[str, Callable[..., Any]] = {}

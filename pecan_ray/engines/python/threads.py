@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from pecan_ray.engines.contract import EngineOptions, Slot, Slots
 from pecan_ray.engines.counting import element_bytes
-from pecan_ray.engines.tuning import ROUNDS, Limits, State, Window, decide
+from pecan_ray.engines.tuning import ROUNDS, State, ThreadLimits, ThreadWindow, decide
 
 logger = logging.getLogger(__name__)
 
@@ -23,22 +23,23 @@ T = TypeVar("T")
 
 SAMPLE_S = 0.02
 """A thread reads its CPU time from the system this often."""
-STALL_S, STALL_TIMES = 1.0, 100.0
-"""A piece of work that takes longer, and so many times as long as usual, was held up by the system: its process, or
-the machine, was stopped."""
+STALL_S = 1.0
+"""A piece of work that takes longer may have been held up by the system: its process, or the machine, was stopped."""
+STALL_TIMES = 100.0
+"""It was, if it took so many times as long as usual too."""
 AHEAD = 8
 """Pieces of work that wait beside two for each thread: they last while more are fetched."""
 WEIGHED = 16
 """One of so many pieces of work is weighed."""
 
 
-class Task(NamedTuple):
+class ThreadTask(NamedTuple):
     """A piece of work, and how many elements it finishes."""
 
     call: Callable[[], None]
     elements: int
     future: Future[Any] | None = None
-    """Of whoever waits for it."""
+    """Where its result is waited for."""
 
 
 class Threads:
@@ -54,7 +55,7 @@ class Threads:
         self.tuner = tuner
         self._pool = ThreadPoolExecutor(tuner.limits.most if tuner else count, thread_name_prefix="pecan")
         self._lock = threading.Lock()
-        self._line: deque[Task] = deque()
+        self._line: deque[ThreadTask] = deque()
         self._at_work = 0
         self._closed = False
 
@@ -65,14 +66,14 @@ class Threads:
 
     @property
     def enough(self) -> int:
-        """As long as more than so many of somebody's pieces wait for a thread, he need not bring more."""
+        """As long as more than so many pieces of work wait for a thread, their feeder need not bring more."""
         return (self.count + AHEAD) // 2
 
     def start(self, call: Callable[[], None], elements: int = 1) -> None:
         """Run a call that raises nothing on the next free thread; it finishes so many elements."""
-        self._start(Task(call, elements))
+        self._start(ThreadTask(call, elements))
 
-    def _start(self, task: Task) -> None:
+    def _start(self, task: ThreadTask) -> None:
         with self._lock:
             if self._closed:
                 raise RuntimeError("the engine was closed while it was working")
@@ -93,7 +94,7 @@ class Threads:
                 except BaseException as error:
                     future.set_exception(error)
 
-        self._start(Task(call, 1, future))
+        self._start(ThreadTask(call, 1, future))
         return future
 
     def _work(self) -> None:
@@ -105,7 +106,7 @@ class Threads:
             if tuner is not None and (wanted := tuner.finished(task.elements)) is not None:
                 self.resize(wanted)
 
-    def _take(self) -> Task | None:
+    def _take(self) -> ThreadTask | None:
         """Return the next piece of work; None lets the thread go."""
         with self._lock:
             if self._line and self._at_work <= self.count:
@@ -164,7 +165,7 @@ class Threads:
 
 
 @dataclass
-class Tally:
+class WindowTally:
     """Sums since a window began."""
 
     elements: int = 0
@@ -177,12 +178,12 @@ class Tally:
 class Tuner:
     """Measures windows for the policy in `pecan_ray.engines.tuning`."""
 
-    def __init__(self, threads: int, limits: Limits) -> None:
+    def __init__(self, threads: int, limits: ThreadLimits) -> None:
         self.limits = limits
         self.state = State(threads)
         self._lock = threading.Lock()
-        self._mine = Clock()
-        self._tally = Tally()
+        self._mine = ThreadClock()
+        self._tally = WindowTally()
         self._began = time.perf_counter()
         self._process_cpu_s = time.process_time()
         self._paused: float | None = self._began
@@ -202,7 +203,7 @@ class Tuner:
         with self._lock:
             if self._stalled(now - mine.mark):
                 mine.mark = self._began = now
-                self._tally, self._process_cpu_s = Tally(), time.process_time()
+                self._tally, self._process_cpu_s = WindowTally(), time.process_time()
                 return None
             tally = self._tally
             tally.elements += elements
@@ -227,10 +228,10 @@ class Tuner:
         self._usual_s = 2.0 * usual if stalled else usual + 0.1 * (took_s - usual)
         return stalled
 
-    def _window(self, now: float) -> Window:
+    def _window(self, now: float) -> ThreadWindow:
         """Return what was seen since the last window, and begin the next one."""
         tally, process_cpu_s = self._tally, time.process_time()
-        window = Window(
+        window = ThreadWindow(
             self.state.threads,
             tally.elements,
             now - self._began,
@@ -241,7 +242,7 @@ class Tuner:
             tally.blocked_s,
             self._bytes,
         )
-        self._tally, self._began, self._process_cpu_s = Tally(), now, process_cpu_s
+        self._tally, self._began, self._process_cpu_s = WindowTally(), now, process_cpu_s
         return window
 
     def blocked(self, seconds: float) -> None:
@@ -272,7 +273,7 @@ class Tuner:
             self._paused = time.perf_counter()
 
 
-class Clock(threading.local):
+class ThreadClock(threading.local):
     """What a thread knows of its own time."""
 
     def __init__(self) -> None:
@@ -317,6 +318,6 @@ def engine_threads(options: EngineOptions, slots: Slots) -> tuple[Threads, Slots
     """Return the threads that an engine's options ask for, and slots that their tuner listens to, if there is one."""
     if options.most_threads is None:
         return Threads(options.threads), slots
-    limits = Limits(options.threads, max(options.threads, options.most_threads), options.memory_bytes)
+    limits = ThreadLimits(options.threads, max(options.threads, options.most_threads), options.memory_bytes)
     threads = Threads(options.threads, Tuner(options.threads, limits))
     return threads, TimedSlots(slots, threads)

@@ -10,6 +10,9 @@ except ImportError as error:
         'engine="tensorflow" needs TensorFlow: pip install "pecan_ray[tf]" (or tensorflow-cpu where there is no GPU).'
     ) from error
 
+from pecan_ray.engines.tensorflow.debug import run_again, run_here
 from pecan_ray.engines.tensorflow.engine import TensorFlowEngine
 
-__all__ = ["TensorFlowEngine"]
+build = TensorFlowEngine
+
+__all__ = ["TensorFlowEngine", "build", "run_again", "run_here"]

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.python.items import Part, join
+from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
 from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.splits import Columns, Element, Lease
 
 CHUNK_BYTES = 1 << 20
+"""A chunk of so many bytes is handed over: Python then costs little per byte."""
 CHUNK_ELEMENTS = 256
+"""A chunk of so many elements is handed over, whatever their size."""
 CHUNK_S = 0.01
-"""A chunk is handed over when the first of these is reached: Python then costs little per element, and waits little."""
+"""A chunk is handed over after this time, whatever is in it: the graph waits little."""
 CHUNK_ROWS = 1024
-"""So many elements at most where they come as columns."""
+"""So many elements at most are in a chunk where they come as columns."""
 
 Signature = dict[str, tf.TensorSpec]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
+
+Tensor: TypeAlias = Any
+"""TensorFlow has no type for what is a tensor in a graph and outside of one."""
 
 
 def as_column(value: Any) -> Any:

@@ -12,31 +12,31 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.engines.python.chain import wants_rng
-from pecan_ray.engines.python.items import Loose, Part, merge
+from pecan_ray.engines.positions import Part, UndeliveredPositions, merge
 from pecan_ray.engines.slots import into_slot
-from pecan_ray.engines.tensorflow import culprit, meta
+from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, locate_failure
+from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.tensorflow.native import run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.operators import Batch, ElementOp, PaddedBatch, Plan
+from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
 from pecan_ray.plan.shape import last_batching, plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources.tf_data import TfDataSource
 
 
 @dataclass(frozen=True)
-class Stretch:
+class StretchInProgress:
     """What is under way: one feed per source, and the positions that yield nothing."""
 
-    feeds: list[Feed]
-    loose: Loose
+    feeds: list[GraphFeed]
+    undelivered: UndeliveredPositions
 
     @property
     def epoch(self) -> int:
@@ -66,13 +66,13 @@ class TensorFlowEngine:
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
-        self._size = last.size if isinstance(last, (Batch, PaddedBatch)) else 0
+        self._size = last.size if isinstance(last, FixedSizeBatchingOp) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
         self._keyed = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._signatures: dict[int, Signature | None] = {}
-        self._stretch = Stretch([], Loose())
+        self._stretch = StretchInProgress([], UndeliveredPositions())
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
@@ -80,16 +80,16 @@ class TensorFlowEngine:
         if isinstance(head, TfDataSource) and not self._plan.ops:
             yield from run_native(head, leases, self._options, self._slots)
             return
-        loose = Loose()
+        undelivered = UndeliveredPositions()
         feeds = [
-            Feed(branch, source, leases, loose, self._options, self._signatures.get(branch), self._keyed)
+            GraphFeed(branch, source, leases, undelivered, self._options, self._signatures.get(branch), self._keyed)
             for branch, source in enumerate(self._sources)
         ]
-        self._stretch = Stretch(feeds, loose)
+        self._stretch = StretchInProgress(feeds, undelivered)
         produced = self._run(self._stretch)
         yield from ending_with_the_last_batch(produced) if self._serial else produced
 
-    def _run(self, stretch: Stretch) -> Generator[Produced, None, None]:
+    def _run(self, stretch: StretchInProgress) -> Generator[Produced, None, None]:
         # A worker never computes on an accelerator: it belongs to the trainer.
         with tf.device("/CPU:0"):
             for branch, feed in enumerate(stretch.feeds):
@@ -103,44 +103,44 @@ class TensorFlowEngine:
                     yield self._produced(columns, meta.as_rows(row), stretch)
             except tf.errors.OpError as error:
                 stretch.raise_source_error()
-                raise culprit.explain(error, self._plan, stretch.feeds, self._options.seed) from error
+                raise locate_failure(error, self._plan, stretch.feeds, self._options.seed) from error
         stretch.raise_source_error()
         self._account_for_the_rest(stretch)
-        parts, bad = stretch.loose.take()
+        parts, bad = stretch.undelivered.take()
         if parts or bad:
             yield Produced({}, merge(parts), 0, stretch.epoch, partial=True, bad=bad)
 
-    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: Stretch) -> Produced:
+    def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
         parts: list[Part] = []
         if not self._serial:
             parts = meta.parts_of(row)
             stretch.came_out(parts)
-        loose, bad = stretch.loose.take()
+        undelivered, bad = stretch.undelivered.take()
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
         return Produced(
-            arrays, merge(parts + loose), rows, stretch.epoch, self._batched and rows < size, slot=slot, bad=bad
+            arrays, merge(parts + undelivered), rows, stretch.epoch, self._batched and rows < size, slot=slot, bad=bad
         )
 
     def _note_dropped(self, rows: Any) -> None:
         """Note what a filter has dropped; called from inside of the graph."""
         parts = meta.parts_of(np.asarray(rows))
         self._stretch.came_out(parts)
-        self._stretch.loose.add(parts)
+        self._stretch.undelivered.add(parts)
 
-    def _account_for_the_rest(self, stretch: Stretch) -> None:
+    def _account_for_the_rest(self, stretch: StretchInProgress) -> None:
         """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders."""
         for branch, feed in enumerate(stretch.feeds):
             if self._serial:
-                stretch.loose.add(feed.everything())
+                stretch.undelivered.add(feed.everything())
                 continue
             for part in feed.outstanding.parts():
-                stretch.loose.add([part])
+                stretch.undelivered.add([part])
                 if self._options.on_error != "raise":
                     keep = self._options.on_error == "quarantine"
-                    for one in culprit.find_bad(part, self._plan, feed, branch, self._options.seed, keep):
-                        stretch.loose.add([], one)
+                    for one in find_bad_elements(part, self._plan, feed, branch, self._options.seed, keep):
+                        stretch.undelivered.add([], one)
 
     @property
     def threads(self) -> int:
@@ -153,4 +153,4 @@ class TensorFlowEngine:
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""
-        self._stretch = Stretch([], Loose())
+        self._stretch = StretchInProgress([], UndeliveredPositions())

@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases
-from pecan_ray.engines.python.items import Key, Loose, Part
+from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
@@ -23,7 +23,7 @@ from pecan_ray.engines.tensorflow.chunks import (
 )
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
 from pecan_ray.errors import PecanError, SourceError
-from pecan_ray.plan.splits import ColumnarSource, Lease, Source
+from pecan_ray.plan.splits import ColumnarSource, Lease, LeaseKey, Source
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
 
@@ -32,7 +32,7 @@ class Outstanding:
     """The positions that went into the graph and have not come out."""
 
     def __init__(self) -> None:
-        self._spans: dict[Key, Spans] = {}
+        self._spans: dict[LeaseKey, Spans] = {}
         self._lock = threading.Lock()
 
     def add(self, parts: list[Part]) -> None:
@@ -53,7 +53,7 @@ class Outstanding:
             return [(key, start, stop) for key, spans in self._spans.items() for start, stop in spans]
 
 
-class Feed:
+class GraphFeed:
     """Reads one source's leases for one stretch.
 
     `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
@@ -64,18 +64,18 @@ class Feed:
         branch: int,
         source: Source,
         leases: Leases,
-        loose: Loose,
+        undelivered: UndeliveredPositions,
         options: EngineOptions,
         signature: Signature | None,
         keyed: bool = True,
     ) -> None:
         self._branch, self._source, self._leases = branch, source, leases
-        self._loose, self._options = loose, options
+        self._undelivered, self._options = undelivered, options
         self._seed = options.seed if keyed else None
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
         self.epoch = 0
-        self.taken: dict[Key, Lease] = {}
+        self.taken: dict[LeaseKey, Lease] = {}
         self.outstanding = Outstanding()
         self.error: PecanError | None = None
         self._read = self._read_all()
@@ -100,7 +100,7 @@ class Feed:
         signature = (chunked, tf.TensorSpec((None, WIDTH), tf.int64))
         return unbatched(tf.data.Dataset.from_generator(self._chunks, output_signature=signature).prefetch(2))
 
-    def read_again(self, key: Key, number: int) -> Read:
+    def read_again(self, key: LeaseKey, number: int) -> Read:
         """Return one element anew, from its split."""
         lease = self.taken[key]
         return Read(lease, number, next(iter(self._source.read(lease.split, number))), [])
@@ -122,7 +122,7 @@ class Feed:
             self.error = error
 
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:
-        given = (lease, self._leases, self._loose, self._options.on_error)
+        given = (lease, self._leases, self._undelivered, self._options.on_error)
         if self._columnar is not None:
             yield from read_lease_columns(self._columnar, *given)
             return

@@ -13,11 +13,11 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.python.chain import wants_rng
 from pecan_ray.engines.tensorflow import meta
-from pecan_ray.engines.tensorflow.feed import Feed, unbatched
-from pecan_ray.engines.tensorflow.sums import Passage, Sums, columns_bytes
-from pecan_ray.engines.tensorflow.widening import GraphFunction
+from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
+from pecan_ray.engines.tensorflow.columns import Tensor
+from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
+from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
 from pecan_ray.plan.operators import (
     Batch,
@@ -36,14 +36,14 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
+    wants_rng,
 )
 from pecan_ray.plan.shape import last_batching, plan_shape
 from pecan_ray.sampling.randomness import random_key
 
 logger = logging.getLogger(__name__)
 
-Tensor = Any
-Columns = dict[str, Any]
+TensorColumns = dict[str, Any]
 Data = Any
 """A tf.data.Dataset."""
 
@@ -64,7 +64,7 @@ class Graph:
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
         self._epoch = 0
 
-    def dataset(self, feeds: Sequence[Feed], epoch: int) -> Data | None:
+    def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
         """Return the graph of one stretch, or None if it has no elements."""
         self._epoch = epoch
         data = self._of_plan(self._plan, iter(feeds))
@@ -78,7 +78,7 @@ class Graph:
         options.experimental_optimization.map_and_batch_fusion = True
         return data.prefetch(tf.data.AUTOTUNE).with_options(options)
 
-    def _of_plan(self, plan: Plan, feeds: Iterator[Feed]) -> Data | None:
+    def _of_plan(self, plan: Plan, feeds: Iterator[GraphFeed]) -> Data | None:
         if isinstance(plan.head, Join):
             branches = [self._of_plan(branch, feeds) for branch in plan.head.inputs]
             data = self._joined(plan.head, branches)
@@ -153,8 +153,8 @@ class Graph:
     def _mapped(self, data: Data, ops: list[Map]) -> Data:
         """Run consecutive maps as one function: one hand-over between threads for all of them."""
 
-        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
-            passages: list[Passage] = []
+        def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
+            passages: list[OpPassage] = []
             for op in ops:
                 given, columns = columns, apply_map(op, columns, row)
                 passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
@@ -162,7 +162,7 @@ class Graph:
 
         return self._parallel(data, tuple(op.name for op in ops), run)
 
-    def _counted(self, row: Tensor, passages: list[Passage]) -> Tensor:
+    def _counted(self, row: Tensor, passages: list[OpPassage]) -> Tensor:
         """Return the row of an element, or of a batch, which is not counted."""
         if self._sums is None or row.shape.rank != 1:
             return row
@@ -172,7 +172,7 @@ class Graph:
     def _filtered(self, data: Data, op: Filter) -> Data:
         """Decide in parallel, then drop; what is dropped is noted."""
 
-        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor, Tensor]:
+        def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor, Tensor]:
             keep = tf.reshape(tf.cast(call(op, columns, row), tf.bool), [])
             kept = tf.cast(keep, tf.int64)
             row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
@@ -191,7 +191,7 @@ class Graph:
     def _spread(self, data: Data, op: FlatMap) -> Data:
         """Give each output of an element a row of its own; those that were delivered before are dropped."""
 
-        def run(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+        def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
             count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
             row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
@@ -218,12 +218,12 @@ class Graph:
             return data.padded_batch(op.size, (shapes, row.shape), (padding, zero), drop_remainder=drop)
         length = op.length
 
-        def measured(columns: Columns, row: Tensor) -> Tensor:
+        def measured(columns: TensorColumns, row: Tensor) -> Tensor:
             if callable(length):
                 return tf.cast(length(columns), tf.int32)
             return tf.shape(_column(op.name, columns, length))[0]
 
-        def sized(columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+        def sized(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             place = tf.reduce_sum(tf.cast(measured(columns, row) >= tf.constant(op.boundaries), tf.int32))
             size = tf.gather(tf.constant(op.sizes, tf.int64), place)
             return columns, tf.concat([row[: meta.SIZE], size[tf.newaxis]], 0)
@@ -238,7 +238,7 @@ class Graph:
         )
 
 
-def call(op: ElementOp, columns: Columns, row: Tensor) -> Any:
+def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     """Call an operator's function, in a graph or eagerly, on one element or batch."""
     argument = columns if op.on is None else _column(op.name, columns, op.on)
     fn = op.fn if tf.executing_eagerly() else _with_control_flow(op.fn)
@@ -274,7 +274,7 @@ def _with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:
     return converted
 
 
-def apply_map(op: Map, columns: Columns, row: Tensor) -> Columns:
+def apply_map(op: Map, columns: TensorColumns, row: Tensor) -> TensorColumns:
     """Return the columns after a map."""
     result = call(op, columns, row)
     if op.on is not None:
@@ -284,7 +284,7 @@ def apply_map(op: Map, columns: Columns, row: Tensor) -> Columns:
     return result
 
 
-def apply_flat_map(op: FlatMap, columns: Columns, row: Tensor) -> Columns:
+def apply_flat_map(op: FlatMap, columns: TensorColumns, row: Tensor) -> TensorColumns:
     """Return the columns of all outputs, with a leading dimension."""
     result = call(op, columns, row)
     if op.on is not None:
@@ -310,14 +310,14 @@ def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
     return tf.ensure_shape(tf.concat(columns, axis=1), [None, meta.WIDTH])
 
 
-def _column(op: str, columns: Columns, name: str) -> Tensor:
+def _column(op: str, columns: TensorColumns, name: str) -> Tensor:
     if name not in columns:
         raise ColumnError(f"{op}: there is no column {name!r}; there are {sorted(columns)}.", op=op, column=name)
     return columns[name]
 
 
-def _merged(*branches: tuple[Columns, Tensor]) -> tuple[Columns, Tensor]:
-    columns: Columns = {}
+def _merged(*branches: tuple[TensorColumns, Tensor]) -> tuple[TensorColumns, Tensor]:
+    columns: TensorColumns = {}
     for branch, _ in branches:
         clash = sorted(columns.keys() & branch.keys())
         if clash:

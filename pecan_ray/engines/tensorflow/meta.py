@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.engines.python.items import Part, join
+from pecan_ray.engines.positions import Part, join
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sampling.randomness import random_key
 

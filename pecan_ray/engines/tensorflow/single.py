@@ -11,24 +11,25 @@ from typing import Any
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions, Leases
-from pecan_ray.engines.python.items import Loose
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.recording import Recording
-from pecan_ray.engines.tensorflow import culprit, meta
-from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.feed import Feed
-from pecan_ray.engines.tensorflow.graph import Columns, Graph, Tensor, apply_flat_map, apply_map, call, rows_of_outputs
+from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
+from pecan_ray.engines.tensorflow.columns import Tensor, as_column
+from pecan_ray.engines.tensorflow.failure_locator import locate_failure
+from pecan_ray.engines.tensorflow.feed import GraphFeed
+from pecan_ray.engines.tensorflow.graph import Graph, TensorColumns, apply_flat_map, apply_map, call, rows_of_outputs
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.engines.tensorflow.widening import GraphFunction
 from pecan_ray.errors import ElementError, OpError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
 
-Spec = dict[str, Any]
+ElementSpec = dict[str, Any]
 """Column name -> tf.TensorSpec."""
-Single = tuple[Columns, Tensor]
+Single = tuple[TensorColumns, Tensor]
 """The columns of an element, and its row."""
 
-Place = tuple[str, str, int]
+ElementPlace = tuple[str, str, int]
 """Where an element lies in words, its file, and its number in its split."""
 
 DRAWING = ("Random", "TruncatedNormal", "ParameterizedTruncatedNormal", "Multinomial", "SampleDistortedBoundingBox")
@@ -40,13 +41,16 @@ class Singles:
 
     def __init__(self, plan: Plan, sources: Sequence[Source], leases: Leases, options: EngineOptions) -> None:
         self._plan, self._options = plan, options
-        self._feeds = [Feed(branch, source, leases, Loose(), options, None) for branch, source in enumerate(sources)]
+        self._feeds = [
+            GraphFeed(branch, source, leases, UndeliveredPositions(), options, None)
+            for branch, source in enumerate(sources)
+        ]
         with tf.device("/CPU:0"):
             for feed in self._feeds:
                 feed.open()
             data = Graph(plan, options, _forget).dataset(self._feeds, epoch=0)
         self._data = data
-        self.spec: Spec | None = None if data is None else dict(data.element_spec[0])
+        self.spec: ElementSpec | None = None if data is None else dict(data.element_spec[0])
         """Dtypes and static shapes of the columns; None if there is no element."""
 
     def read(self) -> Generator[Single, None, None]:
@@ -56,7 +60,7 @@ class Singles:
                 yield from elements
             except tf.errors.OpError as error:
                 self._raise_source_error()
-                raise culprit.explain(error, self._plan, self._feeds, self._options.seed) from error
+                raise locate_failure(error, self._plan, self._feeds, self._options.seed) from error
         self._raise_source_error()
 
     def _raise_source_error(self) -> None:
@@ -64,7 +68,7 @@ class Singles:
             if feed.error is not None:
                 raise feed.error
 
-    def place(self, row: Tensor) -> Place:
+    def place(self, row: Tensor) -> ElementPlace:
         """Return where an element lies."""
         numbers = meta.as_rows(row)
         key = (int(numbers[meta.BRANCH]), int(numbers[meta.REPETITION]), int(numbers[meta.SPLIT]))
@@ -84,7 +88,7 @@ class Traced:
 class Compiled:
     """One operator, or several maps, compiled for elements of one spec; called eagerly with one element."""
 
-    def __init__(self, ops: Sequence[ElementOp], spec: Spec) -> None:
+    def __init__(self, ops: Sequence[ElementOp], spec: ElementSpec) -> None:
         self.ops = tuple(ops)
         self._traced = Traced()
         (first, *_) = ops
@@ -97,12 +101,12 @@ class Compiled:
 
     @property
     def reads(self) -> frozenset[str]:
-        """Columns that the operator looks at, where there is one operator."""
+        """TensorColumns that the operator looks at, where there is one operator."""
         return frozenset(self._traced.reads)
 
     @property
     def writes(self) -> frozenset[str]:
-        """Columns that it is given and returns as another tensor."""
+        """TensorColumns that it is given and returns as another tensor."""
         return frozenset(self._traced.writes)
 
     @functools.cached_property
@@ -112,7 +116,7 @@ class Compiled:
         nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
         return any(node.op.startswith(DRAWING) for node in nodes)
 
-    def __call__(self, single: Single, place: Callable[[Tensor], Place]) -> list[Single]:
+    def __call__(self, single: Single, place: Callable[[Tensor], ElementPlace]) -> list[Single]:
         """Return what becomes of an element; raises `OpError` with the place that its row stands for."""
         columns, row = single
         try:
@@ -130,7 +134,7 @@ class Compiled:
             ]
         return [(found, row)]
 
-    def _mapped(self, columns: Columns, row: Tensor) -> Columns:
+    def _mapped(self, columns: TensorColumns, row: Tensor) -> TensorColumns:
         given = dict(columns)
         recording = Recording(columns)
         columns = recording
@@ -141,14 +145,14 @@ class Compiled:
         self._note(recording, given, columns)
         return columns
 
-    def _kept(self, columns: Columns, row: Tensor) -> Tensor:
+    def _kept(self, columns: TensorColumns, row: Tensor) -> Tensor:
         recording = Recording(columns)
         given = dict(recording)
         keep = tf.reshape(tf.cast(call(self.ops[0], recording, row), tf.bool), [])
         self._note(recording, given, {**given, "": keep})
         return keep
 
-    def _spread(self, columns: Columns, row: Tensor) -> tuple[Columns, Tensor]:
+    def _spread(self, columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
         recording = Recording(columns)
         given = dict(recording)
         (op,) = self.ops
@@ -158,7 +162,7 @@ class Compiled:
         count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
         return outputs, rows_of_outputs(row, count)
 
-    def _note(self, recording: Recording, given: Columns, outputs: Columns) -> None:
+    def _note(self, recording: Recording, given: TensorColumns, outputs: TensorColumns) -> None:
         """Note which columns were asked for, or flow into what the operator has made."""
         (op, *_) = self.ops
         made = [value for name, value in outputs.items() if value is not given.get(name)]
@@ -169,7 +173,7 @@ class Compiled:
             return
         self._traced.reads |= recording.seen | {name for name, value in given.items() if _flows(value, made)}
 
-    def _spec_behind(self, spec: Spec) -> Spec:
+    def _spec_behind(self, spec: ElementSpec) -> ElementSpec:
         if isinstance(self.ops[0], Filter):
             return spec
         outputs = self._function.traced.structured_outputs
@@ -181,13 +185,13 @@ class Compiled:
 class CompiledMaps:
     """Consecutive maps compiled together, which show what is behind each of them; called eagerly."""
 
-    def __init__(self, ops: Sequence[ElementOp], spec: Spec) -> None:
+    def __init__(self, ops: Sequence[ElementOp], spec: ElementSpec) -> None:
         self._ops = tuple(ops)
         row = tf.TensorSpec((meta.WIDTH,), tf.int64)
         with tf.device("/CPU:0"):
             self._function = GraphFunction(self._mapped, spec, row)
         behind = self._function.traced.structured_outputs[-1]
-        self.spec: Spec = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
+        self.spec: ElementSpec = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
         """Dtypes and static shapes of what comes out."""
 
     def each(self, pieces: Sequence[Single]) -> list[list[Single]]:
@@ -196,7 +200,7 @@ class CompiledMaps:
             found = [(self._function(columns, row), row) for columns, row in pieces]
         return [[(behind[number], row) for behind, row in found] for number in range(len(self._ops))]
 
-    def _mapped(self, columns: Columns, row: Tensor) -> list[Columns]:
+    def _mapped(self, columns: TensorColumns, row: Tensor) -> list[TensorColumns]:
         behind = []
         for op in self._ops:
             assert isinstance(op, Map)
@@ -252,7 +256,7 @@ def _flows(source: Any, made: Iterable[Any]) -> bool:
     return False
 
 
-def _failed(ops: Sequence[ElementOp], error: Exception, place: Place) -> ElementError:
+def _failed(ops: Sequence[ElementOp], error: Exception, place: ElementPlace) -> ElementError:
     where, file, number = place
     name = " + ".join(op.name for op in ops)
     text = f"{name} failed on {where}: {type(error).__name__}: {error}"

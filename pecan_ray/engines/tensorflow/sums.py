@@ -9,10 +9,10 @@ import tensorflow as tf
 
 from pecan_ray.engines.counting import EVERY, OpCount
 from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.plan.operators import ElementOp
 
-Tensor = Any
-Passage = tuple[str, Mapping[str, Any], Tensor, Callable[[], Tensor]]
+OpPassage = tuple[str, Mapping[str, Any], Tensor, Callable[[], Tensor]]
 """An operator, the columns that it was given, and the number and bytes of the elements that it made of them."""
 
 
@@ -30,7 +30,7 @@ class Sums:
         with tf.device("/CPU:0"):
             self._counting.assign(on)
 
-    def add(self, row: Tensor, passages: Sequence[Passage]) -> tf.Operation:
+    def add(self, row: Tensor, passages: Sequence[OpPassage]) -> tf.Operation:
         """Add what became of an element, if it is one of those that are counted."""
         counted = tf.logical_and(self._counting, tf.equal((row[meta.SPLIT] + row[meta.ELEMENT]) % EVERY, 0))
 

@@ -9,20 +9,20 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, origin_of
-from pecan_ray.engines.python.items import Part
+from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow.chunks import Read, convert
-from pecan_ray.engines.tensorflow.feed import Feed
+from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.errors import BatchShapeError, ElementError, OpError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
+from pecan_ray.plan.operators import Batch, ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS
 
 MOST_TRIED = 10_000
 
 
-def explain(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> ElementError:
+def locate_failure(error: Exception, plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> ElementError:
     """Return the exception that names op, file and element for an error that came out of a graph."""
     shapes: dict[str, tuple[Any, Read]] = {}
     tried = 0
@@ -43,7 +43,7 @@ def explain(error: Exception, plan: Plan, feeds: Sequence[Feed], seed: int) -> E
     )
 
 
-def find_bad(part: Part, plan: Plan, feed: Feed, branch: int, seed: int, keep: bool) -> list[BadElement]:
+def find_bad_elements(part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, keep: bool) -> list[BadElement]:
     """Return those elements of an interval that fail when they are run alone, with their reasons."""
     key, start, stop = part
     bad = []
@@ -58,7 +58,9 @@ def find_bad(part: Part, plan: Plan, feed: Feed, branch: int, seed: int, keep: b
     return bad
 
 
-def run_alone(read: Read, feed: Feed, ops: Sequence[ElementOp], seed: int) -> tuple[ElementError | None, list[Any]]:
+def run_alone(
+    read: Read, feed: GraphFeed, ops: Sequence[ElementOp], seed: int
+) -> tuple[ElementError | None, list[Any]]:
     """Run element operators on one element, eagerly; return the error or the values that come out."""
     split = read.lease.split
     base = read.number << OUTPUT_BITS
@@ -87,7 +89,7 @@ def _apply(op: ElementOp, value: dict[str, Any], row: Any) -> list[dict[str, Any
     return [apply_map(op, value, row)]
 
 
-def _inside(feed: Feed) -> Iterator[Read]:
+def _inside(feed: GraphFeed) -> Iterator[Read]:
     """Yield the elements that went into the graph and did not come out."""
     tried = 0
     for key, start, stop in feed.outstanding.parts():
@@ -101,7 +103,7 @@ def _inside(feed: Feed) -> Iterator[Read]:
 def _disagrees(
     value: dict[str, Any], read: Read, shapes: dict[str, tuple[Any, Read]], plan: Plan
 ) -> BatchShapeError | None:
-    batching = next((op for op in plan.ops if type(op).__name__ == "Batch"), None)
+    batching = next((op for op in plan.ops if isinstance(op, Batch)), None)
     if batching is None:
         return None
     for name, tensor in value.items():

@@ -12,12 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.contract import OnError
+from pecan_ray.engines.items import Item, copied, has_rows, leading
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import set_aside
-from pecan_ray.engines.python.items import Item, Loose, copied, has_rows, leading
-from pecan_ray.engines.python.stack import length_of, pad_stack, stack
+from pecan_ray.engines.python.collate import collate, collate_padded, length_of
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
+from pecan_ray.options import OnError
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.sampling.randomness import generator, random_key
 
@@ -66,10 +67,10 @@ def batched(items: Items, op: Batch) -> Items:
     for item in items:
         rows.append(item)
         if len(rows) == op.size:
-            yield _joined(rows, stack(rows, op.name), False)
+            yield _joined(rows, collate(rows, op.name), False)
             rows = []
     if rows:
-        yield _joined(rows, stack(rows, op.name), True)
+        yield _joined(rows, collate(rows, op.name), True)
 
 
 def padded(items: Items, op: PaddedBatch) -> Items:
@@ -78,36 +79,36 @@ def padded(items: Items, op: PaddedBatch) -> Items:
     for item in items:
         rows.append(item)
         if len(rows) == op.size:
-            yield _joined(rows, pad_stack(rows, op.name, op.padding, op.shapes), False)
+            yield _joined(rows, collate_padded(rows, op.name, op.padding, op.shapes), False)
             rows = []
     if rows:
-        yield _joined(rows, pad_stack(rows, op.name, op.padding, op.shapes), True)
+        yield _joined(rows, collate_padded(rows, op.name, op.padding, op.shapes), True)
 
 
-def bucketed(items: Items, op: BucketByLength, on_error: OnError, loose: Loose) -> Items:
+def bucketed(items: Items, op: BucketByLength, on_error: OnError, undelivered: UndeliveredPositions) -> Items:
     """Collect items by length; each bucket yields a padded batch whenever it is full."""
     buckets: list[list[Item]] = [[] for _ in op.sizes]
     for item in items:
         try:
             length = length_of(item, op.length, op.name)
         except ElementError as error:
-            set_aside(item, error, on_error, loose, item.value if on_error == "quarantine" else None)
+            set_aside(item, error, on_error, undelivered, item.value if on_error == "quarantine" else None)
             continue
         place = bisect_right(op.boundaries, length)
         buckets[place].append(item)
         if len(buckets[place]) == op.sizes[place]:
             rows, buckets[place] = buckets[place], []
-            yield _joined(rows, pad_stack(rows, op.name, op.padding, None), False)
+            yield _joined(rows, collate_padded(rows, op.name, op.padding, None), False)
     for rows in buckets:
         if rows:
-            yield _joined(rows, pad_stack(rows, op.name, op.padding, None), True)
+            yield _joined(rows, collate_padded(rows, op.name, op.padding, None), True)
 
 
-def without_remainder(items: Items, loose: Loose) -> Items:
+def without_remainder(items: Items, undelivered: UndeliveredPositions) -> Items:
     """Drop partial batches in the middle of a plan."""
     for item in items:
         if item.partial:
-            loose.add(item.parts)
+            undelivered.add(item.parts)
         else:
             yield item
 
@@ -168,10 +169,10 @@ def shuffled(items: Items, buffer: int, seed: int, name: str) -> Items:
             yield held[int(number)]
 
 
-def skipped(items: Items, count: int, loose: Loose) -> Items:
+def skipped(items: Items, count: int, undelivered: UndeliveredPositions) -> Items:
     """Leave out the first items."""
     for item in itertools.islice(items, count):
-        loose.add(item.parts)
+        undelivered.add(item.parts)
     yield from items
 
 

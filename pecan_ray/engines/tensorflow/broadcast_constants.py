@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from pecan_ray.engines.tensorflow.columns import Tensor
+
 PIXELWISE = frozenset({"Add", "AddV2", "Sub", "Mul", "Div", "RealDiv", "Maximum", "Minimum"})
 """Operations of two tensors, value by value."""
 NARROW = 64
@@ -21,7 +23,6 @@ NARROW = 64
 WIDEST_BYTES = 1 << 18
 """Wider constants would push the image out of the processor's cache."""
 
-Tensor = Any
 Operation = Any
 
 
@@ -36,7 +37,7 @@ class GraphFunction:
         self.traced = _trace(on_tensors, tensors)
         """As the caller wrote it."""
         wide = list(_too_narrow(self.traced.graph.get_operations()))
-        self._call = _trace(_widened(self.traced, wide), tensors) if wide else self.traced
+        self._call = _trace(_with_broadcast(self.traced, wide), tensors) if wide else self.traced
 
     def __call__(self, *args: Any) -> Any:
         """Return what the function makes of its arguments."""
@@ -73,7 +74,7 @@ def _wide(constant: Tensor, image: Tensor) -> npt.NDArray[Any] | None:
     return np.broadcast_to(value.reshape(channels), (pixels, channels))
 
 
-def _widened(traced: Any, wide: list[tuple[str, int, npt.NDArray[Any]]]) -> Callable[..., Any]:
+def _with_broadcast(traced: Any, wide: list[tuple[str, int, npt.NDArray[Any]]]) -> Callable[..., Any]:
     """Return a function of tensors that does what a traced one does, with other constants."""
     definition = traced.graph.as_graph_def()
     nodes = {node.name: node for node in definition.node}

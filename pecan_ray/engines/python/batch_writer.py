@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
-from pecan_ray.engines.python.items import Item, Loose, Part, join, merge
-from pecan_ray.engines.python.stack import check_columns, check_is_object, checked_array, numbers_of_one_type
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
+from pecan_ray.engines.python.collate import check_columns, check_is_object, checked_array, numbers_of_one_type
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.slots import layout_of
 
@@ -106,9 +107,9 @@ class OpenBatch:
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
 
-    def finish(self, loose: Loose, partial: bool = False) -> Produced:
+    def finish(self, undelivered: UndeliveredPositions, partial: bool = False) -> Produced:
         """Return the batch, cut to the rows that were written."""
-        parts, bad = loose.take()
+        parts, bad = undelivered.take()
         rows = self._done
         return Produced(
             {name: column[:rows] for name, column in self._columns.items()},
@@ -150,7 +151,7 @@ def _are_objects(values: np.ndarray[Any, Any]) -> bool:
     return NEVER_NUMBERS.issuperset(map(type, values)) or not any(map(is_columnar, values))
 
 
-class Filler:
+class BatchWriter:
     """Gives rows to elements: in the order of completion, or (strict) in the order of the source.
 
     Elements wait in one line for their rows.  A thread opens the next batch, which may have to wait for memory, only
@@ -158,9 +159,15 @@ class Filler:
     """
 
     def __init__(
-        self, size: int, op: str, slots: Slots, loose: Loose, strict: bool, ready: Callable[[Produced], None]
+        self,
+        size: int,
+        op: str,
+        slots: Slots,
+        undelivered: UndeliveredPositions,
+        strict: bool,
+        ready: Callable[[Produced], None],
     ) -> None:
-        self._size, self._op, self._slots, self._loose = size, op, slots, loose
+        self._size, self._op, self._slots, self._undelivered = size, op, slots, undelivered
         self._strict, self._ready = strict, ready
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
@@ -211,15 +218,15 @@ class Filler:
     def _finish(self, batch: OpenBatch) -> None:
         """Hand on a complete batch; with strict order, only after those before it."""
         if not self._strict:
-            self._ready(batch.finish(self._loose))
+            self._ready(batch.finish(self._undelivered))
             return
         with self._finishing:
             while self._sequence and self._sequence[0].complete:
-                self._ready(self._sequence.popleft().finish(self._loose))
+                self._ready(self._sequence.popleft().finish(self._undelivered))
 
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""
         batch = self._open
         if batch is None or batch.claimed == self._size:
             return None
-        return batch.finish(self._loose, partial=True)
+        return batch.finish(self._undelivered, partial=True)

@@ -1,4 +1,4 @@
-"""From a plan and a stream of leases to a stream of items: reading, and the stages one after the other."""
+"""From a plan and a stream of leases to a stream of items: reading, and the operators one after the other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases
 from pecan_ray.engines.counting import Counts
-from pecan_ray.engines.python import stages
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain
-from pecan_ray.engines.python.items import Item, Loose
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
     Batch,
+    BatchingOp,
     BucketByLength,
     ElementOp,
     Join,
@@ -37,7 +39,7 @@ Items = Iterator[Item]
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
 
 
-class Assembly:
+class ItemStream:
     """Builds the item stream of one stretch."""
 
     def __init__(
@@ -46,14 +48,14 @@ class Assembly:
         sources: Sequence[Source],
         options: EngineOptions,
         leases: Leases,
-        loose: Loose,
+        undelivered: UndeliveredPositions,
         *,
         pool: Threads | None,
         call: MakeCall,
         counts: Counts | None = None,
     ) -> None:
         self.plan, self._sources, self._options = plan, sources, options
-        self._leases, self.loose, self._pool, self._call = leases, loose, pool, call
+        self._leases, self.undelivered, self._pool, self._call = leases, undelivered, pool, call
         self._counts = counts
         self.epoch = 0
         self._serial = plan_shape(plan).serial
@@ -68,12 +70,12 @@ class Assembly:
             for branch in range(len(self._sources)):
                 while self._take(branch) is not None:
                     pass
-            self.loose.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
+            self.undelivered.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
 
     def runs(self, source: ColumnarSource) -> Iterator[Run]:
         """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones."""
         while (lease := self._take_in_turn()) is not None:
-            yield from read_lease_columns(source, lease, self._leases, self.loose, self._options.on_error)
+            yield from read_lease_columns(source, lease, self._leases, self.undelivered, self._options.on_error)
 
     def behind(self, items: Items, ops: Sequence[Op]) -> Items:
         """Yield what operators at the plan's end make of items."""
@@ -93,7 +95,7 @@ class Assembly:
 
     def chain(self, ops: Sequence[ElementOp]) -> Chain:
         """Return the chain that runs some operators under this stretch's rules."""
-        return Chain(ops, self._options, self.loose, self._call, self._counts)
+        return Chain(ops, self._options, self.undelivered, self._call, self._counts)
 
     def _plan_items(
         self, plan: Plan, branches: Iterator[int], ops: Sequence[Op] | None = None, *, outermost: bool = False
@@ -112,57 +114,63 @@ class Assembly:
             run = list(itertools.takewhile(lambda op: isinstance(op, ElementOp), todo))
             if run:
                 chain = self.chain([op for op in run if isinstance(op, ElementOp)])
-                items = stages.mapped(items, chain.run, self._pool)
+                items = operators.mapped(items, chain.run, self._pool)
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)
             counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
-            items = self._stage(op, items, final=outermost and op is last_batching(plan), counted=counted)
+            items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
 
     def _joined(self, join: Join, branches: Iterator[int]) -> Items:
         inputs = [self._plan_items(branch, branches) for branch in join.inputs]
         if join.kind == "zip":
-            return stages.zipped(inputs)
+            return operators.zipped(inputs)
         if join.kind == "mix":
-            return stages.mixed(inputs, join.weights, self._options.seed, join.stop == "first")
+            return operators.mixed(inputs, join.weights, self._options.seed, join.stop == "first")
         return itertools.chain.from_iterable(inputs)
 
-    def _stage(self, op: Op, items: Items, *, final: bool, counted: bool) -> Items:
-        if isinstance(op, (Batch, PaddedBatch, BucketByLength)):
+    def _operator(self, op: Op, items: Items, *, final: bool, counted: bool) -> Items:
+        if isinstance(op, BatchingOp):
             made = self._batching(op, items)
             if op.drop_remainder and (counted or not final):
-                return stages.without_remainder(made, self.loose)
+                return operators.without_remainder(made, self.undelivered)
             # Else it is decided at the end of the epoch what becomes of a smaller batch.
-            return stages.as_full(made) if counted else made
+            return operators.as_full(made) if counted else made
         if isinstance(op, Unbatch):
-            return stages.unbatched(items, op.name)
+            return operators.unbatched(items, op.name)
         if isinstance(op, Shuffle):
             seed = self._options.seed if op.seed is None else op.seed
-            return stages.shuffled(items, op.buffer, seed, op.name)
+            return operators.shuffled(items, op.buffer, seed, op.name)
         if isinstance(op, Take):
             return itertools.islice(items, op.count)
         if isinstance(op, Skip):
-            return stages.skipped(items, op.count, self.loose)
+            return operators.skipped(items, op.count, self.undelivered)
         if isinstance(op, Repeat):
             # Elsewhere the splits are handed out again instead.
-            return stages.repeated(items, op.count) if self._serial else items
+            return operators.repeated(items, op.count) if self._serial else items
         if isinstance(op, Prefetch):
             return items
-        raise PlanError(f"{op.name}: the python engine does not know the operator {type(op).__name__}.")
+        raise _unknown(op)
 
-    def _batching(self, op: Batch | PaddedBatch | BucketByLength, items: Items) -> Items:
+    def _batching(self, op: BatchingOp, items: Items) -> Items:
         if isinstance(op, Batch):
-            return stages.batched(items, op)
+            return operators.batched(items, op)
         if isinstance(op, PaddedBatch):
-            return stages.padded(items, op)
-        return stages.bucketed(items, op, self._options.on_error, self.loose)
+            return operators.padded(items, op)
+        if isinstance(op, BucketByLength):
+            return operators.bucketed(items, op, self._options.on_error, self.undelivered)
+        raise _unknown(op)
 
     def _read_all(self, branch: int, source: Source) -> Items:
         while (lease := self._take(branch)) is not None:
             yield from self._read(source, lease)
 
     def _read(self, source: Source, lease: Lease) -> Items:
-        reading = read_lease(source, lease, self._leases, self.loose, self._options.on_error)
+        reading = read_lease(source, lease, self._leases, self.undelivered, self._options.on_error)
         for number, value, parts in reading:
             yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
+
+
+def _unknown(op: Op) -> PlanError:
+    return PlanError(f"{op.name}: the python engine does not know the operator {type(op).__name__}.")

@@ -1,4 +1,4 @@
-"""From elements to a batch: checking that they agree, stacking them, padding them."""
+"""From elements to a batch: checking that they agree, putting them together, padding them."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
-from pecan_ray.engines.python.items import Item
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
+from pecan_ray.plan.splits import Array
 
-Array = np.ndarray[Any, Any]
 
-
-def stack(items: Sequence[Item], op: str) -> dict[str, Any]:
+def collate(items: Sequence[Item], op: str) -> dict[str, Any]:
     """Return the columns of a batch; raises `BatchShapeError` where elements differ in columns, shape or dtype."""
-    return {name: _stack_column(items, name, op) for name in _columns(items, op)}
+    return {name: _collate_column(items, name, op) for name in _columns(items, op)}
 
 
 def _columns(items: Sequence[Item], op: str) -> list[str]:
@@ -40,7 +39,7 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
     )
 
 
-def _stack_column(items: Sequence[Item], name: str, op: str) -> Array:
+def _collate_column(items: Sequence[Item], name: str, op: str) -> Array:
     values = [item.value[name] for item in items]
     first = items[0].where()
     if not is_columnar(values[0]):
@@ -107,7 +106,7 @@ def _unlike(message: str, name: str, item: Item, op: str) -> BatchShapeError:
     )
 
 
-def pad_stack(
+def collate_padded(
     items: Sequence[Item], op: str, padding: Any, shapes: dict[str, tuple[int | None, ...]] | None
 ) -> dict[str, Any]:
     """Return the columns of a batch whose elements are padded at the end of each dimension to a common shape."""
@@ -117,7 +116,7 @@ def pad_stack(
     columns: dict[str, Any] = {}
     for name in names:
         if not is_columnar(items[0].value[name]):
-            columns[name] = _stack_column(items, name, op)
+            columns[name] = _collate_column(items, name, op)
             continue
         columns[name] = _pad(items, name, (shapes or {}).get(name), _padding(padding, name), op)
     return columns

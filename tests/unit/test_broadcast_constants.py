@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from pecan_ray.engines.tensorflow.widening import NARROW, GraphFunction
+from pecan_ray.engines.tensorflow.broadcast_constants import NARROW, GraphFunction
 
 MEANS = np.array([123.68, 116.78, 103.94], np.float32)
 IMAGE = np.random.default_rng(0).uniform(0, 255, (20, 30, 3)).astype(np.float32)

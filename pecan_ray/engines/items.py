@@ -1,0 +1,54 @@
+"""What flows between the operators of the python engine: a value, and which positions of the data it stands for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.positions import Part
+from pecan_ray.plan.splits import Lease
+
+
+@dataclass(slots=True)
+class Item:
+    """An element or a batch under way."""
+
+    value: Any
+    parts: list[Part]
+    """Positions that count as delivered with it: those that it stands for and that are still missing."""
+    lease: Lease
+    element: int
+    """Number of the (first) element in its split: names it in errors and seeds its random numbers."""
+    output: int = 0
+    """Which output of that element it is: 0, or its place among the element's positions behind flat_map."""
+    width: int = 0
+    """How many positions it stands for from there on, missing or not; 0: a batch or a pair, not to be divided."""
+    rows: int = 1
+    members: list[Item] | None = None
+    """For a batch: the items that it was made of, without their values."""
+    partial: bool = False
+
+    def where(self) -> str:
+        """Say in words which element this is."""
+        return self.lease.split.where(self.element)
+
+    def without_value(self) -> Item:
+        """Return what is known of the item beside its value."""
+        return replace(self, value=None)
+
+
+def copied(value: dict[str, Any]) -> dict[str, Any]:
+    """Return an element whose arrays may be written into without changing the given one."""
+    return {name: column.copy() if isinstance(column, np.ndarray) else column for name, column in value.items()}
+
+
+def leading(value: dict[str, Any]) -> int:
+    """Return the number of rows of a batch: the first dimension of its first column that has one."""
+    return next((len(column) for column in value.values() if has_rows(column)), 1)
+
+
+def has_rows(column: Any) -> bool:
+    """Tell whether a column of a batch has a first dimension."""
+    return isinstance(column, (list, tuple)) or getattr(column, "ndim", 0) > 0

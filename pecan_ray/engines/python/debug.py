@@ -1,0 +1,54 @@
+"""The python engine in the calling thread, where a debugger sees the user's functions and their exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.positions import UndeliveredPositions, merge
+from pecan_ray.engines.python.chain import Chain, complete_call
+from pecan_ray.engines.python.stream import ItemStream
+from pecan_ray.errors import OpError
+from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.splits import Lease, Split
+
+
+def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Produced, None, None]:
+    """Yield what a plan makes of leases; a user's exception is raised as it is, with a note that names the element."""
+    undelivered = UndeliveredPositions()
+    stream = ItemStream(plan, tuple(plan.sources()), options, leases, undelivered, pool=None, call=complete_call)
+    failed: OpError
+    try:
+        for item in stream.items():
+            parts, bad = undelivered.take()
+            yield Produced(
+                dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
+            )
+        parts, bad = undelivered.take()
+        yield Produced({}, merge(parts), 0, stream.epoch, bad=bad)
+        return
+    except OpError as error:
+        if error.__cause__ is None:
+            raise
+        failed = error
+    raise _plain(failed)  # outside of the handler, so that the user's exception keeps its own cause
+
+
+def _plain(failed: OpError) -> Any:
+    cause: Any = failed.__cause__
+    if hasattr(cause, "add_note"):
+        cause.add_note(failed.message.splitlines()[0])
+    return cause
+
+
+def run_again(ops: Sequence[ElementOp], bad: BadElement, seed: int) -> None:
+    """Run operators on a quarantined element, with the random numbers that they had; raises what they raise."""
+    epoch, repetition, branch, split, element = (0, 0, 0, 0, 0)
+    if bad.origin is not None:
+        origin = bad.origin
+        epoch, repetition, branch = origin.epoch, origin.repetition, origin.branch
+        split, element = origin.split, origin.element
+    lease = Lease(epoch, Split(split), branch=branch, repetition=repetition)
+    Chain(ops, EngineOptions(seed=seed), UndeliveredPositions()).run(Item(bad.element, [], lease, element))
