@@ -25,8 +25,8 @@ from sklearn.datasets import load_digits
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.order import order_plan
 from pecan_ray.options import ReorderMode
-from pecan_ray.ordering import order_plan
 
 LARGE, SMALL, BATCH = 64, 28, 64
 

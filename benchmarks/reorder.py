@@ -29,13 +29,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pecan_ray as pecan
 from examples import image_ops, resnet50, simclr
 from examples.photographs import derived_photographs
+from pecan_ray.autoorder.order import Ordering, order_plan
+from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.engines.build import build_engine
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.options import EngineName
-from pecan_ray.ordering import Ordering, order_plan
 from pecan_ray.plan.operators import Plan
-from pecan_ray.pushdown import push_down
 from pecan_ray.reorder import ProfiledOp, auto_order
 
 BATCH = 32

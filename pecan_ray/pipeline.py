@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from pecan_ray.autoorder.explain import ExplainFormat, explain
+from pecan_ray.autoorder.order import Ordering, order_for_job, order_plan
+from pecan_ray.autoorder.push_down import Pushed, push_down
+from pecan_ray.autoorder.reorder_after_epoch import look_again
 from pecan_ray.batches import Batches, Ordered, SecondLook
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import PlanError
-from pecan_ray.explain import ExplainFormat, explain
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -27,7 +30,6 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.ordering import Ordering, order_for_job, order_plan
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Batch,
@@ -51,8 +53,6 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
-from pecan_ray.pushdown import Pushed, push_down
-from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
 logger = logging.getLogger("pecan_ray")

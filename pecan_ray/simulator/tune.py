@@ -23,9 +23,9 @@ from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import T, X, released
 from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
 from pecan_ray.simulator.steady import Evaluator
-from pecan_ray.simulator.tables import table
 from pecan_ray.simulator.workload import Workload
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 import pecan_ray as pecan
 from examples import asr_transformer, resnet50, retinanet, simclr
 from examples.photographs import parent_photographs
+from pecan_ray.autoorder.order import Ordering, StretchOrder, order_plan, suspected_exchange
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.ordering import Ordering, StretchOrder, order_plan, suspected_exchange
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
+from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.order import Ordering, StretchOrder
+from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
+from pecan_ray.autoorder.trial import Order, Trial
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.options import Config, EngineName
-from pecan_ray.ordering import Ordering, StretchOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import reordered, stretches
-from pecan_ray.profiling.apart import call_apart
-from pecan_ray.profiling.bench import Limits
-from pecan_ray.profiling.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.profiling.trial import Order, Trial
 from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, inflation_factor, revalidate
 
 logger = logging.getLogger("pecan_ray")
@@ -45,7 +45,7 @@ def look_again(
         new = new_order(stretch, counts)
         if new is not None:
             asked = (ordering.before, stretch.names, new.order, new.mode, engine, seed, config, skip_bad)
-            if not (refused := call_apart(_refused, *asked, engine=engine, seconds=config.sample_seconds)):
+            if not (refused := call_in_subprocess(_refused, *asked, engine=engine, seconds=config.sample_seconds)):
                 adopted = new
                 reasons.append(f"AutoOrder now runs {' -> '.join(new.order)}, as the first epoch shows: {new.reason}")
             else:

@@ -9,14 +9,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import get_args
 
-from pecan_ray.errors import ColumnError, PlanError
-from pecan_ray.options import Config, EngineName
-from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import Stretch, reordered, stretches
-from pecan_ray.profiling.apart import call_apart, needs_own_process
-from pecan_ray.profiling.bench import Limits
-from pecan_ray.profiling.facts import OpSample, StretchSample
-from pecan_ray.profiling.sample import (
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
+from pecan_ray.autoorder.facts import OpSample, StretchSample
+from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.push_down import push_down, scattered
+from pecan_ray.autoorder.sample import (
     check_limits,
     load_engine,
     private_copy,
@@ -24,8 +21,11 @@ from pecan_ray.profiling.sample import (
     undisturbed,
     with_ops_of,
 )
-from pecan_ray.profiling.trial import MIN_GAIN, Check, Comparison, Order, Trial
-from pecan_ray.pushdown import push_down, scattered
+from pecan_ray.autoorder.trial import MIN_GAIN, Check, Comparison, Order, Trial
+from pecan_ray.errors import ColumnError, PlanError
+from pecan_ray.options import Config, EngineName
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import Stretch, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, Move, OrderPlan, auto_order, brought_together, candidates, predict
 from pecan_ray.reorder.policy import Pair
 
@@ -138,7 +138,10 @@ def order_plan(
     found = {one.names: one for one in known}
     missing = [one.names for one in wanted if one.names not in found]
     asked = (plan, missing, engine, mode, seed, elements, seconds, check, skip_bad)
-    made = call_apart(_orders, *asked, engine=engine, seconds=seconds) if needs_own_process(engine) else _orders(*asked)
+    if needs_own_process(engine):
+        made = call_in_subprocess(_orders, *asked, engine=engine, seconds=seconds)
+    else:
+        made = _orders(*asked)
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
     orders = [found[one.names] for one in wanted]
     after = reordered(plan, {one.names: one.adopted.order for one in orders})
