@@ -30,11 +30,12 @@ import ray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.runtime.controller import AutoPlacementController, Member
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Job, Orders, StepTotals, WorkerInfo, WorkerStats
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker import HEARTBEAT_S
 

@@ -21,9 +21,10 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, Spans
 from pecan_ray.errors import ClusterError
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime.message_pipe import MessageReader, PipeAddress
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, WorkerInfo
 from pecan_ray.runtime.transports import BatchReader, FlightAddress, Message, Offer
 
 if TYPE_CHECKING:

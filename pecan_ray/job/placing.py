@@ -7,11 +7,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
 from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Decision, Deployment, Window
-from pecan_ray.runtime.messages import StepTotals
-from pecan_ray.runtime.windows import WindowMeter
 
 MOST_STEPS = 10_000
 """Newest windows and decisions of a job that are kept."""
