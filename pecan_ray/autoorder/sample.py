@@ -18,9 +18,10 @@ from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
 from pecan_ray.autoorder.op_runner import Clock, GlobalRandomness, Limits, OpRunner, Passed, Stage, Token
 from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, Tally
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.run_in_threads import in_threads
 from pecan_ray.engines.counting import element_bytes
-from pecan_ray.errors import ElementError, PlanError
+from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
@@ -70,12 +71,14 @@ def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.
     runs is not interrupted) or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator
     does, with its name and the element.
     """
-    check_limits(elements, seconds)
-    plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
+    request = OrderRequest(
+        pipeline.plan, pipeline.engine, seed=pipeline.seed, elements=elements, seconds=seconds, sample_all=True
+    )
+    plan, engine = request.plan, request.engine
     if needs_own_process(engine):
-        found = call_in_subprocess(_profile, plan, engine, seed, elements, seconds, engine=engine, seconds=seconds)
+        found = call_in_subprocess(_profile, request, engine=engine, seconds=seconds)
     else:
-        found = _profile(plan, engine, seed, elements, seconds)
+        found = _profile(request)
     return replace(found, stretches=tuple(with_ops_of(plan, sample) for sample in found.stretches))
 
 
@@ -85,17 +88,17 @@ def with_ops_of(plan: Plan, sample: StretchSample) -> StretchSample:
     return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
 
 
-def _profile(plan: Plan, engine: EngineName, seed: int, elements: int, seconds: float) -> SampleProfile:
-    load_engine(engine)
+def _profile(request: OrderRequest) -> SampleProfile:
+    load_engine(request.engine)
     began = time.perf_counter()
-    plan = private_copy(plan)
+    plan = private_copy(request.plan)
     found = stretches(plan)
     samples: dict[tuple[str, ...], StretchSample] = {}
     with undisturbed():
         for number, stretch in enumerate(found):
             now = time.perf_counter()
-            limits = Limits(elements, now + (began + seconds - now) / (len(found) - number))
-            samples[stretch.names] = sample_stretch(stretch, engine, seed, limits).profile()
+            limits = Limits(request.elements, now + (began + request.seconds - now) / (len(found) - number))
+            samples[stretch.names] = sample_stretch(stretch, request.engine, request.seed, limits).profile()
     taken = tuple(samples.values())
     return SampleProfile(
         stretches=taken,
@@ -104,14 +107,6 @@ def _profile(plan: Plan, engine: EngineName, seed: int, elements: int, seconds: 
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(note for sample in taken for note in sample.notes)),
     )
-
-
-def check_limits(elements: int, seconds: float) -> None:
-    """Raise `PlanError` unless the bounds of a sample make sense."""
-    if not isinstance(elements, int) or isinstance(elements, bool) or elements < 1:
-        raise PlanError(f"a sample needs at least 1 element, but got elements={elements!r}.")
-    if not seconds > 0:
-        raise PlanError(f"a sample needs some time, but got seconds={seconds!r}.")
 
 
 def private_copy(plan: Plan) -> Plan:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, TypeAlias
@@ -15,14 +15,13 @@ import numpy.typing as npt
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import Point
 from pecan_ray.autoorder.op_runner import Stage, Timer, Token
+from pecan_ray.autoorder.order_request import Check
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 
 Order: TypeAlias = tuple[str, ...]
-Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
-"""A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
 Runs: TypeAlias = dict[str, list[Point]]
 """Of one element: the sizes that each operator was given, and the seconds that it took."""
 Pairs: TypeAlias = npt.NDArray[np.float64]
