@@ -25,8 +25,9 @@ from sklearn.datasets import load_digits
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.options import ReorderMode
-from pecan_ray.ordering import order_plan
 
 LARGE, SMALL, BATCH = 64, 28, 64
 
@@ -126,7 +127,7 @@ def main() -> None:
     args = parser.parse_args()
     modes: tuple[ReorderMode, ...] = ("off", "paper")
     for mode in modes:
-        plan = order_plan(pipeline(*digits(0)[0], 0, mode).plan, mode=mode).plan
+        plan = order_plan(OrderRequest(pipeline(*digits(0)[0], 0, mode).plan, mode=mode)).plan
         print(f"reorder={mode}: {', '.join(op.name for op in plan.ops)}", flush=True)
     accuracy: dict[str, list[float]] = {mode: [] for mode in modes}
     for seed in range(args.seeds):

@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pecan_ray as pecan
+from pecan_ray.job.placing import Step
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2
-from pecan_ray.runtime.placing import Step
 from pecan_ray.simulator.client import ClientRule
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement

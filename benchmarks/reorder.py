@@ -29,13 +29,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pecan_ray as pecan
 from examples import image_ops, resnet50, simclr
 from examples.photographs import derived_photographs
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.options import EngineName
-from pecan_ray.ordering import Ordering, order_plan
 from pecan_ray.plan.operators import Plan
-from pecan_ray.pushdown import push_down
 from pecan_ray.reorder import ProfiledOp, auto_order
 
 BATCH = 32
@@ -211,7 +213,7 @@ def main() -> None:
         for name, make in PIPELINES.items():
             pipe = make(root, engine)
             began = time.perf_counter()
-            ordering = order_plan(pipe.plan, engine, "cost", 300, 20.0, None, seed=0)
+            ordering = order_plan(OrderRequest(pipe.plan, engine))
             searching = time.perf_counter() - began
             sampling = pecan.sample_profile(pipe, 300).seconds
             passes = compare(pipe, ordering, args.rounds, args.threads)

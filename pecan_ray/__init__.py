@@ -8,11 +8,11 @@ for batch in pipe.iter_batches(epochs=10):
 """
 
 from pecan_ray import errors, images, sources
+from pecan_ray.autoorder import SampleProfile, sample_profile
 from pecan_ray.batches import Batches
 from pecan_ray.observe.report import Report
 from pecan_ray.options import AutoWorkers, Config, Workers
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.profiling import SampleProfile, sample_profile
 
 __all__ = [
     "AutoWorkers",

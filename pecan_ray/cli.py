@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 import cloudpickle
 
+from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.errors import PecanError, PlanError
-from pecan_ray.explain import ExplainFormat
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.replay import quarantined, replay

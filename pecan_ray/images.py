@@ -2,9 +2,9 @@
 
     pipe.map(images.Decode(), on="image").map(images.RandomCrop(), on="image").map(images.Resize(224, 224), on="image")
 
-Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.pushdown`), which then
-decodes only a part of a photograph, or at a half, a quarter or an eighth of its size.  Images are uint8 RGB
-[height, width, 3].  They need OpenCV (python engine) or TensorFlow (tensorflow engine).
+Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.autoorder.push_down`), which
+then decodes only a part of a photograph, or at a half, a quarter or an eighth of its size. Images are uint8 RGB
+[height, width, 3]. They need OpenCV (python engine) or TensorFlow (tensorflow engine).
 """
 
 from __future__ import annotations

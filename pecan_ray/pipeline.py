@@ -10,12 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.explain import ExplainFormat, explain
+from pecan_ray.autoorder.order import order_for_job, order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import Pushed, push_down
+from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.batches import Batches, Ordered, SecondLook
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.explain import ExplainFormat, explain
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -28,7 +33,6 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.ordering import Ordering, order_for_job, order_plan
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Batch,
@@ -53,8 +57,6 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
-from pecan_ray.pushdown import Pushed, push_down
-from pecan_ray.second_look import look_again
 from pecan_ray.sources.tf_data import TfDataSource
 
 logger = logging.getLogger("pecan_ray")
@@ -323,20 +325,10 @@ class PecanPipeline:
         process, for at most ``Config(sample_seconds=...)``; a job that is started behind it uses the same order.
         Raises `OpError` where an operator does.
         """
-        config = self._config
         found = self._orderings.get(False)
         if found is None or len(found.stretches) < len(stretches(self._plan)):
-            found = order_plan(
-                self._plan,
-                self._engine,
-                config.reorder,
-                config.sample_elements,
-                config.sample_seconds,
-                config.reorder_check,
-                seed=self._seed,
-                sample_all=True,
-                known=() if found is None else found.stretches,
-            )
+            known = () if found is None else found.stretches
+            found = order_plan(self._order_request(sample_all=True), known)
             self._orderings[False] = found
         return explain(self._name, found, format)
 
@@ -435,10 +427,14 @@ class PecanPipeline:
         look = None if once else self._second_look(ordering, skip_bad=skip_bad)
         return Ordered(plan, tuple(said), look)
 
+    def _order_request(self, *, skip_bad: bool = False, sample_all: bool = False) -> OrderRequest:
+        request = OrderRequest.under(self._config, self._plan, self._engine, self._seed)
+        return replace(request, skip_bad=skip_bad, sample_all=sample_all)
+
     def _ordering(self, *, skip_bad: bool) -> Ordering:
         """Return the order to run, found once for this pipeline."""
         if skip_bad not in self._orderings:
-            found = order_for_job(self._plan, self._engine, self._seed, self._config, skip_bad=skip_bad)
+            found = order_for_job(self._order_request(skip_bad=skip_bad))
             if found.failed:
                 return found
             self._orderings[skip_bad] = found
@@ -450,7 +446,7 @@ class PecanPipeline:
             return None
 
         def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:
-            found = look_again(ordering, counts, self._engine, self._seed, self._config, skip_bad=skip_bad)
+            found = reorder_after_epoch(ordering, counts, self._order_request(skip_bad=skip_bad))
             if found is None or self._config.reorder != "cost":
                 return found
             return push_down(found[0], self._engine)[0], found[1]

@@ -1,5 +1,6 @@
 """Where workers run, beside the trainer or on other nodes: the AutoPlacement policy."""
 
+from pecan_ray.placement.auto_settings import AutoSettings
 from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
 from pecan_ray.placement.policy import MODES, AutoPlacement, expected_workers
 from pecan_ray.placement.spread import spread_by_power, spread_local
@@ -9,6 +10,7 @@ from pecan_ray.plan.windows import Decision, Deployment, Window
 __all__ = [
     "MODES",
     "AutoPlacement",
+    "AutoSettings",
     "Cost",
     "Decision",
     "Deployment",

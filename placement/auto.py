@@ -16,82 +16,31 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
+from pecan_ray.placement.candidates import (
+    LEAST_SUPPLY,
+    Candidates,
+    hoped_time,
+    ladder,
+    likely_time,
+    on_one_side,
+    phase_of,
+    smallest_of,
+)
+from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry
 from pecan_ray.placement.evidence import KEPT, Evidence, Reading, pooled
-from pecan_ray.placement.model import WAITING, Model, Prior, Vector, explanations
+from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
-
-OPTIMISM = 0.5
-"""Standard deviations by which an unmeasured deployment is given credit."""
-TIE = 0.01
-"""Deployments whose costs differ by less than this share are equally cheap."""
-SURE = 1.64
-"""Standard errors in the interval that must clear T before a window decides (90 %)."""
-MOST_REPEATS = 5
-"""Windows of one deployment after which it is judged whatever the noise, at least."""
-SURPRISE = 0.10
-"""A step that is by this share longer or shorter than expected is measured again, however vague the expectation."""
-MOST_PROBES = 24
-"""Deployments measured in one search."""
-LEAST_JUMP, JUMP = 8, 4
-"""So many workers, or so many times the present ones, may be asked for at once."""
-STARVING = 0.25
-"""While the trainer waits for more than T, a saving of this share of T is worth a look."""
-CERTAIN = 3
-"""So many windows without waiting are no accident."""
-SOME = 8
-"""Of a kind of worker that was never measured, this fraction of the present number is tried."""
-GENEROUS = 1.5
-"""Standard deviations of credit for fewer workers, before it counts as shown that they do not suffice."""
-LEANER = 0.8
-"""Fewer workers at the same cost are tried if they are this share of the present ones, or less."""
-LEAST_STEP, LEAST_SUPPLY = 0.1, 1e-9
-"""Bounds of what the model may hope or fear, in its units."""
-WATCHED = 5
-"""Newest windows that are compared with the reference, at least."""
-LOT_BATCHES = 200
-"""Batches of windows that are judged together whatever the noise, if twenty windows hold so many."""
-PILED_UP = 100
-"""Batches that more workers may have piled up before, besides two of each: as long as the shortfall can have come out
-of these, the choice was wrong, and the job has not changed."""
-QUEUE_GROWTH = 0.40
-"""A queue that has grown by more than this share, and by a batch, says that there are too many workers."""
-FILLED = 5.0
-"""A queue of so many batches says already that workers supply enough: from here on it comes and goes by chance."""
-SECOND_THOUGHTS = 8
-"""How often the windows after a choice may overturn it."""
 
 
 def auto(setting: Setting) -> Begin:
     """Return the search; what it has learned outlives a restart under other limits."""
     search = AutoSearch(setting)
     return search.run
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Deployments that may be asked for, and what an hour of each costs."""
-
-    local: Vector
-    remote: Vector
-    price: Vector
-    fresh: NDArray[np.bool_]
-    """Those that were not measured, and may be better than those that were."""
-
-    @property
-    def workers(self) -> Vector:
-        """Number of workers in all."""
-        return self.local + self.remote
-
-    def __getitem__(self, place: int) -> Deployment:
-        return Deployment(int(self.local[place]), int(self.remote[place]))
 
 
 @dataclass(frozen=True)
@@ -107,12 +56,12 @@ class AutoSearch:
     """The evidence of one job and the search over it."""
 
     def __init__(self, setting: Setting) -> None:
-        self._setting = setting
+        self._setting, self._settings = setting, setting.auto
         self._evidence = Evidence()
         self._prior: Prior | None = None
         self._explained: list[Model] | None = None
         self._started = False
-        self._second_thoughts = SECOND_THOUGHTS
+        self._second_thoughts = self._settings.second_thoughts
 
     def run(self, start: Deployment, limits: Limits) -> Search:
         """Search from `start` (or from where the job is expected to end), then watch, for ever."""
@@ -128,9 +77,9 @@ class AutoSearch:
 
     def _find(self, at: Deployment, why: str, limits: Limits) -> Steps[tuple[Deployment, str]]:
         phase = "measure"
-        for probe in range(MOST_PROBES):
+        for probe in range(self._settings.most_probes):
             yield from self._measure(at, phase, why)
-            choice = self._choose(at, limits, last=probe == MOST_PROBES - 1)
+            choice = self._choose(at, limits, last=probe == self._settings.most_probes - 1)
             if choice.done:
                 return choice.deployment, choice.why
             phase, at, why = phase_of(at, choice.deployment), choice.deployment, choice.why
@@ -141,7 +90,7 @@ class AutoSearch:
         foreseen = self._foreseen(at)
         seen = [(yield Move(at, phase, f"{why}: deploy {at}."))]
         self._note(at, seen[-1])
-        while len(seen) < lot(seen, MOST_REPEATS):
+        while len(seen) < lot(seen, self._settings.most_repeats, self._settings):
             reading = self._evidence.reading(at)
             doubt = self._doubt(reading, foreseen) or self._stock(reading, seen, foreseen)
             if not doubt:
@@ -152,15 +101,19 @@ class AutoSearch:
     def _doubt(self, reading: Reading, foreseen: tuple[float, float, float] | None) -> str:
         """Say why a reading does not suffice to decide; empty if it does."""
         needed = max(self._setting.threshold, reading.wait_share / 4, self._distance(reading) / 3)
-        if SURE * reading.error > needed:
-            return f"its batch time is known to {SURE * reading.error:.1%} only, and {needed:.1%} decides"
+        if self._settings.sure * reading.error > needed:
+            return (
+                f"its batch time is known to {self._settings.sure * reading.error:.1%} only, and {needed:.1%} decides"
+            )
         if foreseen is None or reading.windows >= 3:
             return ""
         if reading.windows == 2 and reading.spread <= self._setting.threshold:
             return ""
         mean, deviation, _ = foreseen
         own = reading.batch_time if reading.own_time is None else reading.own_time
-        allowed = max(self._setting.threshold * mean, min(2 * deviation, SURPRISE * mean), 2 * reading.error * own)
+        allowed = max(
+            self._setting.threshold * mean, min(2 * deviation, self._settings.surprise * mean), 2 * reading.error * own
+        )
         if abs(own - mean) > allowed:
             return f"the trainer's own step took {own:.4g} s where {mean:.4g} s were expected"
         return ""
@@ -171,7 +124,7 @@ class AutoSearch:
             return ""
         short = 1 - reading.batch_time / foreseen[2]
         lived_on = short * sum(window.batches for window in seen)
-        if short <= self._setting.threshold or lived_on > PILED_UP + 2 * reading.deployment.workers:
+        if short <= self._setting.threshold or lived_on > self._settings.piled_up + 2 * reading.deployment.workers:
             return ""
         return f"{reading.batch_time:.4g} s a batch where {foreseen[2]:.4g} s were expected may come from a stock"
 
@@ -210,8 +163,11 @@ class AutoSearch:
         if plateau:
             return plateau
         options = self._candidates(at, limits, readings)
-        hoped = np.min([hoped_time(model, options) for model in self._explanations()], axis=0) * options.price
-        pick = smallest_of(options, hoped)
+        hoped = (
+            np.min([hoped_time(model, options, self._settings.optimism) for model in self._explanations()], axis=0)
+            * options.price
+        )
+        pick = smallest_of(options, hoped, self._settings.tie)
         gain = 1 - hoped[pick] / self._cost(best)
         if gain > self._worth_a_look(best):
             here = self._evidence.reading(at)
@@ -229,7 +185,9 @@ class AutoSearch:
 
     def _worth_a_look(self, best: Reading) -> float:
         """Return the saving from which on an unmeasured deployment is tried: less, while the trainer still waits."""
-        return self._setting.threshold * (1.0 if best.wait_share <= self._setting.threshold else STARVING)
+        return self._setting.threshold * (
+            1.0 if best.wait_share <= self._setting.threshold else self._settings.starving
+        )
 
     def _leaner(self, best: Reading, options: Candidates) -> Choice | None:
         """Where markedly fewer workers are likely to cost the same, try them."""
@@ -238,10 +196,12 @@ class AutoSearch:
             return self._half(best, options)
         model = self._explanations()[0]
         cost = np.where(options.fresh, likely_time(model, options) * options.price, np.inf)
-        cost[options.workers > LEANER * best.deployment.workers] = np.inf
-        if not cost.min() <= self._cost(best) * (1 + TIE):
+        cost[options.workers > self._settings.leaner * best.deployment.workers] = np.inf
+        if not cost.min() <= self._cost(best) * (1 + self._settings.tie):
             return None
-        pick = smallest_of(options, np.where(cost <= self._cost(best) * (1 + TIE), 1.0, np.inf))
+        pick = smallest_of(
+            options, np.where(cost <= self._cost(best) * (1 + self._settings.tie), 1.0, np.inf), self._settings.tie
+        )
         why = f"{best.deployment} cost the least so far, and {options[pick]} are likely to do as well"
         return Choice(options[pick], why)
 
@@ -264,7 +224,7 @@ class AutoSearch:
         """
         if best.wait is None or best.wait_share <= self._setting.threshold:
             return None
-        at, some = best.deployment, max(1, best.deployment.workers // SOME)
+        at, some = best.deployment, max(1, best.deployment.workers // self._settings.some)
         for other in (limits.clamp(at.local, at.remote + some), limits.clamp(at.local + some, at.remote)):
             kind = "remote" if other.remote > at.remote else "local"
             if other != at and not any(getattr(reading.deployment, kind) for reading in readings):
@@ -334,7 +294,7 @@ class AutoSearch:
         _, _, supply, deviation = (
             float(value[0]) for value in model.predict(np.array([float(fewer.local)]), np.array([float(fewer.remote)]))
         )
-        time = model.unit / max(supply + GENEROUS * deviation, LEAST_SUPPLY)
+        time = model.unit / max(supply + self._settings.generous * deviation, LEAST_SUPPLY)
         return time * self._setting.per_hour(fewer) < self._cost(best)
 
     def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: Limits) -> Choice | None:
@@ -367,12 +327,16 @@ class AutoSearch:
         cost = {r: self._cost(r) for r in allowed}
         least = min(cost.values())
         return min(
-            (r for r in allowed if cost[r] <= least * (1 + TIE)),
+            (r for r in allowed if cost[r] <= least * (1 + self._settings.tie)),
             key=lambda r: (r.deployment.workers, r.deployment.remote, cost[r]),
         )
 
     def _candidates(self, at: Deployment, limits: Limits, readings: Sequence[Reading]) -> Candidates:
-        most = max(LEAST_JUMP, JUMP * at.workers, *(reading.deployment.workers for reading in readings))
+        most = max(
+            self._settings.least_jump,
+            self._settings.jump * at.workers,
+            *(reading.deployment.workers for reading in readings),
+        )
         remotes = ladder(limits.min_remote, limits.max_remote, at.remote)
         pairs = [
             (local, remote)
@@ -386,7 +350,7 @@ class AutoSearch:
         for reading in readings:
             place = reading.deployment
             fresh &= (local != place.local) | (remote != place.remote)
-            if reading.windows >= CERTAIN and reading.wait is not None and reading.wait_share <= WAITING:
+            if reading.windows >= self._settings.certain and reading.wait is not None and reading.wait_share <= WAITING:
                 # More workers do not serve a trainer better that does not wait.
                 fresh &= (local < place.local) | (remote < place.remote)
         return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
@@ -413,7 +377,7 @@ class AutoSearch:
         chosen no more.
         """
         seen: list[Window] = []
-        while not seen or len(seen) < lot(seen, WATCHED):
+        while not seen or len(seen) < lot(seen, self._settings.watched, self._settings):
             seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
         self._renew(at, seen)
         if self._second_thoughts and self._choose(at, limits).deployment != at:
@@ -424,15 +388,15 @@ class AutoSearch:
         while True:
             seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
             batches += seen[-1].batches
-            recent = lot(seen, WATCHED)
+            recent = lot(seen, self._settings.watched, self._settings)
             before, now = pooled(at, reference), pooled(at, seen[-recent:])
-            moved = departure(before, now, self._setting.threshold) or longer_queue(
-                before, now, seen, self._setting.threshold
+            moved = pace_departure(before, now, self._setting.threshold) or queue_departure(
+                before, now, seen, self._setting.threshold, self._settings
             )
             away = away + 1 if moved else 0
             lasted = batches if away == 1 else lasted
             if away > recent:
-                if ran_dry(before, now, lasted, self._setting.threshold):
+                if ran_dry(before, now, lasted, self._setting.threshold, self._settings):
                     self._renew(at, seen[-recent:])
                 else:
                     self._start_over(at, seen[-recent:])
@@ -447,100 +411,4 @@ class AutoSearch:
         self._prior = self._explanations()[0].learned()
         self._evidence.forget()
         self._renew(at, recent)
-        self._second_thoughts = SECOND_THOUGHTS
-
-
-def lot(windows: Sequence[Window], least: int) -> int:
-    """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
-    each = fmean(window.batches for window in windows)
-    return max(least, min(KEPT, math.ceil(LOT_BATCHES / each)))
-
-
-def departure(before: Reading, now: Reading, threshold: float) -> str:
-    """Say how a deployment has left its reference, by more than T and three standard errors; empty if it has not."""
-    slower = now.batch_time / before.batch_time - 1
-    if abs(slower) > max(threshold, 3 * math.hypot(before.error, now.error)):
-        return f"the batch time went from {before.batch_time:.4g} to {now.batch_time:.4g} s ({slower:+.1%})"
-    waits = now.wait_share - before.wait_share
-    if abs(waits) > max(threshold, 3 * math.hypot(before.wait_error, now.wait_error)):
-        return f"the share of waiting went from {before.wait_share:.1%} to {now.wait_share:.1%}"
-    return ""
-
-
-def longer_queue(before: Reading, now: Reading, seen: Sequence[Window], threshold: float) -> str:
-    """Say whether the queue is longer than the reference because workers became faster; empty if it is not.
-
-    The queue beside workers that supply a little more than the trainer takes grows as well, but slowly.
-    """
-    if before.queue > FILLED:
-        return ""
-    # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
-    error = math.hypot(
-        before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / now.windows))
-    )
-    grown = now.queue - before.queue
-    surplus = max((b.queue_size - a.queue_size) / b.batches for a, b in pairwise(seen))
-    if grown > max(QUEUE_GROWTH * before.queue, 1, 3 * error) and surplus > threshold:
-        return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
-    return ""
-
-
-def ran_dry(before: Reading, now: Reading, batches: int, threshold: float) -> bool:
-    """Say whether the trainer waits only now because it has lived on a stock for so many batches.
-
-    Then too few workers were chosen, and what was measured of other deployments still holds.
-    """
-    if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
-        return False
-    same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * math.hypot(before.error, now.error))
-    short = 1 - before.batch_time / now.batch_time
-    return same_step and short * batches <= PILED_UP + 2 * now.deployment.workers
-
-
-def likely_time(model: Model, options: Candidates) -> Vector:
-    """Predict batch times in seconds."""
-    step, _, supply, _ = model.predict(options.local, options.remote)
-    return model.unit * np.maximum(step, 1 / np.maximum(supply, LEAST_SUPPLY))
-
-
-def hoped_time(model: Model, options: Candidates) -> Vector:
-    """Predict batch times in seconds, with credit for what is uncertain; infinite where nothing is left to hope for.
-
-    Workers do not speed the trainer's own step up: no deployment is hoped to be faster than it is without them.
-    """
-    step, step_sd, supply, supply_sd = model.predict(options.local, options.remote)
-    alone, alone_sd = model.predict(np.zeros(1), np.zeros(1))[:2]
-    floor = max(LEAST_STEP, float(alone[0] - OPTIMISM * alone_sd[0]))
-    step = np.maximum(step - OPTIMISM * step_sd, floor)
-    time = model.unit * np.maximum(step, 1 / np.maximum(supply + OPTIMISM * supply_sd, LEAST_SUPPLY))
-    return np.where(options.fresh, time, np.inf)
-
-
-def smallest_of(options: Candidates, cost: Vector) -> int:
-    """Return which costs least; of those that cost nearly the same, the one with the fewest workers."""
-    equal = np.flatnonzero(cost <= cost.min() * (1 + TIE))
-    return int(min(equal, key=lambda place: (options.workers[place], cost[place])))
-
-
-def phase_of(old: Deployment, new: Deployment) -> str:
-    """Name a move by its greater part."""
-    if abs(new.remote - old.remote) >= abs(new.local - old.local):
-        return "scale_remote" if new.remote > old.remote else "remove_remote"
-    return "add_local" if new.local > old.local else "remove_local"
-
-
-def ladder(least: int, most: int, near: int) -> list[int]:
-    """Return the counts worth considering: all small ones, all near the present one, else steps of 3 %."""
-    counts = {least, most, *range(least, min(most, 64) + 1), *range(max(least, near - 8), min(most, near + 8) + 1)}
-    rung = 64
-    while rung < most:
-        counts.add(max(rung, least))
-        rung += max(1, rung // 32)
-    return sorted(counts)
-
-
-def on_one_side(limits: Limits, workers: int) -> Deployment:
-    """Return so many workers on one side alone: the remote one, if there is one."""
-    if limits.max_remote:
-        return limits.clamp(limits.min_local, workers - limits.min_local)
-    return limits.clamp(workers, 0)
+        self._second_thoughts = self._settings.second_thoughts

@@ -14,6 +14,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
 from pecan_ray.placement.auto import auto
+from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
 from pecan_ray.placement.released import pecan_code, pecan_cost
 from pecan_ray.placement.setting import FIXED, Mode, Setting
@@ -66,7 +67,9 @@ class AutoPlacement:
         fast_removal: bool = False,
         settle_windows: int = 0,
         patience: int = PATIENCE,
+        settings: AutoSettings = DEFAULT_SETTINGS,
     ) -> None:
+        """`settings` are those of our own search, mode "auto"."""
         if mode not in MODES:
             raise PlanError(f"mode must be one of {', '.join(map(repr, MODES))}, but got {mode!r}.")
         if not isinstance(prices, Prices):
@@ -81,7 +84,7 @@ class AutoPlacement:
         check_side(mode, limits)
         start = first_deployment(mode, limits, expected_workers, expected_remote)
         hinted = expected_workers is not None or expected_remote is not None
-        setting = Setting(prices, clients, threshold, start if hinted else None, fixed)
+        setting = Setting(prices, clients, threshold, start if hinted else None, fixed, settings)
         self.mode = mode
         self.prices = prices
         self.clients = clients

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pecan_ray.autoscaler.search import Begin
+from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.plan.prices import Prices
 from pecan_ray.plan.windows import Deployment
 
@@ -28,6 +29,8 @@ class Setting:
     """Where to start, if it is known beforehand."""
     fixed: Deployment = FIXED
     """The deployment of the mode that does not search."""
+    auto: AutoSettings = DEFAULT_SETTINGS
+    """Of our own search."""
 
     def per_hour(self, deployment: Deployment) -> float:
         """Return the weight of a second: c_a n_a + c_w n_w in $ per hour.

@@ -1,4 +1,4 @@
-"""From what trainers report to the windows that the placement policies read."""
+"""From the steps of trainers to the windows that the placement policies read; live and in the simulator."""
 
 from __future__ import annotations
 
@@ -11,11 +11,25 @@ from pecan_ray.plan.windows import Window
 LEAST_BATCHES = 10
 """Of each trainer, in a window that is closed for its age."""
 FROM_STOCK = 0.1
-"""A stock of ready batches that shrinks by less than this share of a window's batches,"""
+"""A stock of ready batches that shrinks by less than this share of a window's batches varies by chance, as does"""
 STOCK_LEFT = 0.5
-"""and of which more than this share (or all but one batch) is left, varies by chance."""
+"""one of which more than this share, or all but one batch, is left."""
 MOST_DISTURBED = 3
 """Windows in a row that the end of an epoch may spoil: where every window has one, it belongs to the job."""
+PAUSE_AFTER = 10
+"""Steps after which the usual one is known, so that a pause can be told from it."""
+PAUSE_FACTOR = 20.0
+"""A pause is so many times the usual time of the trainer's own,"""
+PAUSE_S = 2.0
+"""and longer than this."""
+
+
+def is_pause(own: float, batches: int, own_before: float) -> bool:
+    """Tell whether a trainer did something else during a step: evaluation, a checkpoint.
+
+    `own`: its own seconds of this step; `own_before`: those of the `batches` steps before.
+    """
+    return own > PAUSE_S and batches >= PAUSE_AFTER and own * batches > PAUSE_FACTOR * own_before
 
 
 @dataclass(frozen=True)
@@ -28,9 +42,9 @@ class StepTotals:
     """Sum of the squares of the steps' seconds."""
     waited: float = 0.0
     """Of the seconds, those in which the trainer waited for a batch."""
-    queued: int = 0
+    queued: float = 0.0
     """Sum of the batches that lay ready when the trainer asked."""
-    ready: int = 0
+    ready: float = 0.0
     """Batches that lay ready when the trainer asked last; in a difference, by how many they have grown."""
     pauses: int = 0
     """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
@@ -47,25 +61,19 @@ class StepTotals:
             self.pauses - before.pauses,
         )
 
-    def step(self, seconds: float, waited: float, queued: int) -> StepTotals:
-        """Return the sums with one more step; one that is far out of line counts as a pause."""
-        own = seconds - waited
-        usual = (self.seconds - self.waited) / self.batches if self.batches else own
-        if self.batches >= PAUSE_AFTER and own > max(PAUSE_S, PAUSE_FACTOR * usual):
+    def step(self, seconds: float, waited: float, queued: float, *, may_pause: bool = True) -> StepTotals:
+        """Return the sums with one more step; one that is far out of line counts as a pause, if there may be any."""
+        if may_pause and is_pause(seconds - waited, self.batches, self.seconds - self.waited):
             return replace(self, pauses=self.pauses + 1)
         return StepTotals(
             self.batches + 1,
             self.seconds + seconds,
-            self.squares + seconds**2,
+            self.squares + seconds * seconds,
             self.waited + waited,
             self.queued + queued,
             queued,
             self.pauses,
         )
-
-
-PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
-"""A pause: after so many steps, so many times the usual time of the trainer's own, and longer than this."""
 
 
 class WindowMeter:
@@ -144,7 +152,7 @@ class WindowMeter:
         return window_of(parts, stocks, touched=bool(self.spoilt_by))
 
 
-def window_of(parts: Sequence[StepTotals], stocks: Sequence[int], *, touched: bool) -> Window:
+def window_of(parts: Sequence[StepTotals], stocks: Sequence[float], *, touched: bool) -> Window:
     """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients).
 
     `stocks`: the batches that lay ready at each of them when the window began.
@@ -165,7 +173,7 @@ def window_of(parts: Sequence[StepTotals], stocks: Sequence[int], *, touched: bo
     )
 
 
-def delivered(part: StepTotals, stock: int) -> int:
+def delivered(part: StepTotals, stock: float) -> float:
     """Return how many batches the workers brought during a window.
 
     A trainer that lives on what more workers have piled up before would hide that these are too few: what the stock

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pecan_ray.job.placing import Step
 from pecan_ray.placement import Cost, Prices, cost_of
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.messages import Event
-from pecan_ray.runtime.placing import Step
 
 
 @dataclass(frozen=True)

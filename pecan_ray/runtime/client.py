@@ -21,8 +21,9 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import Element
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, StepTotals, WorkerInfo
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Orders, WorkerInfo
 from pecan_ray.transport.choice import FlightAddress, Offer
 from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
 from pecan_ray.transport.messages import BatchReader, Message

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.runtime.placing import Room
+from pecan_ray.job.placing import Room
 
 logger = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError, PecanError, SourceError, WorkerStartError
+from pecan_ray.job.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.options import Workers
 from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.splits import Lease, Source, Split
@@ -29,7 +30,6 @@ from pecan_ray.runtime.leases import Lengths
 from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Event, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notices import Notices
-from pecan_ray.runtime.placing import TRIES_BOTH_SIDES, Placing, begin
 from pecan_ray.runtime.worker import worker_actor
 from pecan_ray.sampling.budget import over_budget
 from pecan_ray.sampling.ledger import JobShape, Ledger, Stretch

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import Config, EngineName, IterOptions
 from pecan_ray.plan.shape import PlanShape
 
@@ -70,56 +71,6 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True)
-class StepTotals:
-    """Sums over the steps of a trainer since its job began; a step is from one batch in hand to the next."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    squares: float = 0.0
-    """Sum of the squares of the steps' seconds."""
-    waited: float = 0.0
-    """Of the seconds, those in which the trainer waited for a batch."""
-    queued: int = 0
-    """Sum of the batches that lay ready when the trainer asked."""
-    ready: int = 0
-    """Batches that lay ready when the trainer asked last; in a difference, by how many they have grown."""
-    pauses: int = 0
-    """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
-
-    def since(self, before: StepTotals) -> StepTotals:
-        """Return the sums of what came after."""
-        return StepTotals(
-            self.batches - before.batches,
-            self.seconds - before.seconds,
-            self.squares - before.squares,
-            self.waited - before.waited,
-            self.queued - before.queued,
-            self.ready - before.ready,
-            self.pauses - before.pauses,
-        )
-
-    def step(self, seconds: float, waited: float, queued: int) -> StepTotals:
-        """Return the sums with one more step; one that is far out of line counts as a pause."""
-        own = seconds - waited
-        usual = (self.seconds - self.waited) / self.batches if self.batches else own
-        if self.batches >= PAUSE_AFTER and own > max(PAUSE_S, PAUSE_FACTOR * usual):
-            return replace(self, pauses=self.pauses + 1)
-        return StepTotals(
-            self.batches + 1,
-            self.seconds + seconds,
-            self.squares + seconds**2,
-            self.waited + waited,
-            self.queued + queued,
-            queued,
-            self.pauses,
-        )
-
-
-PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
-"""A pause: after so many steps, so many times the usual time of the trainer's own, and longer than this."""
-
-
-@dataclass(frozen=True)
 class ClientReport:
     """What a client tells its controller, several times a second at most."""
 
@@ -140,7 +91,7 @@ class ClientReport:
     """Seconds in which the trainer waited for a batch since the job began."""
     elapsed_s: float = 0.0
     queued: int = 0
-    steps: StepTotals = StepTotals()
+    steps: StepTotals = field(default_factory=StepTotals)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 from ray.util.metrics import Counter, Gauge
 
+from pecan_ray.job.placing import Step
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.messages import ClientReport, WorkerStats
-from pecan_ray.runtime.placing import Step
 
 
 class JobMetrics:

@@ -7,6 +7,7 @@ from typing import Protocol
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.autoscaler.search import PATIENCE
 from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.workload import Workload
 
@@ -63,7 +64,11 @@ class RemoteOnly:
 
 
 def placement(
-    workload: Workload, mode: str, threshold: float = 0.03, expected_workers: int | None = None
+    workload: Workload,
+    mode: str,
+    threshold: float = 0.03,
+    expected_workers: int | None = None,
+    settings: AutoSettings = DEFAULT_SETTINGS,
 ) -> AutoPlacement:
     """Return AutoPlacement for a workload, within what it allows.
 
@@ -78,4 +83,5 @@ def placement(
         max_remote=workload.max_remote,
         expected_workers=expected_workers,
         patience=1 if mode == "auto" else PATIENCE,
+        settings=settings,
     )

@@ -16,39 +16,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
+from pecan_ray.job.windows import PAUSE_S, StepTotals, is_pause
 from pecan_ray.simulator.noise import BLOCK, Services, Steps
 from pecan_ray.simulator.workload import Trainer
 
 NEVER = math.inf
-PAUSE_AFTER, PAUSE_FACTOR, PAUSE_S = 10, 20.0, 2.0
-"""What the live client takes for a pause: after so many steps, so many times the trainer's usual own time, and longer
-than this."""
-
-
-@dataclass
-class Totals:
-    """Sums over the batches of one client since the job began."""
-
-    batches: int = 0
-    seconds: float = 0.0
-    squares: float = 0.0
-    waited: float = 0.0
-    queued: float = 0.0
-    """Sum of the times that batches lay in the queue."""
-    pauses: int = 0
-    """Steps that were left out: the trainer did something else meanwhile."""
-
-    def is_pause(self, own: float) -> bool:
-        """Say whether the trainer's own part of a step is far out of line."""
-        usual = self.seconds - self.waited
-        return self.batches >= PAUSE_AFTER and own * self.batches > PAUSE_FACTOR * usual
-
-    def since(self, before: Totals) -> Totals:
-        """Return the sums of what came after."""
-        return Totals(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 @dataclass
@@ -57,7 +32,7 @@ class Client:
 
     got: float = 0.0
     asked: float = 0.0
-    totals: Totals = field(default_factory=Totals)
+    totals: StepTotals = field(default_factory=StepTotals)
 
 
 @dataclass
@@ -171,13 +146,17 @@ class Flow:
         begin: float = 0.0,
         batches_per_epoch: int = 1,
         pauses: bool = True,
+        client_places: int | None = None,
     ) -> None:
-        """`pauses`: leave out of the totals a step that is far out of line, as the live client does."""
+        """`pauses`: leave out of the totals a step that is far out of line, as the live client does.
+
+        `client_places`: finished batches that one client holds, and sees in its queue; workers hold the others.
+        """
         self.trainer, self.steps, self.feed = trainer, steps, feed
         self.clients = [Client(begin, begin) for _ in range(clients)]
         self._per_epoch = batches_per_epoch
-        self.long_s = PAUSE_S if pauses else NEVER
-        """Shorter steps are no pauses."""
+        self.may_pause = pauses
+        self.client_places = NEVER if client_places is None else client_places
         self.step_s = trainer.step_s
         self.consumed = 0
         """Steps that were begun: batches of each client."""
@@ -196,10 +175,12 @@ class Flow:
         """Whether nobody works and nothing is left."""
         return not self.feed.heap and not self.feed.ready
 
-    def stock(self, now: float, most: int) -> float:
-        """Return how many batches lie ready at each client, which has `most` places; workers hold the others."""
-        self.feed.produce_until(now)
-        return min(len(self.feed.ready) / len(self.clients), most)
+    def queued(self, asked: float, until: float) -> float:
+        """Return how many batches lie ready at each client that asks, computing what is finished then."""
+        self.feed.produce_until(min(asked, until))
+        ready = self.feed.ready
+        waits = not ready or ready[0][0] > asked
+        return 0.0 if waits else min(len(ready) / len(self.clients), self.client_places)
 
     @property
     def latest(self) -> float:
@@ -227,24 +208,15 @@ class Flow:
             got = 0.0
             for place in range(count):
                 client = self.clients[(self.consumed + place) % count]
-                got = max(got, self._take(client))
+                got = max(got, self._take(client, until))
             self._step(got)
         return True
 
-    def _take(self, client: Client) -> float:
-        entered = self.feed.entry()
-        got = max(client.asked, entered)
+    def _take(self, client: Client, until: float) -> float:
+        queued = self.queued(client.asked, until)
+        got = max(client.asked, self.feed.entry())
         self.feed.take(got)
-        interval, totals = got - client.got, client.totals
-        own = client.asked - client.got
-        if own > self.long_s and totals.is_pause(own):
-            totals.pauses += 1
-        else:
-            totals.batches += 1
-            totals.seconds += interval
-            totals.squares += interval * interval
-            totals.waited += got - client.asked
-            totals.queued += got - entered
+        client.totals = client.totals.step(got - client.got, got - client.asked, queued, may_pause=self.may_pause)
         client.got = got
         return got
 
@@ -293,29 +265,24 @@ def advance_alone(flow: Flow, client: Client, feed: Feed, until: float, most: in
     """
     heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
     service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
-    most_ahead, at_once = ahead.maxlen, not flow.trainer.run_ahead
+    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, flow.client_places
     got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
-    seconds, squares, waited, queued = totals.seconds, totals.squares, totals.waited, totals.queued
-    batches, long_s = totals.batches, flow.long_s
+    batches, seconds, squares = totals.batches, totals.seconds, totals.squares
+    waited, queued, stock, pauses = totals.waited, totals.queued, totals.ready, totals.pauses
+    long_s = PAUSE_S if flow.may_pause else NEVER
     worked, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
     for _ in range(most):
-        if ready:
-            entered = ready[0][0]
-        elif heap:
+        if asked > until:
+            complete = False
+            break
+        place = len(ready)
+        while heap and place < capacity:
             entered = heap[0][0]
-            if places == capacity and taken[0] > entered:
-                entered = taken[0]
-        else:
-            complete = False
-            break
-        now = asked if asked > entered else entered
-        if now > until:
-            complete = False
-            break
-        if ready:
-            ready.popleft()
-        else:
+            if places == capacity and taken[place] > entered:
+                entered = taken[place]
+            if entered > (asked if place else until):
+                break
             if drawn >= BLOCK:
                 noise, drawn = feed.services.block(), 0
             worker = heap[0][1]
@@ -326,19 +293,23 @@ def advance_alone(flow: Flow, client: Client, feed: Feed, until: float, most: in
             if worker in remote:
                 worked += service
                 received += 1
-        interval = now - got
-        if (
-            asked - got > long_s
-            and batches >= PAUSE_AFTER
-            and (asked - got) * batches > PAUSE_FACTOR * (seconds - waited)
-        ):
-            totals.pauses += 1
+            ready.append((entered, worker))
+            place += 1
+        if not place or ready[0][0] > until:
+            complete = False
+            break
+        entered = ready.popleft()[0]
+        now = asked if asked > entered else entered
+        interval, wait = now - got, now - asked
+        if interval - wait > long_s and is_pause(interval - wait, batches, seconds - waited):
+            pauses += 1
         else:
+            stock = 0.0 if entered > asked else place if place < held else held
             batches += 1
             seconds += interval
             squares += interval * interval
-            waited += now - asked
-            queued += now - entered
+            waited += wait
+            queued += stock
         got = now
         taken.append(now)
         if places < capacity:
@@ -366,6 +337,5 @@ def advance_alone(flow: Flow, client: Client, feed: Feed, until: float, most: in
     feed.worked += worked
     flow.done, flow.noise = done, steps
     flow.starved += starved
-    totals.batches, totals.seconds, totals.squares = batches, seconds, squares
-    totals.waited, totals.queued = waited, queued
+    client.totals = StepTotals(batches, seconds, squares, waited, queued, stock, pauses)
     return complete

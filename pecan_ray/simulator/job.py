@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from pecan_ray.plan.windows import Decision, Deployment, Window
-from pecan_ray.simulator.client import LIVE, ClientRule, Meter
+from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.drivers import Driver
 from pecan_ray.simulator.flow import NEVER, Feed, Flow
@@ -83,7 +83,7 @@ class JobState:
 
     spec: JobSpec
     flow: Flow
-    meter: Meter
+    meter: SimulatedMeter
     table: PaceTable
     wanted: Deployment
     fast: bool = False
@@ -245,8 +245,9 @@ def new_job(spec: JobSpec, table: PaceTable) -> JobState:
         begin=spec.arrives_s,
         batches_per_epoch=workload.batches_per_epoch,
         pauses=spec.client.pauses,
+        client_places=workload.client_buffer,
     )
-    meter = Meter(flow, spec.client, spec.driver.window_batches, workload.client_buffer, workload.remote.busy_cpu)
+    meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)
     return JobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
 

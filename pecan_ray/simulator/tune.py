@@ -10,22 +10,21 @@ as a geometric mean over workloads, so that no single one decides.  Judging is d
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pecan_ray.errors import MissingExtraError, PlanError
-from pecan_ray.placement import auto as search
+from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.simulator.client import LIVE, ClientRule
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import T, X, released
 from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
 from pecan_ray.simulator.steady import Evaluator
-from pecan_ray.simulator.tables import table
 from pecan_ray.simulator.workload import Workload
 
 if TYPE_CHECKING:
@@ -39,17 +38,17 @@ DEFAULTS: dict[str, dict[str, float]] = {
         "threshold": T,
         "window_batches": 100,
         "window_s": 5.0,
-        "JUMP": search.JUMP,
-        "LEAST_JUMP": search.LEAST_JUMP,
-        "OPTIMISM": search.OPTIMISM,
-        "GENEROUS": search.GENEROUS,
-        "LOT_BATCHES": search.LOT_BATCHES,
+        "jump": DEFAULT_SETTINGS.jump,
+        "least_jump": DEFAULT_SETTINGS.least_jump,
+        "optimism": DEFAULT_SETTINGS.optimism,
+        "generous": DEFAULT_SETTINGS.generous,
+        "lot_batches": DEFAULT_SETTINGS.lot_batches,
     },
     "pecan": {"threshold": T, "window_batches": X},
     "pecan-code": {"threshold": T, "window_batches": X},
     "cachew": {"threshold": T, "window_batches": 100},
 }
-"""What is tuned of each mode, and its default; names in capitals are the step sizes of our own search."""
+"""What is tuned of each mode, and its default; behind the windows come the `AutoSettings` of our own search."""
 
 
 @dataclass(frozen=True)
@@ -102,33 +101,26 @@ def client_for(mode: str, settings: Settings) -> ClientRule:
     return released(window)
 
 
-@contextmanager
-def step_sizes(settings: Settings) -> Iterator[None]:
-    """Let our own search use other step sizes meanwhile."""
-    mine = {name: value for name, value in settings.items() if name.isupper()}
-    kept = {name: getattr(search, name) for name in mine}
-    try:
-        for name, value in mine.items():
-            setattr(search, name, type(kept[name])(value))
-        yield
-    finally:
-        for name, value in kept.items():
-            setattr(search, name, value)
+def search_settings(settings: Settings) -> AutoSettings:
+    """Return the settings of our own search among those of a trial."""
+    own = {name: value for name, value in settings.items() if hasattr(DEFAULT_SETTINGS, name)}
+    return replace(
+        DEFAULT_SETTINGS, **{name: type(getattr(DEFAULT_SETTINGS, name))(value) for name, value in own.items()}
+    )
 
 
 def training_cost(mode: str, settings: Settings, task: Task) -> float:
     """Return what a training costs with some settings, over the least possible."""
-    with step_sizes(settings):
-        outcome = simulate(
-            JobSpec(
-                task.workload,
-                placement(task.workload, mode, settings["threshold"]),
-                seed=task.seed,
-                client=client_for(mode, settings),
-                most_batches=60_000,
-                after_convergence=AFTER,
-            )
+    outcome = simulate(
+        JobSpec(
+            task.workload,
+            placement(task.workload, mode, settings["threshold"], settings=search_settings(settings)),
+            seed=task.seed,
+            client=client_for(mode, settings),
+            most_batches=60_000,
+            after_convergence=AFTER,
         )
+    )
     done = (outcome.converged or outcome.end).batches / task.workload.batches_per_epoch
     rest = max(0.0, EPOCHS - done) * outcome.epoch_cost
     return (outcome.convergence_cost + rest) / (EPOCHS * task.cheapest)
@@ -147,11 +139,11 @@ def suggest(mode: str, trial: Trial) -> dict[str, float]:
     }
     if mode == "auto":
         settings["window_s"] = trial.suggest_float("window_s", 1.0, 60.0, log=True)
-        settings["JUMP"] = trial.suggest_int("JUMP", 2, 8)
-        settings["LEAST_JUMP"] = trial.suggest_int("LEAST_JUMP", 2, 16)
-        settings["OPTIMISM"] = trial.suggest_float("OPTIMISM", 0.0, 1.5)
-        settings["GENEROUS"] = trial.suggest_float("GENEROUS", 0.0, 3.0)
-        settings["LOT_BATCHES"] = trial.suggest_int("LOT_BATCHES", 50, 800, log=True)
+        settings["jump"] = trial.suggest_int("jump", 2, 8)
+        settings["least_jump"] = trial.suggest_int("least_jump", 2, 16)
+        settings["optimism"] = trial.suggest_float("optimism", 0.0, 1.5)
+        settings["generous"] = trial.suggest_float("generous", 0.0, 3.0)
+        settings["lot_batches"] = trial.suggest_int("lot_batches", 50, 800, log=True)
     return settings
 
 

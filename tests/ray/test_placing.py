@@ -18,9 +18,9 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import pecan_ray as pecan
+from pecan_ray.job.placing import Step
 from pecan_ray.placement import Deployment
 from pecan_ray.runtime.cluster import this_node
-from pecan_ray.runtime.placing import Step
 from tests.ray.conftest import living_actors
 from tests.ray.test_observed import scraped
 from tests.ray.waiting import until

@@ -12,9 +12,9 @@ import numpy as np
 
 import pecan_ray as pecan
 from pecan_ray.batches import Batches
+from pecan_ray.job.placing import Step
 from pecan_ray.placement import Deployment, Prices
 from pecan_ray.plan.prices import GCP_TPU_V2
-from pecan_ray.runtime.placing import Step
 
 BATCH = 4
 SETTLED = 6

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.explain import ExplainFormat, Explanation
 from pecan_ray.cli import find_pipeline, load, main
 from pecan_ray.errors import PlanError
-from pecan_ray.explain import ExplainFormat, Explanation
 
 ROOT = Path(__file__).resolve().parents[2]
 ELEMENTS = 32

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from pecan_ray.errors import PlanError
+from pecan_ray.job.placing import MOST_STEPS, Placing, Room, begin, fitting
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, IterOptions
 from pecan_ray.plan.windows import Decision, Deployment
-from pecan_ray.runtime.messages import StepTotals
-from pecan_ray.runtime.placing import MOST_STEPS, Placing, Room, begin, fitting
 
 ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
 

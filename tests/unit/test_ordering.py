@@ -14,9 +14,12 @@ import pytest
 import pecan_ray as pecan
 from examples import asr_transformer, resnet50, retinanet, simclr
 from examples.photographs import parent_photographs
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.search import suspected_exchange
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
-from pecan_ray.ordering import Ordering, StretchOrder, order_plan, suspected_exchange
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode
 
@@ -34,7 +37,7 @@ def order(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Str
 
 
 def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Ordering:
-    return order_plan(pipe.plan, pipe.engine, mode, ELEMENTS, 60.0, seed=pipe.seed, **options)
+    return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, ELEMENTS, 60.0, **options))
 
 
 def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str) -> StretchOrder:
@@ -545,7 +548,7 @@ def test_a_filter_that_lets_nothing_through_keeps_the_order_with_a_note() -> Non
 
 def test_time_that_is_over_keeps_the_order() -> None:
     pipe = images().map(blur, on="image").map(half, on="image")
-    found = order_plan(pipe.plan, "python", "cost", ELEMENTS, 1e-6)
+    found = order_plan(OrderRequest(pipe.plan, elements=ELEMENTS, seconds=1e-6))
     assert not found.changed and found.notes
 
 
@@ -566,9 +569,9 @@ def test_an_error_in_the_sample_names_operator_and_element() -> None:
 def test_wrong_arguments_are_refused() -> None:
     pipe = images().map(blur, on="image").map(half, on="image")
     with pytest.raises(PlanError, match="mode must be one of"):
-        order_plan(pipe.plan, mode=cast(Mode, "fast"))
+        OrderRequest(pipe.plan, mode=cast(Mode, "fast"))
     with pytest.raises(PlanError, match="a sample needs"):
-        order_plan(pipe.plan, elements=0)
+        OrderRequest(pipe.plan, elements=0)
 
 
 # --- in a pipeline -----------------------------------------------------------------------------------------

@@ -18,20 +18,20 @@ import pytest
 import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
+from pecan_ray.autoorder import OpSample, SampleProfile
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
+from pecan_ray.autoorder.element_spec import ElementSpec, equal
+from pecan_ray.autoorder.facts import HOLDS_STATE
+from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.op_tally import curve_points
+from pecan_ray.autoorder.sample import sample_stretch
+from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.engines.counting import column_bytes, element_bytes
 from pecan_ray.errors import ColumnError, OpError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.plan.stretches import reordered, stretches
-from pecan_ray.profiling import OpSample, SampleProfile
-from pecan_ray.profiling.apart import call_apart
-from pecan_ray.profiling.bench import Limits
-from pecan_ray.profiling.columns import ElementSpec, equal
-from pecan_ray.profiling.facts import HOLDS_STATE
-from pecan_ray.profiling.sample import sample_stretch
-from pecan_ray.profiling.stopwatch import ProcessStopwatch, Stopwatch
-from pecan_ray.profiling.tally import curve_points
 from pecan_ray.reorder import NEUTRAL_BAND, auto_order
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -542,9 +542,9 @@ def test_a_call_apart_returns_and_raises_what_the_function_does() -> None:
     def fail(text: str) -> None:
         raise OpError(text, op="f", element=3)
 
-    assert call_apart(sorted, [3, 1, 2], engine="python", seconds=10) == [1, 2, 3]
+    assert call_in_subprocess(sorted, [3, 1, 2], engine="python", seconds=10) == [1, 2, 3]
     with pytest.raises(OpError, match="nobody home") as caught:
-        call_apart(fail, "nobody home", engine="python", seconds=10)
+        call_in_subprocess(fail, "nobody home", engine="python", seconds=10)
     assert caught.value.element == 3
 
 

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.op_runner import Limits, several_threads
+from pecan_ray.autoorder.op_tally import ENOUGH_TIMED
+from pecan_ray.autoorder.run_in_threads import in_threads
+from pecan_ray.autoorder.sample import MOST_TIMED, Sampled, sample_stretch
 from pecan_ray.errors import OpError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
-from pecan_ray.profiling.bench import Limits, several_threads
-from pecan_ray.profiling.passage import in_threads
-from pecan_ray.profiling.sample import MOST_TIMED, Sampled, sample_stretch
-from pecan_ray.profiling.tally import ENOUGH_TIMED
 
 COUNT = 300
 LATE = MOST_TIMED + 40

@@ -10,8 +10,8 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import errors, images
+from pecan_ray.autoorder.push_down import push_down, scattered
 from pecan_ray.options import EngineName
-from pecan_ray.pushdown import push_down, scattered
 
 PHOTOGRAPHS = ("astronaut", "coffee", "chelsea", "rocket")
 

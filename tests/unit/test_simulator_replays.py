@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.placement import MODES, AutoPlacement
 from pecan_ray.plan.windows import Deployment, Window
-from pecan_ray.simulator import replay_cachew, replay_logs
 from pecan_ray.simulator.experiments import SETUPS, mean, run_mode, run_setup
-from pecan_ray.simulator.figures import CONFIGURATIONS, FITTED, PECAN
+from pecan_ray.simulator.paper import authors_logs, cachew_figures
+from pecan_ray.simulator.paper.pecan_figures import final_remote, stages
+from pecan_ray.simulator.paper.reported import CONFIGURATIONS, FITTED, PECAN
+from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table, misses, summary
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw, judge, score
-from pecan_ray.simulator.replay_pecan import final_remote, stages
 from pecan_ray.simulator.steady import Evaluator
-from pecan_ray.simulator.tables import Comparison, Section, comparison_table, misses, summary
 from pecan_ray.simulator.workload import changed, load
 
 SEEDS = range(3)
 
 
-@pytest.mark.parametrize("trace", replay_logs.TRACES)
+@pytest.mark.parametrize("trace", authors_logs.TRACES)
 def test_the_recorded_windows_lead_to_every_recorded_decision(trace: str) -> None:
-    steps = replay_logs.replay_decisions(replay_logs.load_trace(trace))
+    steps = authors_logs.replay_decisions(authors_logs.load_trace(trace))
     assert [step.ours for step in steps] == [step.theirs for step in steps]
 
 
-@pytest.mark.parametrize("name", replay_logs.TRACES)
+@pytest.mark.parametrize("name", authors_logs.TRACES)
 def test_batch_times_by_number_of_workers_are_those_of_the_logs(name: str) -> None:
-    trace = replay_logs.load_trace(name)
-    found = replay_logs.by_deployment(replay_logs.run_trace(trace, range(2)))
+    trace = authors_logs.load_trace(name)
+    found = authors_logs.by_deployment(authors_logs.run_trace(trace, range(2)))
     errors = [
         abs(fmean(found[ran]) / batch_s - 1)
         for ran, batch_s in trace.windows
@@ -91,14 +91,14 @@ def test_figure_7_climbs_adds_and_removes_until_no_remote_worker_is_left() -> No
 
 def test_cachew_finds_four_workers_where_utilization_finds_one() -> None:
     workload = load("cachew-resnet50")
-    cachew = replay_cachew.scaled(workload, Autoscaler, range(2))
-    hpa = replay_cachew.scaled(workload, HorizontalPodAutoscaler, range(2))
+    cachew = cachew_figures.scaled(workload, Autoscaler, range(2))
+    hpa = cachew_figures.scaled(workload, HorizontalPodAutoscaler, range(2))
     assert mean(cachew, final_remote) == pytest.approx(4, abs=1)
     assert mean(hpa, final_remote) == pytest.approx(1, abs=0.5)
 
 
 def test_two_tenants_get_workers_in_proportion_to_their_pace() -> None:
-    first, second = replay_cachew.run_tenants(0)
+    first, second = cachew_figures.run_tenants(0)
     assert second.final.remote == 2 * first.final.remote
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement import auto
+from pecan_ray.placement import AutoSettings
 from pecan_ray.simulator.random_workloads import TUNED
-from pecan_ray.simulator.tune import DEFAULTS, attempt, report, step_sizes, tasks, tune
+from pecan_ray.simulator.tune import DEFAULTS, attempt, report, search_settings, tasks, tune
 
 pytest.importorskip("optuna")
 
@@ -35,11 +35,16 @@ def test_our_search_is_cheaper_than_the_papers_with_the_defaults_of_each() -> No
     assert attempt("auto", DEFAULTS["auto"], on).cost < attempt("pecan", DEFAULTS["pecan"], on).cost
 
 
-def test_other_step_sizes_are_put_back() -> None:
-    before = auto.JUMP, auto.OPTIMISM
-    with step_sizes({"JUMP": 7, "OPTIMISM": 1.0, "threshold": 0.1}):
-        assert (auto.JUMP, auto.OPTIMISM) == (7, 1.0)
-    assert before == (auto.JUMP, auto.OPTIMISM)
+def test_a_trial_changes_the_settings_of_its_own_search_and_no_other() -> None:
+    found = search_settings({"jump": 7.0, "optimism": 1.0, "threshold": 0.1})
+    assert found == AutoSettings(jump=7, optimism=1.0) and isinstance(found.jump, int)
+    assert search_settings(DEFAULTS["auto"]) == search_settings(DEFAULTS["pecan"]) == AutoSettings()
+
+
+def test_settings_that_make_no_sense_are_refused() -> None:
+    for wrong in ({"optimism": -1}, {"tie": -1}, {"most_probes": 0}, {"some": 0}):
+        with pytest.raises(PlanError):
+            AutoSettings(**wrong)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pecan_ray.runtime.messages import StepTotals
-from pecan_ray.runtime.windows import LEAST_BATCHES, WindowMeter, window_of
+from pecan_ray.job.windows import LEAST_BATCHES, StepTotals, WindowMeter, window_of
 
 Step = tuple[float, float, int]
 STEPS = st.lists(st.tuples(st.floats(0.001, 10), st.floats(0, 1), st.integers(0, 50)), min_size=2, max_size=40)

@@ -6,6 +6,19 @@ import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pecan_ray.autoorder.bounded_source import Bounded
+from pecan_ray.autoorder.op_runner import (
+    Clock,
+    Examined,
+    Limits,
+    Passage,
+    Passed,
+    Stage,
+    pass_through,
+    several_threads,
+)
+from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.stopwatch import ProcessStopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import OpCount, element_bytes
 from pecan_ray.engines.inprocess import AllLeases
@@ -21,19 +34,6 @@ from pecan_ray.engines.tensorflow.single import (
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import (
-    Clock,
-    Examined,
-    Limits,
-    Passage,
-    Passed,
-    Stage,
-    pass_through,
-    several_threads,
-)
-from pecan_ray.profiling.reading import Bounded
-from pecan_ray.profiling.stopwatch import ProcessStopwatch
-from pecan_ray.pushdown import merged
 
 OVERHEAD_RUNS = 21
 
@@ -63,7 +63,7 @@ class CompiledStage:
         return [[output for piece in pieces for output in self(piece)]]
 
 
-class TensorBench:
+class TensorFlowRunner:
     """A stretch of a plan in the tensorflow engine."""
 
     traced = True

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
+from pecan_ray.autoorder.facts import OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, wants_rng
-from pecan_ray.profiling.columns import has_custom_type, kind_of, rank_of
-from pecan_ray.profiling.facts import OpSample, Point
 from pecan_ray.reorder.profile import CostCurve
 
 MOST_POINTS = 4

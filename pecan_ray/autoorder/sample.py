@@ -13,18 +13,19 @@ from typing import Any, Protocol, TypeAlias
 
 import cloudpickle
 
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
+from pecan_ray.autoorder.element_spec import ElementSpec, equal
+from pecan_ray.autoorder.facts import SampleProfile, StretchSample
+from pecan_ray.autoorder.op_runner import Clock, GlobalRandomness, Limits, OpRunner, Passed, Stage, Token
+from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, Tally
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.run_in_threads import in_threads
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
-from pecan_ray.errors import ElementError, PlanError
+from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
-from pecan_ray.profiling.apart import call_apart, needs_own_process
-from pecan_ray.profiling.bench import Bench, Clock, GlobalRandomness, Limits, Passed, Stage, Token
-from pecan_ray.profiling.columns import ElementSpec, equal
-from pecan_ray.profiling.facts import SampleProfile, StretchSample
-from pecan_ray.profiling.passage import in_threads
-from pecan_ray.profiling.tally import ENOUGH_TIMED, Tally
 from pecan_ray.reorder.profile import ProfiledOp
 
 READ_SHARE = 1 / 3
@@ -71,12 +72,14 @@ def sample_profile(pipeline: Pipeline, elements: int = 300, seconds: float = 20.
     runs is not interrupted) or when 256 MiB of elements are held, with a note.  Raises `OpError` where an operator
     does, with its name and the element.
     """
-    check_limits(elements, seconds)
-    plan, engine, seed = pipeline.plan, pipeline.engine, pipeline.seed
+    request = OrderRequest(
+        pipeline.plan, pipeline.engine, seed=pipeline.seed, elements=elements, seconds=seconds, sample_all=True
+    )
+    plan, engine = request.plan, request.engine
     if needs_own_process(engine):
-        found = call_apart(_profile, plan, engine, seed, elements, seconds, engine=engine, seconds=seconds)
+        found = call_in_subprocess(_profile, request, engine=engine, seconds=seconds)
     else:
-        found = _profile(plan, engine, seed, elements, seconds)
+        found = _profile(request)
     return replace(found, stretches=tuple(with_ops_of(plan, sample) for sample in found.stretches))
 
 
@@ -86,17 +89,17 @@ def with_ops_of(plan: Plan, sample: StretchSample) -> StretchSample:
     return replace(sample, ops=tuple(replace(one, op=ops[one.name]) for one in sample.ops))
 
 
-def _profile(plan: Plan, engine: EngineName, seed: int, elements: int, seconds: float) -> SampleProfile:
-    load_engine(engine)
+def _profile(request: OrderRequest) -> SampleProfile:
+    load_engine(request.engine)
     began = time.perf_counter()
-    plan = private_copy(plan)
+    plan = private_copy(request.plan)
     found = stretches(plan)
     samples: dict[tuple[str, ...], StretchSample] = {}
     with undisturbed():
         for number, stretch in enumerate(found):
             now = time.perf_counter()
-            limits = Limits(elements, now + (began + seconds - now) / (len(found) - number))
-            samples[stretch.names] = sample_stretch(stretch, engine, seed, limits).profile()
+            limits = Limits(request.elements, now + (began + request.seconds - now) / (len(found) - number))
+            samples[stretch.names] = sample_stretch(stretch, request.engine, request.seed, limits).profile()
     taken = tuple(samples.values())
     return SampleProfile(
         stretches=taken,
@@ -105,14 +108,6 @@ def _profile(plan: Plan, engine: EngineName, seed: int, elements: int, seconds: 
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys(note for sample in taken for note in sample.notes)),
     )
-
-
-def check_limits(elements: int, seconds: float) -> None:
-    """Raise `PlanError` unless the bounds of a sample make sense."""
-    if not isinstance(elements, int) or isinstance(elements, bool) or elements < 1:
-        raise PlanError(f"a sample needs at least 1 element, but got elements={elements!r}.")
-    if not seconds > 0:
-        raise PlanError(f"a sample needs some time, but got seconds={seconds!r}.")
 
 
 def private_copy(plan: Plan) -> Plan:
@@ -147,18 +142,18 @@ def undisturbed() -> Iterator[None]:
 def load_engine(engine: EngineName) -> None:
     """Import an engine's framework, which may take longer than the sample."""
     if ENGINES[engine].framework is not None:
-        importlib.import_module("pecan_ray.profiling.tensor_bench")
+        importlib.import_module("pecan_ray.autoorder.tensorflow_runner")
 
 
-def make_bench(stretch: Stretch, engine: EngineName, seed: int, limits: Limits, clock: Clock) -> Bench:
-    """Return the bench of an engine; a framework is imported only for its own engine."""
+def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: Limits, clock: Clock) -> OpRunner:
+    """Return the runner of an engine; a framework is imported only for its own engine."""
     if ENGINES[engine].framework is not None:
-        from pecan_ray.profiling.tensor_bench import TensorBench
+        from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
 
-        return TensorBench(stretch, seed=seed, limits=limits, clock=clock)
-    from pecan_ray.profiling.python_bench import PythonBench
+        return TensorFlowRunner(stretch, seed=seed, limits=limits, clock=clock)
+    from pecan_ray.autoorder.python_runner import PythonRunner
 
-    return PythonBench(stretch, seed=seed, limits=limits, clock=clock)
+    return PythonRunner(stretch, seed=seed, limits=limits, clock=clock)
 
 
 @dataclass
@@ -166,7 +161,7 @@ class Sampled:
     """A stretch after its elements were run in the user's order, ready for other orders."""
 
     stretch: Stretch
-    bench: Bench
+    runner: OpRunner
     limits: Limits
     clock: Clock
     held: list[Token] = field(default_factory=list)
@@ -191,12 +186,12 @@ class Sampled:
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
         size = 0
-        for token in self.bench.inputs():
+        for token in self.runner.inputs():
             self.held.append(token)
-            size += element_bytes(self.bench.columns(token))
+            size += element_bytes(self.runner.columns(token))
             if len(self.held) >= self.limits.elements or size >= self.limits.bytes or self.clock() > until:
                 break
-        self.bench.close()
+        self.runner.close()
         count, asked = len(self.held), self.limits.elements
         if count >= asked:
             return
@@ -239,17 +234,17 @@ class Sampled:
         self.held.append(token)
         self.results.append(len(outputs))
         for output in outputs:
-            self.spec.add(self.bench.columns(output))
+            self.spec.add(self.runner.columns(output))
 
     def _runs(self, tokens: Sequence[Token]) -> Generator[tuple[Token, Outcome], None, None]:
         """Yield each element and what tells what becomes of it: None if the time is over before that."""
-        stages, number = self.bench.stages(self.stretch.names), 0
+        stages, number = self.runner.stages(self.stretch.names), 0
         while number < len(tokens) and not self._timed_enough(number):
-            yield tokens[number], functools.partial(self._run, stages, self.bench.fresh(tokens[number]), number)
+            yield tokens[number], functools.partial(self._run, stages, self.runner.fresh(tokens[number]), number)
             number += 1
         if number < len(tokens):
-            passage = self.bench.passage(self.stretch.names)
-            for token, outcome in in_threads(passage, tokens[number:], self.bench.threads, self.in_time):
+            passage = self.runner.passage(self.stretch.names)
+            for token, outcome in in_threads(passage, tokens[number:], self.runner.threads, self.in_time):
                 yield token, functools.partial(self._counted, outcome)
 
     def _timed_enough(self, number: int) -> bool:
@@ -280,29 +275,29 @@ class Sampled:
         (name,) = stage.names
         if number < ALWAYS_WATCHED:
             return True
-        if self.bench.traced and number >= WATCHED_IF_TRACED:
+        if self.runner.traced and number >= WATCHED_IF_TRACED:
             return False
         share = WATCHED_SHARE * (self.clock() - self.began) / len(self.tallies)
         return (number < OFTEN_WATCHED or number % 2 == 0) and self.tallies[name].watching_s < share
 
     def _time(self, stage: Stage, piece: Token, *, watched: bool = False) -> list[Token]:
         (name,) = stage.names
-        size = element_bytes(self.bench.columns(piece))
-        timer = self.bench.timer()
+        size = element_bytes(self.runner.columns(piece))
+        timer = self.runner.timer()
         timer.start()
         outputs = stage(piece)
         seconds = timer.stop()
-        self.tallies[name].ran(size, [self.bench.columns(output) for output in outputs], seconds, watched=watched)
+        self.tallies[name].ran(size, [self.runner.columns(output) for output in outputs], seconds, watched=watched)
         return outputs
 
     def _watch(self, stage: Stage, piece: Token) -> list[Token]:
         """Run an operator twice on equal input with equal random numbers, and compare."""
         (name,) = stage.names
         tally, began = self.tallies[name], self.clock()
-        before = dict(self.bench.columns(piece))
+        before = dict(self.runner.columns(piece))
         randomness = GlobalRandomness()
         try:
-            examined = self.bench.examine(stage, piece, self.in_time)
+            examined = self.runner.examine(stage, piece, self.in_time)
         except ElementError:
             # It fails on any element, or on our recording of one: the next run tells.
             examined = None
@@ -310,7 +305,7 @@ class Sampled:
         tally.watching_s += self.clock() - began
         outputs = self._time(stage, piece, watched=True)
         began = self.clock()
-        after = [self.bench.columns(output) for output in outputs]
+        after = [self.runner.columns(output) for output in outputs]
         tally.compare(before, after)
         if examined is None:
             tally.reads |= before.keys()
@@ -320,7 +315,7 @@ class Sampled:
             tally.writes |= examined.writes
             tally.draws |= examined.draws
             if examined.comparable:
-                again = [self.bench.columns(output) for output in examined.outputs]
+                again = [self.runner.columns(output) for output in examined.outputs]
                 tally.stateful |= not equal(again, after)
         tally.watching_s += self.clock() - began
         return outputs
@@ -341,9 +336,9 @@ def sample_stretch(
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
-    bench = make_bench(stretch, engine, seed, replace(limits, deadline=until), clock)
+    runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: Tally(op) for op in stretch.ops}
-    sampled = Sampled(stretch, bench, limits, clock, tallies=tallies)
+    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies)
     sampled.read(until)
     if sampled.held:
         sampled.run_all(skip_bad)

@@ -1,6 +1,6 @@
 """A controller under the reports of many workers and trainers that do not exist, and what Ray's calls alone cost.
 
-    python benchmarks/crowd.py [--members 10 100 300 1000] [--rounds 3] [--json FILE]
+    python benchmarks/controller_load.py [--members 10 100 300 1000] [--rounds 3] [--json FILE]
 
 The CPU time is that of the controller's process alone.  The bound is an actor whose methods are empty and that gets the
 same calls with the same arguments from the same process: what is above it is ours.
@@ -30,11 +30,12 @@ import ray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
+from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.runtime.controller import AutoPlacementController, Member
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Job, Orders, StepTotals, WorkerInfo, WorkerStats
+from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Job, Orders, WorkerInfo, WorkerStats
 from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker import HEARTBEAT_S
 
@@ -139,7 +140,7 @@ def controller_load(count: int, traffic: Traffic = FLOWING) -> Load:
     plan = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2 * SPLIT * count), split_rows=SPLIT)).batch(1).plan
     options = IterOptions(epochs=None, workers=Workers(0, count), world_size=count)
     payload, sources = cloudpickle.dumps(plan), cloudpickle.dumps(list(plan.sources()))
-    job = Job("crowd", payload, sources, plan_shape(plan), "python", 0, options, Config(reorder="off"))
+    job = Job("controller-load", payload, sources, plan_shape(plan), "python", 0, options, Config(reorder="off"))
     make: Any = ray.remote(CrowdedController)
     controller = make.options(num_cpus=0, max_concurrency=MOST_CALLS).remote(job)
     try:

@@ -19,7 +19,10 @@ from pecan_ray.simulator.experiments import (
     run_mode,
     run_setup,
 )
-from pecan_ray.simulator.figures import (
+from pecan_ray.simulator.job import JobSpec, Turn
+from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.paper.reported import (
     CONFIGURATIONS,
     FIGURE7,
     FITTED,
@@ -28,9 +31,7 @@ from pecan_ray.simulator.figures import (
     TABLE4,
     TRANSFERRED,
 )
-from pecan_ray.simulator.job import JobSpec, Turn
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.tables import Comparison, Section, Status, comparison_table, table
+from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.simulator.workload import Workload, load
 
 Runs = Mapping[tuple[str, str], Sequence[Outcome]]

@@ -78,12 +78,6 @@ def comparison_table(rows: Sequence[Comparison], what: str = "") -> str:
     return "\n".join(lines)
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return any table; the first column is text, the others are numbers."""
-    ruler = ["---"] + ["---:"] * (len(head) - 1)
-    return "\n".join("| " + " | ".join(row) + " |" for row in [list(head), ruler, *map(list, rows)])
-
-
 FAR = {"": 2.0, "%": 10.0, "$": 0.15, "s": 0.15, "ms": 0.15, "x": 0.15}
 """Errors from which on a row is listed as a miss, by unit: workers, points, else shares."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
-from pecan_ray.profiling.bench import Passage, Passed, Token
+from pecan_ray.autoorder.op_runner import Passage, Passed, Token
 
 Outcome: TypeAlias = Callable[[], "Passed | None"]
 """Waits for an element's result and returns or raises it; None: the time was over before it was begun."""

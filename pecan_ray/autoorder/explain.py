@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.errors import PlanError
-from pecan_ray.ordering import Ordering, StretchOrder
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
-from pecan_ray.profiling.facts import OpSample
 
 ExplainFormat: TypeAlias = Literal["text", "html", "json", "mermaid"]
 

@@ -1,6 +1,6 @@
 """Runs everything that docs/reproduction.md reports, and writes that page and its pictures.
 
-    python -m pecan_ray.simulator.reproduce --out docs/ [--seeds 20] [--workloads 200]
+    python -m pecan_ray.simulator.paper.reproduce --out docs/ [--seeds 20] [--workloads 200]
 
 Seeds are fixed: the same version writes the same page.
 """
@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from pecan_ray.simulator import plots, replay_cachew, replay_logs, replay_pecan
+from pecan_ray.simulator import plots
 from pecan_ray.simulator.experiments import mean
-from pecan_ray.simulator.figures import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
-from pecan_ray.simulator.judgement import judgement, run_judgement
+from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figures
+from pecan_ray.simulator.paper.judgement import judgement, run_judgement
+from pecan_ray.simulator.paper.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
+from pecan_ray.simulator.paper.tables import Section, misses, summary
 from pecan_ray.simulator.random_workloads import NEAR, Verdict
-from pecan_ray.simulator.tables import Section, misses, summary, table
 from pecan_ray.simulator.workload import load, names, parameters, units
 
 FIGURES = "reproduction"
@@ -28,7 +30,7 @@ FIGURES = "reproduction"
 HEAD = """# Reproduction
 
 What the papers report of scaling and placement, and what our policies do in the simulator. Made by
-`python -m pecan_ray.simulator.reproduce --out docs/`; seeds are fixed.
+`python -m pecan_ray.simulator.paper.reproduce --out docs/`; seeds are fixed.
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
 which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows
@@ -52,7 +54,7 @@ class Everything:
     table4: Mapping[tuple[float, int], Sequence[Outcome]]
     printed: Mapping[tuple[float, int], Sequence[Outcome]]
     figure7: Sequence[Outcome]
-    cachew: replay_cachew.CachewRuns
+    cachew: cachew_figures.CachewRuns
     traces: Mapping[str, Sequence[Outcome]]
     verdicts: Mapping[str, Sequence[Verdict]]
 
@@ -60,17 +62,17 @@ class Everything:
 def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], None]) -> Everything:
     """Run all experiments; takes minutes."""
     say("Pecan, Figures 5 and 6")
-    figure6 = replay_pecan.run_figure6(seeds)
+    figure6 = pecan_figures.run_figure6(seeds)
     say("Pecan, the other modes")
-    others = replay_pecan.run_others(seeds)
+    others = pecan_figures.run_others(seeds)
     say("Pecan, Table 4")
-    table4, printed = replay_pecan.run_table4(seeds), replay_pecan.run_table4(seeds, "pecan")
+    table4, printed = pecan_figures.run_table4(seeds), pecan_figures.run_table4(seeds, "pecan")
     say("Pecan, Figure 7")
-    figure7 = replay_pecan.run_figure7(seeds)
+    figure7 = pecan_figures.run_figure7(seeds)
     say("Cachew")
-    cachew = replay_cachew.run_cachew(seeds)
+    cachew = cachew_figures.run_cachew(seeds)
     say("the authors' logs")
-    traces = {name: replay_logs.run_trace(replay_logs.load_trace(name), seeds) for name in replay_logs.TRACES}
+    traces = {name: authors_logs.run_trace(authors_logs.load_trace(name), seeds) for name in authors_logs.TRACES}
     say("random workloads")
     verdicts = run_judgement(workloads)
     return Everything(figure6, others, table4, printed, figure7, cachew, traces, verdicts)
@@ -79,15 +81,15 @@ def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], No
 def sections_of(runs: Everything) -> list[Section]:
     """Compare everything."""
     return [
-        *replay_pecan.figure6(runs.figure6),
-        replay_pecan.reductions(runs.figure6),
-        replay_pecan.others(runs.others, runs.figure6),
-        replay_pecan.table4(runs.table4, runs.printed),
-        replay_pecan.figure7(runs.figure7),
-        replay_cachew.figure6a(runs.cachew),
-        replay_cachew.figure7(runs.cachew),
-        replay_cachew.figure11(runs.cachew),
-        *(replay_logs.section(replay_logs.load_trace(name), found) for name, found in runs.traces.items()),
+        *pecan_figures.figure6(runs.figure6),
+        pecan_figures.reductions(runs.figure6),
+        pecan_figures.others(runs.others, runs.figure6),
+        pecan_figures.table4(runs.table4, runs.printed),
+        pecan_figures.figure7(runs.figure7),
+        cachew_figures.figure6a(runs.cachew),
+        cachew_figures.figure7(runs.cachew),
+        cachew_figures.figure11(runs.cachew),
+        *(authors_logs.section(authors_logs.load_trace(name), found) for name, found in runs.traces.items()),
         judgement(runs.verdicts, runs.others),
     ]
 
@@ -132,7 +134,7 @@ def draw_everything(runs: Everything, folder: Path) -> None:
         for cell, paper in TABLE4.items()
     }
     plots.save(plots.draw_grid("ResNet50 v2-8 over T and X", cells), folder / "table4")
-    nearest = replay_pecan.nearest(runs.figure7)
+    nearest = pecan_figures.nearest(runs.figure7)
     plots.save(plots.draw_path(nearest.timeline, "ResNet50 v2-8, both policies"), folder / "figure7")
     draw_cachew(runs.cachew, folder)
     for name, found in runs.traces.items():
@@ -160,7 +162,7 @@ def cost_bars(
     return bars
 
 
-def draw_cachew(runs: replay_cachew.CachewRuns, folder: Path) -> None:
+def draw_cachew(runs: cachew_figures.CachewRuns, folder: Path) -> None:
     """Write the picture of Cachew's Figure 6a."""
     batches = load("cachew-resnet50").batches_per_epoch
     ours = {count: [batches * run.batch_s for run in found] for count, found in runs.sweep.items()}
@@ -175,9 +177,9 @@ def draw_cachew(runs: replay_cachew.CachewRuns, folder: Path) -> None:
 
 def draw_trace(name: str, runs: Sequence[Outcome], folder: Path) -> None:
     """Write the picture of a published log: batch time by remote workers, without local ones."""
-    trace = replay_logs.load_trace(name)
+    trace = authors_logs.load_trace(name)
     paper = {ran.remote: 1000 * batch_s for ran, batch_s in trace.windows if not ran.local and batch_s > 0}
-    found = replay_logs.by_deployment(runs)
+    found = authors_logs.by_deployment(runs)
     ours = {
         ran.remote: [1000 * time for time in times]
         for ran, times in found.items()
@@ -189,7 +191,7 @@ def draw_trace(name: str, runs: Sequence[Outcome], folder: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, draw, write."""
-    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.reproduce", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.paper.reproduce", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="folder of reproduction.md")
     parser.add_argument("--seeds", type=int, default=20, help="runs of each experiment")
     parser.add_argument("--workloads", type=int, default=200, help="random workloads of each family")

@@ -39,7 +39,7 @@ def needs_own_process(engine: EngineName) -> bool:
     return any(device.device_type != "CPU" for device in tensorflow.config.list_physical_devices())
 
 
-def call_apart(function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float) -> T:
+def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float) -> T:
     """Return what a function returns in a process of its own, with an engine's framework, or raise what it raises.
 
     Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
@@ -49,7 +49,7 @@ def call_apart(function: Callable[..., T], *arguments: Any, engine: EngineName, 
     env = {**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)}
     with tempfile.TemporaryDirectory(prefix="pecan-") as folder:
         answer = Path(folder) / "answer"
-        command = [sys.executable, "-m", "pecan_ray.profiling.apart", engine, str(answer)]
+        command = [sys.executable, "-m", "pecan_ray.autoorder.call_in_subprocess", engine, str(answer)]
         try:
             done = subprocess.run(
                 command, input=payload, env=env, capture_output=True, timeout=seconds + START_S, check=False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 from typing import Any, TypeAlias
@@ -12,17 +12,16 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from pecan_ray.autoorder.element_spec import ElementSpec, equal
+from pecan_ray.autoorder.facts import Point
+from pecan_ray.autoorder.op_runner import Stage, Timer, Token
+from pecan_ray.autoorder.order_request import Check
+from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError
-from pecan_ray.profiling.bench import Stage, Timer, Token
-from pecan_ray.profiling.columns import ElementSpec, equal
-from pecan_ray.profiling.facts import Point
-from pecan_ray.profiling.sample import Sampled
 from pecan_ray.reorder.policy import Pair
 
 Order: TypeAlias = tuple[str, ...]
-Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
-"""A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
 Runs: TypeAlias = dict[str, list[Point]]
 """Of one element: the sizes that each operator was given, and the seconds that it took."""
 Pairs: TypeAlias = npt.NDArray[np.float64]
@@ -76,8 +75,8 @@ class Trial:
     def __init__(self, sampled: Sampled, check: Check | None, *, equal_results: bool, pushed: bool = False) -> None:
         """`pushed`: orders are compared with what the decoder takes over in each."""
         self._sampled, self._check, self._equal_results, self._pushed = sampled, check, equal_results, pushed
-        self._bench = sampled.bench
-        self._user = self._bench.stages(sampled.stretch.names)
+        self._runner = sampled.runner
+        self._user = self._runner.stages(sampled.stretch.names)
         self._user_seconds = sampled.profile().seconds or 0.0
         self._verdicts: dict[Pair, bool] = {}
         self.failed: str = ""
@@ -121,7 +120,7 @@ class Trial:
         if not self._usual_runs:
             for token in self._sampled.held[:FIRST_LOOK]:
                 self._usual_runs.append({})
-                self._timed(self._user, self._bench.fresh(token), self._usual_runs[-1])
+                self._timed(self._user, self._runner.fresh(token), self._usual_runs[-1])
         return self._usual_runs
 
     def verify_rest(self, order: Order) -> tuple[str, int]:
@@ -133,11 +132,11 @@ class Trial:
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
-            stages = self._bench.stages(order)
+            stages = self._runner.stages(order)
             for token, count in list(zip(sampled.held, sampled.results, strict=True))[begin:end]:
                 if not sampled.in_time():
                     break
-                fresh = self._bench.fresh(token)
+                fresh = self._runner.fresh(token)
                 if runs is None:
                     outputs = _run(stages, fresh)
                 else:
@@ -145,7 +144,7 @@ class Trial:
                     outputs = self._timed(stages, fresh, runs[-1])
                 if len(outputs) != count:
                     return f"it lets {len(outputs)} elements through where the user's order lets {count}", ran
-                after = [self._bench.columns(output) for output in outputs]
+                after = [self._runner.columns(output) for output in outputs]
                 for element in after:
                     spec.add(element)
                 if refused := self._compare_results(token, after):
@@ -159,7 +158,7 @@ class Trial:
     def _compare_results(self, token: Token, after: Sequence[dict[str, Any]]) -> str:
         if self._check is None and not self._equal_results:
             return ""
-        before = [self._bench.columns(piece) for piece in _run(self._user, self._bench.fresh(token))]
+        before = [self._runner.columns(piece) for piece in _run(self._user, self._runner.fresh(token))]
         for mine, other in zip(before, after, strict=True):
             if self._equal_results and not equal(mine, other):
                 return "its result on the sample is not equal to that of the user's order"
@@ -170,12 +169,12 @@ class Trial:
     def _timed(self, stages: Sequence[Stage], token: Token, runs: Runs) -> list[Token]:
         """Run the stages and note what the operators take."""
         pieces = [token]
-        timer = self._bench.timer()
+        timer = self._runner.timer()
         for stage in stages:
             made: list[Token] = []
             (name,) = stage.names
             for piece in pieces:
-                size = element_bytes(self._bench.columns(piece))
+                size = element_bytes(self._runner.columns(piece))
                 timer.start()
                 made += stage(piece)
                 runs.setdefault(name, []).append((float(size), timer.stop()))
@@ -185,7 +184,7 @@ class Trial:
         return pieces
 
     def _recast(self, piece: Token, output: Token) -> bool:
-        before, after = (self._bench.columns(one) for one in (piece, output))
+        before, after = (self._runner.columns(one) for one in (piece, output))
         both = [(before[name], after[name]) for name in before.keys() & after.keys()]
         return any(getattr(a, "dtype", None) != getattr(b, "dtype", None) for a, b in both)
 
@@ -200,13 +199,13 @@ class Trial:
         before = names[: names.index(first)]
         try:
             usual, exchanged = (
-                self._bench.stages(order) for order in ((*before, first, second), (*before, second, first))
+                self._runner.stages(order) for order in ((*before, first, second), (*before, second, first))
             )
             for token in self._sampled.held[:COMMUTE_ELEMENTS]:
                 if not self._sampled.in_time():
                     return False
                 found = [
-                    [self._bench.columns(piece) for piece in _run(stages, self._bench.fresh(token))]
+                    [self._runner.columns(piece) for piece in _run(stages, self._runner.fresh(token))]
                     for stages in (usual, exchanged)
                 ]
                 if not equal(*found):
@@ -219,13 +218,13 @@ class Trial:
         """Run both orders in turn, until it is clear which is faster; None if there was no time for it."""
         sampled = self._sampled
         orders = (sampled.stretch.names, order)
-        stages = [self._bench.stages(names, fused=True, pushed=self._pushed) for names in orders]
+        stages = [self._runner.stages(names, fused=True, pushed=self._pushed) for names in orders]
         held = sampled.held
         runs: dict[int, list[Pairs]] = {}
         found = None
         places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
         for one in stages:
-            _run(one, self._bench.fresh(held[0]))  # what is made on first use is no time of the operator's
+            _run(one, self._runner.fresh(held[0]))  # what is made on first use is no time of the operator's
         spent = 0.0
         while sampled.in_time() and (found is None or spent < PATIENCE_S):
             for place in itertools.islice(places, min(CHUNK, len(held))):
@@ -241,10 +240,10 @@ class Trial:
     def _in_turn(self, stages: Sequence[Sequence[Stage]], token: Token) -> Pairs:
         """Run an element in both orders, `REPEATS` times, each order in turn the first."""
         seconds = np.zeros((REPEATS, 2))
-        timer = self._bench.timer()
+        timer = self._runner.timer()
         for repeat in range(REPEATS):
             for which in (0, 1) if repeat % 2 else (1, 0):
-                seconds[repeat, which] = _seconds(stages[which], self._bench.fresh(token), timer)
+                seconds[repeat, which] = _seconds(stages[which], self._runner.fresh(token), timer)
         return seconds
 
 

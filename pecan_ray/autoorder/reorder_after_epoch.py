@@ -7,16 +7,16 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
+from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
+from pecan_ray.autoorder.trial import Order, Trial
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.options import Config, EngineName
-from pecan_ray.ordering import Ordering, StretchOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import reordered, stretches
-from pecan_ray.profiling.apart import call_apart
-from pecan_ray.profiling.bench import Limits
-from pecan_ray.profiling.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.profiling.trial import Order, Trial
-from pecan_ray.reorder import Mode, OrderPlan, ProfiledOp, inflation_factor, revalidate
+from pecan_ray.reorder import OrderPlan, ProfiledOp, inflation_factor, revalidate
 
 logger = logging.getLogger("pecan_ray")
 
@@ -24,14 +24,8 @@ LEAST_COUNTED = 50
 """Elements of the whole pass below which nothing is decided anew."""
 
 
-def look_again(
-    ordering: Ordering,
-    counts: Mapping[str, OpCount],
-    engine: EngineName,
-    seed: int,
-    config: Config,
-    *,
-    skip_bad: bool = False,
+def reorder_after_epoch(
+    ordering: Ordering, counts: Mapping[str, OpCount], request: OrderRequest
 ) -> tuple[Plan, str] | None:
     """Return the plan in another order, and why; None if the order stays.
 
@@ -44,8 +38,9 @@ def look_again(
         adopted = stretch.adopted
         new = new_order(stretch, counts)
         if new is not None:
-            asked = (ordering.before, stretch.names, new.order, new.mode, engine, seed, config, skip_bad)
-            if not (refused := call_apart(_refused, *asked, engine=engine, seconds=config.sample_seconds)):
+            asked = (replace(request, plan=ordering.before, mode=new.mode), stretch.names, new.order)
+            refused = call_in_subprocess(_refused, *asked, engine=request.engine, seconds=request.seconds)
+            if not refused:
                 adopted = new
                 reasons.append(f"AutoOrder now runs {' -> '.join(new.order)}, as the first epoch shows: {new.reason}")
             else:
@@ -74,14 +69,12 @@ def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
     return op if factor is None else replace(op, inflation=factor)
 
 
-def _refused(
-    before: Plan, names: Order, order: Order, mode: Mode, engine: EngineName, seed: int, config: Config, skip_bad: bool
-) -> str:
+def _refused(request: OrderRequest, names: Order, order: Order) -> str:
     """Run a new order on the sample; return why it is refused, or ""."""
-    load_engine(engine)
-    (copy,) = (one for one in stretches(private_copy(before)) if one.names == names)
-    limits = Limits(config.sample_elements, time.perf_counter() + config.sample_seconds)
+    load_engine(request.engine)
+    (copy,) = (one for one in stretches(private_copy(request.plan)) if one.names == names)
+    limits = Limits(request.elements, time.perf_counter() + request.seconds)
     with undisturbed():
-        sampled = sample_stretch(copy, engine, seed, limits, skip_bad=skip_bad)
-        trial = Trial(sampled, config.reorder_check, equal_results=mode == "strict")
+        sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
+        trial = Trial(sampled, request.check, equal_results=request.mode == "strict")
         return trial.look(order) or trial.verify_rest(order)[0]

@@ -9,6 +9,20 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray.autoorder.bounded_source import Bounded
+from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.autoorder.op_runner import (
+    Clock,
+    Examined,
+    GlobalRandomness,
+    Limits,
+    Passage,
+    Stage,
+    pass_through,
+    several_threads,
+)
+from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.items import Item
@@ -20,20 +34,6 @@ from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
-from pecan_ray.profiling.bench import (
-    Clock,
-    Examined,
-    GlobalRandomness,
-    Limits,
-    Passage,
-    Stage,
-    pass_through,
-    several_threads,
-)
-from pecan_ray.profiling.columns import equal
-from pecan_ray.profiling.reading import Bounded
-from pecan_ray.profiling.stopwatch import Stopwatch
-from pecan_ray.pushdown import merged
 
 TRIES = 4
 """On so many elements an operator is run without each column that it does not seem to read."""
@@ -56,7 +56,7 @@ class ChainStage:
         return self._chain.run(token)
 
 
-class PythonBench:
+class PythonRunner:
     """A stretch of a plan in the python engine."""
 
     traced = False

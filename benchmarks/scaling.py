@@ -1,6 +1,6 @@
 """How time and memory grow with batches, elements, operators, workers, files and epochs, and with a controller's load.
 
-    python benchmarks/growth.py [--only AXIS ...] [--rounds 3] [--json FILE] [--plots FOLDER]
+    python benchmarks/scaling.py [--only AXIS ...] [--rounds 3] [--json FILE] [--plots FOLDER]
 
 Each axis is doubled (or more) several times while everything else stays.  The exponent is the slope of total time over
 the axis in logarithms, over the upper half of its points: 1 is linear, less is better.  Times are medians; memory is
@@ -31,7 +31,7 @@ import ray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
-from benchmarks.crowd import controller_load
+from benchmarks.controller_load import controller_load
 
 MIB = 1 << 20
 
@@ -85,7 +85,7 @@ def memory_mib() -> float:
 
 def pipeline(source: Any, **config: Any) -> pecan.PecanPipeline:
     """Return an empty pipeline whose order nobody samples."""
-    return pecan.PecanPipeline(source, name="growth", config=pecan.Config(reorder="off", progress=False, **config))
+    return pecan.PecanPipeline(source, name="scaling", config=pecan.Config(reorder="off", progress=False, **config))
 
 
 def numbers(count: int) -> Any:
@@ -256,7 +256,7 @@ def draw(found: dict[str, list[Point]], folder: Path) -> None:
         panel.set_visible(False)
     folder.mkdir(parents=True, exist_ok=True)
     for suffix in (".png", ".svg"):
-        figure.savefig(folder / f"growth{suffix}", dpi=130)
+        figure.savefig(folder / f"scaling{suffix}", dpi=130)
 
 
 def main() -> None:

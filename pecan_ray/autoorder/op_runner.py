@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.engines.counting import OpCount, element_bytes
-from pecan_ray.profiling.columns import equal
 
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
@@ -95,7 +95,7 @@ class Timer(Protocol):
         ...
 
 
-class Bench(Protocol):
+class OpRunner(Protocol):
     """The operators of one stretch in one engine."""
 
     @property

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
+from pecan_ray.autoorder.op_runner import Clock
 from pecan_ray.plan.splits import Element, Source, Split
-from pecan_ray.profiling.bench import Clock
 
 
 class Bounded:

@@ -11,7 +11,11 @@ from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import Simulation
 from pecan_ray.simulator.drivers import RemoteOnly
 from pecan_ray.simulator.experiments import SEEDS, epoch_seconds, mean, released, repeat, run_fixed
-from pecan_ray.simulator.figures import (
+from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.markdown import table
+from pecan_ray.simulator.nodes import PoolRule
+from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.paper.reported import (
     CACHEW_6A,
     CACHEW_11,
     CACHEW_CHOICE,
@@ -20,10 +24,7 @@ from pecan_ray.simulator.figures import (
     CACHEW_TIME_RATIO,
     HPA_CHOICE,
 )
-from pecan_ray.simulator.job import JobSpec
-from pecan_ray.simulator.nodes import PoolRule
-from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.tables import Comparison, Section, Status, comparison_table, table
+from pecan_ray.simulator.paper.tables import Comparison, Section, Status, comparison_table
 from pecan_ray.simulator.workload import Workload, changed, load
 
 WINDOW = 100

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecan_ray.profiling.facts import OpSample, SampleProfile, StretchSample
-from pecan_ray.profiling.sample import sample_profile
+from pecan_ray.autoorder.facts import OpSample, SampleProfile, StretchSample
+from pecan_ray.autoorder.sample import sample_profile
 
 __all__ = ["OpSample", "SampleProfile", "StretchSample", "sample_profile"]

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pecan_ray.simulator.experiments import mean
-from pecan_ray.simulator.figures import TABLE4
+from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.paper.reported import TABLE4
+from pecan_ray.simulator.paper.tables import Section
 from pecan_ray.simulator.random_workloads import (
     AFTER,
     DRAWN_LATER,
@@ -20,7 +22,6 @@ from pecan_ray.simulator.random_workloads import (
     judge,
     score,
 )
-from pecan_ray.simulator.tables import Section, table
 
 MODES = ("auto", "pecan")
 LATER = "plain, drawn later"

@@ -1,0 +1,145 @@
+"""AutoOrder at work: sample a plan, ask the policy for orders, try them on the sample, adopt one."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
+from pecan_ray.autoorder.facts import StretchSample
+from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import push_down, scattered
+from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed, with_ops_of
+from pecan_ray.autoorder.search import OrderSearch
+from pecan_ray.autoorder.trial import Order, Trial
+from pecan_ray.errors import ColumnError
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import Stretch, reordered, stretches
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, auto_order
+
+logger = logging.getLogger("pecan_ray")
+
+PROFILE_SHARE = 0.5
+"""Share of the time that profiling may take; the rest is for trying other orders."""
+ENOUGH_S = 2.0
+"""Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
+LEAST_ELEMENTS = 8
+"""On fewer elements no time can be measured."""
+
+
+def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ordering:
+    """Return the plan with its operators in the order that AutoOrder adopts.
+
+    Another order is adopted only if it has run on the sample without an error, with results of the same form
+    (columns, dtypes, dimensions, shapes where they were fixed) that `check(before, after)` accepts, and in mode
+    "cost" and "strict" measurably faster.  In mode "strict" its results are equal to the user's.  Stretches with
+    fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are not sampled again.
+
+    Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`.
+    """
+    plan, engine, mode = request.plan, request.engine, request.mode
+    began = time.perf_counter()
+    wanted = [one for one in stretches(plan) if request.sample_all or (mode != "off" and one.movable > 1)]
+    if not wanted:
+        return Ordering(plan, plan, mode, notes=_pushed(plan, engine, mode))
+    found = {one.names: one for one in known}
+    missing = [one.names for one in wanted if one.names not in found]
+    if needs_own_process(engine):
+        made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=request.seconds)
+    else:
+        made = _orders(request, missing)
+    found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
+    orders = [found[one.names] for one in wanted]
+    after = reordered(plan, {one.names: one.adopted.order for one in orders})
+    notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
+    return Ordering(
+        before=plan,
+        plan=after,
+        mode=mode,
+        stretches=tuple(orders),
+        seconds=time.perf_counter() - began,
+        notes=tuple(dict.fromkeys([*notes, *_pushed(after, engine, mode)])),
+    )
+
+
+def _pushed(plan: Plan, engine: EngineName, mode: Mode) -> tuple[str, ...]:
+    """Say what the decoder takes over when the plan is run: `push_down` merges operators behind the ordering."""
+    return tuple(one.told() for one in push_down(plan, engine)[1]) if mode == "cost" else ()
+
+
+def _orders(request: OrderRequest, names: Sequence[Order]) -> list[StretchOrder]:
+    """Order the stretches of these operators, in this process."""
+    load_engine(request.engine)
+    began = time.perf_counter()
+    copies = {one.names: one for one in stretches(private_copy(request.plan))}
+    found = []
+    with undisturbed():
+        for number, one in enumerate(names):
+            now = time.perf_counter()
+            limits = Limits(request.elements, now + (began + request.seconds - now) / (len(names) - number))
+            found.append(_order_stretch(copies[one], request, limits))
+    return found
+
+
+def order_for_job(request: OrderRequest) -> Ordering:
+    """Return what `order_plan` does, or the plan as it is where the sample fails.
+
+    The job then shows that error itself, where and as it should; or runs, on workers that have what this process
+    lacks (files, packages).  Only `ColumnError` is raised at once.
+    """
+    try:
+        return order_plan(request)
+    except ColumnError:
+        raise
+    except Exception as error:  # whatever a user's function, a source or a framework can raise
+        reason = f"AutoOrder left the order as it is written, since its sample ended with {type(error).__name__}"
+        logger.warning("%s: %s", reason, error)
+        return Ordering(
+            request.plan,
+            request.plan,
+            request.mode,
+            notes=(f"{reason}: {str(error).partition(chr(10))[0]}",),
+            failed=True,
+        )
+
+
+def _order_stretch(stretch: Stretch, request: OrderRequest, limits: Limits) -> StretchOrder:
+    mode = request.mode
+    now = time.perf_counter()
+    half = now + PROFILE_SHARE * (limits.deadline - now)
+    first = replace(limits, deadline=half, enough=now + ENOUGH_S)
+    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
+    sampled.limits = limits
+    sample = sampled.profile()
+    user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
+    if mode == "off":
+        return StretchOrder(sample, user, user)
+    if not sample.complete:
+        return StretchOrder(sample, user, user, notes=(_why_incomplete(sample),))
+    if mode != "paper" and sample.elements < LEAST_ELEMENTS:
+        note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
+        return StretchOrder(sample, user, user, notes=(note,))
+    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=mode == "cost")
+    ops = {op.name: op for op in stretch.ops}
+
+    def mergeable(order: Order) -> Iterator[tuple[str, ...]]:
+        """Yield the operators that the decoder would take over if they came directly behind it in an order."""
+        return scattered([ops[name] for name in order], request.engine)
+
+    return OrderSearch(sample, trial, mode, sampled.profile, mergeable).run()
+
+
+def _why_incomplete(sample: StretchSample) -> str:
+    missing = next(op for op in sample.ops if not op.measured)
+    if missing.elements_in and not missing.elements_out:
+        why = f"{missing.name!r} let none of {missing.elements_in} elements through"
+    elif missing.elements_in:
+        why = f"the elements around {missing.name!r} hold no bytes"
+    else:
+        why = f"{missing.name!r} was not reached"
+    return f"{why}: the order stays as it is written"

@@ -1,0 +1,229 @@
+"""The search on a sampled stretch: the policy's orders are tried, the best first, until one is adopted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+
+from pecan_ray.autoorder.adopted import Refused, StretchOrder
+from pecan_ray.autoorder.facts import OpSample, StretchSample
+from pecan_ray.autoorder.trial import MIN_GAIN, Comparison, Order, Trial
+from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order, brought_together, candidates, predict
+from pecan_ray.reorder.policy import Pair
+
+MOST_MEASURED = 3
+"""Orders that are run against the user's."""
+MOST_SUSPECTS = 8
+"""Exchanges that are left out one at a time, to see which has changed the form of the results."""
+WORTH_A_TRIAL = 1.005
+"""An estimated speed-up below this is not measured."""
+
+
+class OrderSearch:
+    """Tries the policy's orders on the sample, the best first, until one is adopted."""
+
+    def __init__(
+        self,
+        sample: StretchSample,
+        trial: Trial,
+        mode: Mode,
+        again: Callable[[], StretchSample],
+        mergeable: Callable[[Order], Iterator[tuple[str, ...]]],
+    ) -> None:
+        self._sample, self._trial, self._mode, self._again = sample, trial, mode, again
+        self._mergeable = mergeable
+        self._forbidden = list(draws_would_change(sample.ops))
+        self._refused: dict[Order, str] = {}
+        self._tried: set[Order] = set()
+        self._notes: list[str] = []
+        self._user: Order = tuple(op.name for op in sample.ops)
+
+    def run(self) -> StretchOrder:
+        """Return the best order that passed, or the user's."""
+        proposed = next(self._candidates(self._sample))
+        adopted: OrderPlan | None = None
+        measured: Comparison | None = None
+        for _ in range(MOST_MEASURED):
+            plan = None if adopted is not None and self._mode == "paper" else self._next(adopted)
+            if plan is None:
+                break
+            self._tried.add(plan.order)
+            found = self._trial.compare(plan.order)
+            refused = self._too_slow(found) or self._rest_refused(plan.order)
+            if refused:
+                self._refused[plan.order] = refused
+            elif measured is None or (found is not None and found.speedup > measured.speedup):
+                adopted, measured = plan, found
+        return StretchOrder(
+            sample=self._sample,
+            adopted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
+            proposed=proposed,
+            measured=measured,
+            refused=tuple(Refused(order, reason) for order, reason in self._refused.items()),
+            notes=tuple(self._notes),
+        )
+
+    def _candidates(self, sample: StretchSample, forbidden: Sequence[Pair] | None = None) -> Iterator[OrderPlan]:
+        return candidates(
+            sample.profiled,
+            self._mode,
+            commutes=self._trial.commutes if self._mode == "strict" else None,
+            forbidden=self._forbidden if forbidden is None else forbidden,
+            neutral_band=NEUTRAL_BAND,
+        )
+
+    def _next(self, adopted: OrderPlan | None) -> OrderPlan | None:
+        """Return the best order that was not tried and that the first elements do not refuse.
+
+        Times that were measured in other orders count too.  Behind an adopted order only a better one is worth it.
+        """
+        while True:
+            known = len(self._forbidden)
+            plan = self._next_allowed(adopted)
+            if plan is not None or len(self._forbidden) == known:
+                return plan
+
+    def _next_allowed(self, adopted: OrderPlan | None) -> OrderPlan | None:
+        """Return the next order; None too where a failure has shown which exchange to leave out from now on."""
+        sample = self._again()
+        bound = WORTH_A_TRIAL if adopted is None else (1.0 + MIN_GAIN) * _estimate(sample, adopted.order)
+        if (plan := self._merging(sample)) is not None:
+            return plan
+        for plan in self._candidates(sample):
+            if not plan.changed or (adopted is not None and plan.order == adopted.order):
+                return None
+            if plan.order in self._tried or plan.order in self._refused:
+                continue
+            if self._mode != "paper" and _estimate(sample, plan.order) < bound:
+                if adopted is not None:
+                    return None
+                self._refused[plan.order] = "it is estimated to gain almost nothing"
+            elif refused := self._trial.look(plan.order):
+                self._refused[plan.order] = refused
+                if suspect := self._suspect(plan):
+                    self._forbidden.append(suspect)
+                    return None
+            elif pairs := self._slowing(plan, sample):
+                self._refused[plan.order] = f"{_and(self._trial.slowed)} would become slower in it"
+                self._forbidden += pairs
+                return None
+            else:
+                return plan
+        return None
+
+    def _merging(self, sample: StretchSample) -> OrderPlan | None:
+        """Return the best order in which the decoder takes over more than in the user's, unless it was tried.
+
+        Estimates know nothing of what that gains: whatever they say, it is measured.
+        """
+        if self._mode != "cost":
+            return None
+        best = next(self._candidates(sample))
+        together = (brought_together(best, names) for names in self._mergeable(best.order))
+        plan = next((plan for plan in together if plan is not None), best)
+        if set(self._mergeable(self._user)) <= set(self._mergeable(plan.order)):
+            return None
+        if plan.order in self._tried or plan.order in self._refused:
+            return None
+        if refused := self._trial.look(plan.order):
+            self._refused[plan.order] = refused
+            if suspect := self._suspect(plan):
+                self._forbidden.append(suspect)
+            return None
+        return plan
+
+    def _slowing(self, plan: OrderPlan, sample: StretchSample) -> list[Pair]:
+        """Return the exchanges to leave out of an order for having made operators slow; none where it is still best.
+
+        What slows them down was put before them: an operator that changes a dtype, where there is one; of several the
+        one without which the best is left, and the next look tells whether it was the right one.
+        """
+        slowed = self._trial.slowed
+        if self._mode == "paper" or not slowed:
+            return []
+        before = {name: put_before(name, self._user, plan.order) for name in slowed}
+        culprits = {other for early in before.values() for other in early}
+        best, found = _estimate(sample, plan.order, sum(slowed.values())), []
+        for culprit in culprits & self._trial.recasting or culprits:
+            pairs = [(name, culprit) for name in slowed if culprit in before[name]]
+            other = next(self._candidates(sample, [*self._forbidden, *pairs]))
+            if other.order != plan.order and (gain := _estimate(sample, other.order)) > best:
+                best, found = gain, pairs
+        return found
+
+    def _suspect(self, plan: OrderPlan) -> Pair | None:
+        """Return the exchange to leave out behind an order that was refused, so that the others can still be made."""
+        if self._trial.failed:
+            return suspected_exchange(self._trial.failed, self._user, plan.order)
+        for pair in exchanges(self._user, plan.order)[:MOST_SUSPECTS]:
+            other = next(self._candidates(self._sample, [*self._forbidden, pair]))
+            if other.changed and other.order not in self._refused and not self._trial.look(other.order):
+                return pair
+        return None
+
+    def _too_slow(self, found: Comparison | None) -> str:
+        if self._mode == "paper":
+            if found is None:
+                self._notes.append("there was no time to measure the new order")
+            return ""
+        if found is None:
+            return "there was no time to measure it"
+        if found.faster:
+            return ""
+        return f"it is not faster: {found.speedup:.2f}x (±{found.error:.2f}) measured on {found.elements} elements"
+
+    def _rest_refused(self, order: Order) -> str:
+        refused, ran = self._trial.verify_rest(order)
+        if not refused and ran < self._sample.elements:
+            self._notes.append(f"the new order was verified on {ran} of {self._sample.elements} elements")
+        return refused
+
+
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(map(repr, names))
+
+
+def _estimate(sample: StretchSample, order: Order, lost_s: float = 0.0) -> float:
+    """Return the estimated speed-up of an order, by all times measured so far and what it is known to lose."""
+    profiled = sample.profiled
+    before, after = (
+        sum(load.seconds or 0.0 for load in predict(profiled, names)) for names in ([op.name for op in profiled], order)
+    )
+    return before / (after + lost_s) if after + lost_s else 1.0
+
+
+def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
+    """Yield pairs that must stay as they are for the sake of random numbers and of the order of outputs.
+
+    Behind a flat_map a function draws for each output, before it once for all of them; and two flat_maps would
+    yield their outputs in another order.
+    """
+    for first, second in combinations(ops, 2):
+        if (first.spreads and (second.spreads or second.random)) or (second.spreads and first.random):
+            yield first.name, second.name
+
+
+def exchanges(user: Order, order: Order) -> list[Pair]:
+    """Return the pairs, as in the user's order, that another order has the other way round."""
+    place = {name: number for number, name in enumerate(order)}
+    return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
+
+
+def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:
+    """Return the exchange that has most likely made an operator fail in an order, as a pair in the user's order.
+
+    First suspected is the nearest operator that was put before it and changes what it is given; where none was, the
+    nearest one whose work it now lacks.
+    """
+    if failed not in user:
+        return None
+    if early := put_before(failed, user, order):
+        return failed, early[-1]
+    lacking = [other for other in user[: user.index(failed)] if other in order[order.index(failed) + 1 :]]
+    return (lacking[-1], failed) if lacking else None
+
+
+def put_before(name: str, user: Order, order: Order) -> Order:
+    """Return the operators that come before one in an order and behind it in the user's."""
+    behind = user[user.index(name) + 1 :]
+    return tuple(other for other in order[: order.index(name)] if other in behind)

@@ -1,0 +1,61 @@
+"""Whether a deployment that was settled on still does what it did: what makes the search begin again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
+
+from pecan_ray.placement.auto_settings import AutoSettings
+from pecan_ray.placement.evidence import KEPT, Reading
+from pecan_ray.plan.windows import Window
+
+
+def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
+    """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
+    each = fmean(window.batches for window in windows)
+    return max(least, min(KEPT, math.ceil(settings.lot_batches / each)))
+
+
+def pace_departure(before: Reading, now: Reading, threshold: float) -> str:
+    """Say how a deployment has left its reference, by more than T and three standard errors; empty if it has not."""
+    slower = now.batch_time / before.batch_time - 1
+    if abs(slower) > max(threshold, 3 * math.hypot(before.error, now.error)):
+        return f"the batch time went from {before.batch_time:.4g} to {now.batch_time:.4g} s ({slower:+.1%})"
+    waits = now.wait_share - before.wait_share
+    if abs(waits) > max(threshold, 3 * math.hypot(before.wait_error, now.wait_error)):
+        return f"the share of waiting went from {before.wait_share:.1%} to {now.wait_share:.1%}"
+    return ""
+
+
+def queue_departure(
+    before: Reading, now: Reading, seen: Sequence[Window], threshold: float, settings: AutoSettings
+) -> str:
+    """Say whether the queue is longer than the reference because workers became faster; empty if it is not.
+
+    The queue beside workers that supply a little more than the trainer takes grows as well, but slowly.
+    """
+    if before.queue > settings.filled:
+        return ""
+    # Few windows may agree by chance: their error is at least what that of the longer reference makes of so few.
+    error = math.hypot(
+        before.queue_error, max(now.queue_error, before.queue_error * math.sqrt(before.windows / now.windows))
+    )
+    grown = now.queue - before.queue
+    surplus = max((b.queue_size - a.queue_size) / b.batches for a, b in pairwise(seen))
+    if grown > max(settings.queue_growth * before.queue, 1, 3 * error) and surplus > threshold:
+        return f"the queue went from {before.queue:.3g} to {now.queue:.3g} batches"
+    return ""
+
+
+def ran_dry(before: Reading, now: Reading, batches: int, threshold: float, settings: AutoSettings) -> bool:
+    """Say whether the trainer waits only now because it has lived on a stock for so many batches.
+
+    Then too few workers were chosen, and what was measured of other deployments still holds.
+    """
+    if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
+        return False
+    same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * math.hypot(before.error, now.error))
+    short = 1 - before.batch_time / now.batch_time
+    return same_step and short * batches <= settings.piled_up + 2 * now.deployment.workers
