@@ -14,7 +14,8 @@
     │   └── BatchShapeError       elements of one batch differ in columns, shape or dtype
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
-    │   └── WorkerStartError      a worker process failed while it was being set up
+    │   ├── WorkerStartError      a worker process failed while it was being set up
+    │   └── StaleJobError         a job of this name is ending, whose trainers are gone
     └── MissingExtraError         an optional dependency is not installed
 
 All of them cross process borders whole: pickling keeps the message and every field.
@@ -101,6 +102,10 @@ class ClusterError(PecanError):
 
 class WorkerStartError(ClusterError):
     """A worker process failed while it was being set up."""
+
+
+class StaleJobError(ClusterError):
+    """A job of this name is ending, whose trainers are gone: a new one can begin when it has."""
 
 
 class MissingExtraError(PecanError, ImportError):

@@ -107,6 +107,9 @@ class Config:
     remote_labels: Mapping[str, str] = field(default_factory=dict)
     """Label selector for remote workers; empty: ``pecan-role=remote`` where a node has it, else any node
     that is not a trainer's."""
+    trainer_timeout_s: float = 60.0
+    """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
+    every second while Python runs at all."""
     placement_warning_s: float = 5.0
     """How long a worker may wait for a node before the log says what is missing."""
     error_budget: float = 0.01
@@ -133,6 +136,8 @@ class Config:
     order."""
 
     def __post_init__(self) -> None:
+        if self.trainer_timeout_s < 5:
+            raise PlanError(f"trainer_timeout_s must be at least 5, but got {self.trainer_timeout_s}.")
         if self.cpus_per_worker <= 0:
             raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:

@@ -54,6 +54,8 @@ class Placing:
     stopped: bool = False
     """The user has fixed the numbers of workers."""
     timeline: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+    steps: int = 0
+    """Windows so far, those included that the timeline has forgotten."""
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
@@ -85,6 +87,7 @@ class Placing:
         self.target = decision.target
         step = Step(seconds, window, running, decision)
         self.timeline.append(step)
+        self.steps += 1
         return step
 
 

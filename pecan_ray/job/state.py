@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements
 from pecan_ray.job.facts import JobEvent, JobFacts, WorkerFacts
@@ -88,6 +88,11 @@ class JobState:
         return self._orders.orders(rank, trainer.met if trainer is not None else 0)
 
     @property
+    def ordered(self) -> bool:
+        """Whether the order of operators is known."""
+        return self._questions.ordered
+
+    @property
     def over(self) -> bool:
         """Whether there is nothing left to do but to end."""
         return self.ledger.finished or self.error is not None
@@ -98,6 +103,7 @@ class JobState:
         refused = self.trainers.come(event, now)
         if refused is not None:
             done.append(Refuse(event.rank, event.incarnation, refused))
+            self._end_if_deserted(done, orphaned=isinstance(refused, StaleJobError))
         elif self.trainers.complete and not self._begun:
             self._begun = True
             done += [BeginListing(), FindRoom(self.trainers.nodes)]

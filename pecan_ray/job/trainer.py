@@ -96,8 +96,13 @@ class TrainerState:
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
+        self._say_waits(now, done)
         self._report(now, done)
         return done
+
+    def begin(self, now: float) -> None:
+        """Note that the training loop can ask from now on: what was before is no waiting of its."""
+        self._began = now
 
     @property
     def queued(self) -> int:
@@ -184,8 +189,7 @@ class TrainerState:
         self._closed = True
 
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
-        waits: dict[Hashable, str] = {"batch": self._waiting_for()} if self._wanted_since is not None else {}
-        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
+        """Do nothing but what follows from any event."""
 
     # --- what follows --------------------------------------------------------------------------------------
 
@@ -202,6 +206,11 @@ class TrainerState:
         else:
             return
         self._wanted_since = None
+
+    def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
+        waits: dict[Hashable, str] = {"batch": self._waiting_for()} if self._wanted_since is not None else {}
+        if waits or self._waits:
+            done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self._queue.popleft()

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import PecanError, StaleJobError
 from pecan_ray.job.events import TrainerCame
 from pecan_ray.job.messages import TrainerProgress
 
+STALE_S = 5.0
+"""Trainers report every second; where a new process comes for a rank, and none of the old ones was heard for so long,
+they are gone."""
 MOST_NAMED = 8
 """So many ranks are named in a message; of more the number is told."""
 
@@ -40,6 +43,11 @@ class Trainers:
         """Register a trainer; return why it cannot be, if so."""
         known = self.ranks.get(event.rank)
         if known is not None and known.came.incarnation != event.incarnation:
+            if all(now - self.ranks[rank].heard > STALE_S for rank in self.present):
+                return StaleJobError(
+                    f"job {self._job}: its trainers have not been heard for {STALE_S:g} s, and a new process has come "
+                    f"for rank {event.rank}: the job that they left behind ends."
+                )
             return PecanError(
                 f"job {self._job}: rank {event.rank} is already served. Another run of the same name is active on "
                 "this cluster: pass iter_batches(job=...) with a name of its own."

@@ -16,6 +16,9 @@ class Waits:
         self._said: dict[Hashable, tuple[str, str]] = {}
         """What was said, as it was given and as it was spelled out."""
 
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
     def look(self, now: float, waits: Mapping[Hashable, str]) -> list[str]:
         """Take what is waited for now, a text for each thing, and return what must be said.
 

@@ -31,6 +31,23 @@ def fingerprint(plan: Plan, upto: str | None = None) -> str:
     return _digest("\0".join(_parts(plan, upto)))
 
 
+def described(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return what a plan consists of, part by part: (what it is, a short hash of all that it computes).
+
+    A source counts by its kind and settings, not by what lies in its files: that costs a listing.
+    """
+    head = plan.head
+    if isinstance(head, Join):
+        parts = [part for branch in head.inputs for part in described(branch)]
+        parts.append((f"join {head.kind}", _digest(f"{head.weights} {head.stop}")[:12]))
+    else:
+        parts = [(f"source {type(head).__name__}", _digest(spelled_out(head))[:12])]
+    parts += [
+        (f"operator {op.name}", _digest(f"{type(op).__name__}{spelled_out(_fields(op))}")[:12]) for op in plan.ops
+    ]
+    return tuple(parts)
+
+
 def spelled_out(value: Any) -> str:
     """Return a text for a value, such that values which behave alike have the same, in any process."""
     return Speller().spell(value)

@@ -19,13 +19,18 @@ NAMESPACE = "pecan"
 KNOCK_S = 5.0
 
 
+_connected_in: int | None = None
+"""The process in which Ray was found connected: a forked child inherits the connection, but cannot use it."""
+
+
 def attach() -> bool:
     """Connect to the cluster at hand, or start a local one if there is none.
 
     Returns whether a local cluster was started.  Raises `ClusterError` if an address is given (RAY_ADDRESS)
-    and cannot be reached.
+    and cannot be reached, or if this process was forked from one that uses Ray.
     """
     if ray.is_initialized():
+        refuse_forked()
         return False
     address = os.environ.get("RAY_ADDRESS")
     try:
@@ -46,6 +51,32 @@ def attach() -> bool:
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _note_fork() -> None:
+    """In a child process: remember whose connection to Ray it has inherited."""
+    global _connected_in
+    if ray.is_initialized():
+        _connected_in = os.getppid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def refuse_forked() -> None:
+    """Raise `ClusterError` in a process that was forked from one that uses Ray: every call would wait for ever."""
+    if _connected_in is not None and _connected_in != os.getpid():
+        raise ClusterError(
+            f"process {os.getpid()} was forked from process {_connected_in}, which uses Ray, and cannot use that "
+            "connection. Start processes by the spawn method (multiprocessing.get_context('spawn')), iterate in the "
+            "process that made the iterator, or pass num_workers=0 to torch's DataLoader: pecan_ray has workers of "
+            "its own."
+        )
+
+
+def connection() -> str:
+    """Name the connection to Ray that this process has; empty if it has none."""
+    return str(ray.get_runtime_context().get_job_id()) + this_node() if ray.is_initialized() else ""
 
 
 def _knock(address: str) -> None:
@@ -83,8 +114,37 @@ def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
 
 
-def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:
-    """Say in words which label or resource keeps a worker from being placed now."""
+def alive_nodes() -> set[str]:
+    """Return the ids of the nodes that live."""
+    return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
+
+
+def other_jobs(job: str) -> dict[str, str]:
+    """Return the names of other jobs of ours on this cluster, and of their controllers' actors."""
+    prefix, suffix = "pecan:", ":controller"
+    listed: Any = ray.util.list_named_actors(all_namespaces=True)
+    names = [str(actor["name"]) for actor in listed if actor["namespace"] == NAMESPACE]
+    jobs = {name[len(prefix) : -len(suffix)]: name for name in names if name.endswith(suffix)}
+    return {other: name for other, name in jobs.items() if other != job}
+
+
+def ask_for_room(job: str) -> list[str]:
+    """Ask other jobs of ours to give up workers, as far as they may; return the names of these jobs."""
+    others = other_jobs(job)
+    for name in others.values():
+        try:
+            controller = ray.get_actor(name, namespace=NAMESPACE)
+        except ValueError:  # it has ended meanwhile
+            continue
+        controller.make_room.remote(job)
+    return list(others)
+
+
+def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
+    """Say in words which label, resource or other job keeps a worker from being placed now.
+
+    Other jobs that use the CPUs are asked to make room.
+    """
     fitting = [node for node in _nodes() if node["Alive"] and _matches(node.get("Labels", {}), selector)]
     wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
     if not fitting:
@@ -103,7 +163,9 @@ def why_unplaced(selector: Mapping[str, str], cpus: float) -> str:
     if float(available().get("CPU", 0)) >= cpus:
         # Ray tells only what is free in the whole cluster, which says no more than that.
         return f"its process has not come up yet, or the CPUs (it needs {cpus:g}) of {nodes} are in use"
-    return f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use; free some, add nodes, or ask for fewer workers"
+    others = ask_for_room(job)
+    by = f", also by pecan job{'s' if len(others) > 1 else ''} {', '.join(others)}" if others else ""
+    return f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use{by}; free some, add nodes, or ask for fewer workers"
 
 
 def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:

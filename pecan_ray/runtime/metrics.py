@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ray.util.metrics import Counter, Gauge
 
-from pecan_ray.job.placing import Step
+from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
+from pecan_ray.job.state import JobState
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.runtime.messages import ClientReport, WorkerStats
 
 
 class JobMetrics:
@@ -30,38 +28,45 @@ class JobMetrics:
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
         self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", ("job", "phase"))
         self._job = job
+        self._steps = 0
+        self._shown = (Deployment(0, 0), Deployment(0, 0))
 
-    def synced(self, report: ClientReport) -> None:
-        """Take over a client's report."""
+    def reported(self, report: TrainerReport) -> None:
+        """Take over a trainer's report."""
         tags = {"job": self._job, "rank": str(report.rank)}
         amounts = (
             (self._batches, sum(ack.batches for ack in report.acks)),
             (self._elements, sum(ack.rows for ack in report.acks)),
             (self._bytes, sum(ack.bytes for ack in report.acks)),
-            (self._bad, len(report.bad)),
+            (self._bad, sum(one.elements for one in report.left_out)),
         )
         for counter, amount in amounts:
             if amount:
                 counter.inc(amount, tags)
-        if report.elapsed_s > 0:
-            self._wait.set(report.waited_s / report.elapsed_s, tags)
-        self._queue.set(report.queued, tags)
+        progress = report.progress
+        if progress.elapsed_s > 0:
+            self._wait.set(progress.waited_s / progress.elapsed_s, tags)
+        self._queue.set(progress.queued, tags)
 
-    def beat(self, worker: str, placement: str, stats: WorkerStats) -> None:
-        """Take over a worker's statistics."""
+    def told(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
+        """Take over what a worker has done."""
         tags = {"job": self._job, "worker": worker, "placement": placement}
-        self._worker.set(stats.elements, tags)
-        self._threads.set(stats.threads, tags)
+        self._worker.set(progress.elements, tags)
+        self._threads.set(progress.threads, tags)
 
-    def deployed(self, running: Deployment, wanted: Mapping[str, int]) -> None:
-        """Take over the numbers of workers."""
-        for placement, count in (("local", running.local), ("remote", running.remote)):
-            tags = {"job": self._job, "placement": placement}
-            self._running.set(count, tags)
-            self._wanted.set(wanted[placement], tags)
-
-    def decided(self, step: Step) -> None:
-        """Take over a decision and the window that it was made from."""
-        if not step.window.defect():
-            self._batch_time.set(step.window.batch_time, {"job": self._job})
-        self._decisions.inc(1, {"job": self._job, "phase": step.decision.phase})
+    def job(self, state: JobState) -> None:
+        """Take over what has changed in a job: numbers of workers and decisions about them."""
+        shown = state.fleet.running(), state.fleet.wanted
+        if shown != self._shown:
+            self._shown = shown
+            for placement in ("local", "remote"):
+                tags = {"job": self._job, "placement": placement}
+                self._running.set(getattr(shown[0], placement), tags)
+                self._wanted.set(getattr(shown[1], placement), tags)
+        placing = state.placement.placing
+        fresh = placing.steps - self._steps if placing is not None else 0
+        for step in list(placing.timeline)[-fresh:] if placing is not None and fresh else ():
+            self._steps += 1
+            if not step.window.defect():
+                self._batch_time.set(step.window.batch_time, {"job": self._job})
+            self._decisions.inc(1, {"job": self._job, "phase": step.decision.phase})

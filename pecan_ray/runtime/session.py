@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import secrets
+import sys
+import time
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -13,21 +15,32 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, PlanError, StaleJobError
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
+from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.shape import PlanShape, plan_shape
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient, Received
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan
 
+logger = logging.getLogger("pecan_ray")
+
 _runs: dict[str, int] = {}
 """How often this process has begun a shared job of a name: ranks that run the same program agree on it."""
 
 MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
+STALE_S = 60.0
+"""Longest wait for a job of the same name to end whose trainers are gone."""
+LEAVE_S = 30.0
+OWN = ("rank", "format", "prefetch_bytes", "job")
+"""Options in which ranks may differ."""
 
 
 class Session:
@@ -45,29 +58,65 @@ class Session:
         look_again: bool = False,
     ) -> None:
         """Start the job's actors, which wait for `begin`."""
+        refuse_loader_workers()
         payload = pickle_plan(plan)
         self.name = _job_name(name, options)
         self._options = options
-        self.started_ray = cluster.attach()
+        if cluster.attach() and options.world_size > 1:
+            logger.warning(
+                "rank %d of %d has started a Ray of its own, since there was none: other processes do not find it. "
+                "Run `ray start --head` first, so that all ranks meet on one cluster.",
+                *(options.rank, options.world_size),
+            )
+        shape = plan_shape(plan)
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
-        job = Job(
-            self.name, payload, sources, plan_shape(plan), engine, seed, options, config, look_again, ordered=False
+        spec = job_spec(self.name, shape, len(plan.sources()), seed, config, options)
+        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
+        self._node = cluster.this_node()
+        self._incarnation = secrets.token_hex(8)
+        self.controller = self._register(job, _described(plan, engine, seed, options))
+        self.client = BatchClient(
+            self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
         )
-        node = cluster.this_node()
+        self.client.start()
+        self._facts: JobFacts | None = None
+        self._finalizer = weakref.finalize(self, _leave, self.client, self.controller, options.rank, self._incarnation)
+
+    def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
+        """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
+        deadline = time.monotonic() + STALE_S
+        while True:
+            controller = self._controller(job)
+            try:
+                ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts))
+                return controller
+            except ray.exceptions.RayTaskError as error:
+                if not isinstance(error.cause, StaleJobError) or time.monotonic() > deadline:
+                    raise error.cause if isinstance(error.cause, Exception) else error from None
+            except ray.exceptions.RayActorError as error:
+                # Of several trainers one may have found a controller that was just ending.
+                if error.actor_init_failed or self._options.world_size == 1 or time.monotonic() > deadline:
+                    raise ClusterError(
+                        f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules "
+                        "of the pipeline's source, must be importable on every node: install them there, or send "
+                        "them by `ray job submit --working-dir .`."
+                    ) from error
+            time.sleep(0.2)
+
+    def _controller(self, job: Job) -> Any:
+        shared = self._options.world_size > 1
         actor: Any = ray.remote(AutoPlacementController)
-        self.controller: Any = actor.options(
+        return actor.options(
             name=f"pecan:{self.name}:controller",
             namespace=cluster.NAMESPACE,
-            get_if_exists=options.world_size > 1,
+            get_if_exists=shared,
+            # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
+            lifetime="detached" if shared else None,
             num_cpus=0,
             max_concurrency=MOST_CALLS,
             # On a node for remote workers it would keep an autoscaler from taking the node back.
-            label_selector=cluster.local_selector(node),
+            label_selector=cluster.local_selector(self._node),
         ).remote(job)
-        self._registered = self.controller.register.remote(options.rank, node)
-        self.client = BatchClient(self.controller, options.rank, options.world_size, node, options.prefetch_bytes)
-        self._report: dict[str, Any] | None = None
-        self._finalizer = weakref.finalize(self, _abandon, self.client, self.controller)
 
     def batches(self) -> Iterator[Received]:
         """Yield received batches to the end of the job."""
@@ -76,16 +125,8 @@ class Session:
 
     def begin(self, plan: Plan | None) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None."""
-        try:
-            ray.get(self._registered)
-        except ray.exceptions.RayActorError as error:
-            raise ClusterError(
-                f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules of the "
-                "pipeline's source, must be importable on every node: install them there, or send them by `ray job "
-                "submit --working-dir .`."
-            ) from error
         ray.get(self.controller.begin.remote(None if plan is None else pickle_plan(plan)))
-        self.client.start()
+        self.client.begin()
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
@@ -94,7 +135,7 @@ class Session:
     @property
     def closed(self) -> bool:
         """Whether the job has ended."""
-        return self._report is not None
+        return self._facts is not None
 
     def replan(self, plan: Plan, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
@@ -102,43 +143,82 @@ class Session:
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
-        sums: dict[str, OpCount] = {}
-        for _, stats in self.facts()["workers"].values():
-            for op, count in stats.counts.items():
-                sums[op] = sums.get(op, OpCount()) + count
-        return sums
+        return dict(ray.get(self.controller.op_counts.remote()))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JobFacts:
         """Return the controller's facts about the job, also after its end."""
-        if self._report is None:
-            return dict(ray.get(self.controller.report.remote()))
-        return self._report
+        if self._facts is None:
+            found: JobFacts = ray.get(self.controller.facts.remote())
+            return found
+        return self._facts
 
     def close(self) -> None:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
-        if self._report is not None:
+        if self._facts is not None:
             return
-        self.client.close()
-        if not self._finalizer.alive:  # the program is at its end, where Ray would be started anew
-            self._report = {"job": self.name, "lost": "the program ended before the job was closed"}
-            return
-        try:
-            ray.get(self._registered, timeout=30)  # a rank that was refused has no part in the job and leaves it alone
-            self._report = dict(ray.get(self.controller.leave.remote(self._options.rank), timeout=30))
-            if self._report.pop("last"):
-                ray.kill(self.controller)
-        except (ray.exceptions.RayError, TimeoutError) as error:
-            self._report = {"job": self.name, "lost": f"{type(error).__name__}: {error}"}
-        self._finalizer.detach()
+        facts = self._finalizer()
+        if facts is None:  # the program is at its end, and so is the job
+            facts = JobFacts(self.name, lost="the program ended before the job was closed")
+        self._facts = facts
 
 
-def _abandon(client: BatchClient, controller: Any) -> None:
-    """End a job that nobody closed."""
-    with contextlib.suppress(Exception):
-        client.close()
-        if ray.is_initialized():
-            ray.get(controller.stop.remote(), timeout=10)
+def _leave(client: BatchClient, controller: Any, rank: int, incarnation: str) -> JobFacts:
+    """Leave a job, and end it if nobody else is there."""
+    name = str(client.state.rank)
+    client.close()
+    try:
+        if not client.connected:
+            return JobFacts(name, lost="Ray was shut down before the job was closed")
+        facts, last = ray.get(controller.leave.remote(rank, incarnation), timeout=LEAVE_S)
+        client.join()
+        if last:
             ray.kill(controller)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        return JobFacts(name, lost=f"{type(error).__name__}: {error}")
+    found: JobFacts = facts
+    return found
+
+
+def refuse_loader_workers() -> None:
+    """Raise PlanError in a worker process of torch's DataLoader: each of them would deliver every element."""
+    data = sys.modules.get("torch.utils.data")
+    worker = data.get_worker_info() if data is not None else None
+    if worker is not None and worker.num_workers > 1:
+        raise PlanError(
+            f"iter_batches() was called in worker {worker.id} of {worker.num_workers} of a torch DataLoader: each of "
+            "them would deliver every element. Pass num_workers=0: pecan_ray has workers of its own."
+        )
+
+
+def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Config, options: IterOptions) -> JobSpec:
+    """Return what a job's decisions depend on."""
+    ledger = LedgerShape(
+        branches=branches,
+        epochs=options.epochs,
+        repetitions=shape.repetitions,
+        sharding=options.sharding,
+        visitation=options.visitation,
+        world_size=options.world_size,
+        batch_size=shape.batch_size,
+        drop_remainder=shape.drop_remainder,
+        shuffle_seed=seed if shape.shuffled else None,
+        serial=shape.serial,
+    )
+    return JobSpec(
+        name,
+        ledger,
+        options.workers,
+        config.cpus_per_worker,
+        config.error_budget,
+        config.trainer_timeout_s,
+        ordered=False,
+    )
+
+
+def _described(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[tuple[str, str], ...]:
+    """Return what all ranks must agree in, part by part."""
+    chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
+    return (("engine", engine), ("seed", str(seed)), *chosen, *described(plan))
 
 
 def _job_name(name: str, options: IterOptions) -> str:

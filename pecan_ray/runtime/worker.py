@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
+import functools
 import os
 import pickle
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
@@ -18,57 +16,43 @@ from pecan_ray.engines.contract import EngineOptions, Produced, SpansByKey
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
-from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
+from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
-from pecan_ray.runtime.leases import WorkerLeases
-from pecan_ray.runtime.messages import Job, WorkerStats
-from pecan_ray.sampling.ledger import Stretch
-from pecan_ray.transport.certificates import cluster_certificates
-from pecan_ray.transport.choice import FlightAddress, Offer, choose_transport
-from pecan_ray.transport.credits import Credits
-from pecan_ray.transport.message_pipe import MessageWriter
-from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
-from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox, nbytes
+from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.worker_questions import Asking, WorkerLeases
+from pecan_ray.runtime.worker_streams import WorkerStreams, release
+from pecan_ray.transport.choice import Offer
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
-if TYPE_CHECKING:
-    from pecan_ray.transport.flight_server import FlightEndpoint
-
-logger = logging.getLogger(__name__)
-
-GATHER_S = 0.005
-"""After a small batch the next message begins this much later, unless it is full: what is finished meanwhile travels
-together."""
-HEARTBEAT_S = 60.0
-"""Longest time that a busy worker says nothing: Ray tells of its death, and the trainers of the batches it made;"""
+HEARTBEAT_S = 10.0
+"""Longest time that a worker says nothing;"""
 NEWS_S = 1.0
-"""what they cannot tell, it says itself, after this time: with how many threads it works."""
+"""with how many threads it works, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
+USUAL_STREAMS = 64
+"""Clients that a worker of any job can serve; one of a job with more trainers gets a thread for each."""
 
 
 class PreprocessingWorker:
     """Runs a job's plan; one process on one node."""
 
     def __init__(self, name: str, job: Job, controller: Any, sharing: int) -> None:
-        self._name = name
-        self._job = job
-        self._controller = controller
-        self._sharing = sharing
+        self._name, self._job, self._controller, self._sharing = name, job, controller, sharing
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
         # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._leases = WorkerLeases(name, controller, ahead=not job.shape.serial)
-        self._stats = WorkerStats()
+        self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial)
+        self._streams = WorkerStreams(name, job, self._outbox)
+        self._progress = WorkerProgress()
         self._version = 0
         """Of the plan that the engine was built for."""
         self._draining = threading.Event()
-        self._flight: FlightEndpoint | None = None
-        self._pipes: dict[int, MessageWriter] = {}
-        """To clients that are about to fetch."""
-        self._credits: dict[int, Credits] = {}
-        """Of clients that may need Ray's object store."""
-        self._starting = threading.Lock()
+        self._over = threading.Event()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
         keep_freed_memory()
 
@@ -115,27 +99,39 @@ class PreprocessingWorker:
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:
-        """Work until the controller says stop; errors of the pipeline go to the controller."""
+        """Work until the job says stop; errors of the pipeline go to the controller."""
+        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         try:
             while not self._draining.is_set():
-                counts = self._engine.counts() or self._stats.counts
-                self._stats = replace(self._stats, counts=counts, threads=self._engine.threads)
-                answer, version = ray.get(self._controller.next_stretch.remote(self._name, self._stats))
-                if not isinstance(answer, Stretch):
+                assigned = self._leases.ask_for_work(self._progress)
+                if assigned is None:
                     break
-                if version != self._version:
+                if assigned.plan_version != self._version:
                     self._engine.close()
-                    self._load(ray.get(self._controller.plan.remote(version)))
-                    self._version = version
-                self._work(answer)
+                    self._load(ray.get(self._controller.plan.remote(assigned.plan_version)))
+                    self._version = assigned.plan_version
+                self._work(self._leases.begin(assigned))
         except PecanError as error:
             ray.get(self._controller.failed.remote(self._name, error))
         finally:
             self._outbox.close()
+            self._over.set()
 
-    def _work(self, stretch: Stretch) -> None:
+    def _keep_telling(self) -> None:
+        """Say now and then that this process lives, and how it gets on."""
+        told, quiet_s = -1, HEARTBEAT_S
+        while True:
+            if quiet_s >= HEARTBEAT_S or self._engine.threads != told:
+                self._progress = replace(self._progress, threads=self._engine.threads)
+                told, quiet_s = self._progress.threads, 0.0
+                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
+            if self._over.wait(NEWS_S):
+                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
+                return
+            quiet_s += NEWS_S
+
+    def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
-        last_beat, told = time.monotonic(), self._stats.threads
         number = 0
         batches = self._engine.batches(self._leases)
         for produced in batches:
@@ -144,148 +140,84 @@ class PreprocessingWorker:
                 return
             if produced.partial:
                 leftovers.append(produced)
-            elif stretch.dealt and not produced.rows:
-                self._consume(produced)
+            elif not produced.rows:
+                self._end_data(produced)
             else:
-                self._deal(produced, stretch, number)
-                number += produced.rows > 0
-            if time.monotonic() - last_beat > (HEARTBEAT_S if self._stats.threads == told else NEWS_S):
-                last_beat, told = time.monotonic(), self._stats.threads
-                self._controller.heartbeat.remote(self._name, self._stats)
+                self._put_out(produced, assignment, number)
+                number += 1
         spans: SpansByKey = {}
         for leftover in leftovers:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)
         keeps = not self._job.shape.drop_remainder
         made = number + sum(leftover.rows > 0 for leftover in leftovers if keeps)
-        flush = ray.get(self._controller.stretch_ended.remote(self._name, spans, made)) == "flush"
+        flush = self._leases.end(spans, made)
         for leftover in leftovers:
             if not flush:
-                _release(leftover)
+                release(leftover)
             elif leftover.rows and keeps:
-                self._deal(leftover, stretch, number)
+                self._put_out(leftover, assignment, number)
                 number += 1
             else:
-                self._consume(leftover)
+                self._end_data(leftover)
 
-    def _consume(self, produced: Produced) -> None:
-        """Tell the controller about data that yields no batch."""
-        _release(produced)
-        ray.get(self._controller.consumed.remote(self._name, produced.spans, produced.rows, produced.bad))
+    def _end_data(self, produced: Produced) -> None:
+        """Tell the job about data that yields no batch."""
+        release(produced)
+        self._leases.tell_end(produced.spans, produced.rows, produced.bad)
 
-    def _deal(self, produced: Produced, stretch: Stretch, number: int) -> None:
+    def _put_out(self, produced: Produced, assignment: Assignment, number: int) -> None:
         """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""
-        rank = stretch.rank
-        if stretch.dealt:
-            turn, rank = divmod(number, len(stretch.dealt))
-            if turn < stretch.dealt[rank]:
-                _release(produced)
+        rank = assignment.rank
+        if assignment.delivered:
+            turn, rank = divmod(number, len(assignment.delivered))
+            if turn < assignment.delivered[rank]:
+                release(produced)
                 return
         self._outbox.put(produced, rank)
-        self._count(produced)
-
-    def _count(self, produced: Produced) -> None:
-        stats = self._stats
-        size = nbytes(produced)
-        self._stats = replace(
-            stats,
-            elements=stats.elements + produced.rows,
-            batches=stats.batches + 1,
-            bytes=stats.bytes + size,
-            threads=self._engine.threads,
+        done = self._progress
+        self._progress = replace(
+            done,
+            elements=done.elements + produced.rows,
+            batches=done.batches + 1,
+            bytes=done.bytes + nbytes(produced),
         )
 
     @ray.method(concurrency_group="control")
     def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
-        """Say how batches will travel to a client; the first one that needs it starts the Flight server."""
-        mine = str(ray.get_runtime_context().get_node_id())
-        transport, reason = choose_transport(mine, node_id, sees_process, self._job.config.transport)
-        address = None
-        if transport == "flight":
-            try:
-                address = self._flight_address(rank)
-            except ClusterError as error:
-                transport, reason = "object_store", str(error)
-        logger.info("%s -> rank %d by %s: %s", self._name, rank, transport, reason)
-        self._credits[rank] = Credits()
-        if transport == "ring":
-            pipe = self._pipes[rank] = MessageWriter()
-            return Offer(transport, reason, pipe=pipe.address)
-        return Offer(transport, reason, address)
-
-    def _flight_address(self, rank: int) -> FlightAddress:
-        from pecan_ray.transport.flight_server import FlightEndpoint
-
-        job = self._job
-        node_ip: Any = ray.util.get_node_ip_address
-        with self._starting:
-            if self._flight is None:
-                in_order = job.shape.serial or job.options.order == "strict"
-                self._flight = FlightEndpoint(
-                    str(node_ip()),
-                    self._outbox,
-                    certificates=cluster_certificates(),
-                    streams=1 if in_order else job.config.flight_streams,
-                    compression=job.config.compression,
-                )
-        return self._flight.welcome(rank)
+        """Say how batches will travel to a client."""
+        return self._streams.offer(rank, node_id, sees_process)
 
     @ray.method(concurrency_group="stream")
     def attend(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
-        if self._flight is not None:
-            self._flight.attend(rank)
+        self._streams.attend(rank)
 
     @ray.method(concurrency_group="stream")
     def send(self, rank: int) -> None:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
-        with closing(self._pipes.pop(rank)) as pipe:
-            pipe.opened()
-            self._outbox.at_end(rank, pipe.no_more)
-            not_before = 0.0
-            while pipe.wait_for_credit():
-                produced = self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES, pipe.connected, not_before)
-                if not produced:
-                    break
-                if not pipe.put(pickled([encode_ring(one) for one in produced])):
-                    self._outbox.put_back(rank, produced)
-                    return
-                not_before = time.monotonic() + GATHER_S if nbytes(produced[-1]) < MESSAGE_BYTES else 0.0
-            pipe.end()
+        self._streams.send(rank)
 
     @ray.method(concurrency_group="stream")
     def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
-        """Yield messages with batches by value for a client, until there are no more.
-
-        `received`: what it has received by Flight, which has failed.
-        """
-        if received is not None and self._flight is not None:
-            self._flight.give_up(rank, received)
-        credits = self._credits[rank]
-        self._outbox.at_end(rank, credits.close)
-        while credits.wait() and (produced := self._outbox.take(rank, MOST_BATCHES, MESSAGE_BYTES)):
-            yield [encode_store(one) for one in produced]
-            # Ray has copied the message when the generator goes on.
-            for one in produced:
-                _release(one)
+        """Yield messages with batches by value for a client; `received`: by Flight, which has failed."""
+        yield from self._streams.stream(rank, received)
 
     @ray.method(concurrency_group="control")
     def grant(self, rank: int, count: int) -> None:
         """Let so many more messages go to a client through Ray's object store."""
-        self._credits[rank].add(count)
+        self._streams.grant(rank, count)
 
     @ray.method(concurrency_group="control")
     def drain(self) -> None:
-        """Stop taking work; what is finished can still be fetched, what is not goes back to the controller."""
+        """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
         self._draining.set()
         self._leases.stopped.set()
 
 
-def _release(produced: Produced) -> None:
-    if produced.slot is not None:
-        produced.slot.release()
-
-
-remote: Any = ray.remote
-worker_actor: Any = remote(num_cpus=1, concurrency_groups={"run": 1, "stream": 64, "control": 2})(PreprocessingWorker)
-"""The actor class; its groups keep long runs and streams from delaying control messages."""
+@functools.lru_cache(maxsize=8)
+def worker_actor(world_size: int) -> Any:
+    """Return the actor class; its groups keep long runs and streams from delaying control messages."""
+    groups = {"run": 1, "stream": max(USUAL_STREAMS, world_size), "control": 2}
+    remote: Any = ray.remote
+    return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)

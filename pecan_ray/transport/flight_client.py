@@ -98,6 +98,12 @@ class FlightReader:
         """Tell whether all lanes were read to their ends."""
         return self._ended == len(self.received)
 
+    @property
+    def unused(self) -> int:
+        """Credits that were granted and have brought nothing yet."""
+        with self._lock:
+            return self._granted - sum(self.received.values())
+
     def run(self) -> str | None:
         """Read all lanes to their ends, or until `stop`; return None, or why the rest must come another way."""
         threads = [

@@ -1,0 +1,33 @@
+"""Listing sources page by page, each in a thread of its own: work begins with the first page."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+from pecan_ray.errors import PecanError, SourceError
+from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
+from pecan_ray.plan.splits import Source, Split
+
+PAGE = 256
+
+
+def list_sources(sources: Sequence[Source], happened: Callable[[Event], None]) -> None:
+    """Begin to list all sources; `happened` is called by other threads."""
+    for branch, source in enumerate(sources):
+        threading.Thread(target=_list, args=(branch, source, happened), name="pecan-list", daemon=True).start()
+
+
+def _list(branch: int, source: Source, happened: Callable[[Event], None]) -> None:
+    try:
+        splits: Iterator[Split] = iter(source.splits())
+        size = 1
+        while page := tuple(islice(splits, size)):
+            happened(SplitsListed(branch, page))
+            size = PAGE
+        happened(ListingEnded(branch))
+    except PecanError as error:
+        happened(JobFailed(error))
+    except Exception as error:  # whatever a user's source raises
+        happened(JobFailed(SourceError(f"listing {type(source).__name__} failed: {type(error).__name__}: {error}")))

@@ -1,0 +1,84 @@
+"""How orders reach trainers: each waits in a call that is answered when there is something new for it.
+
+A worker's handle is costly to pickle and trainers are many: each handle is pickled when its worker comes up, orders
+once for all trainers that are due the same, and changes within a few milliseconds travel together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Iterable
+
+import cloudpickle
+
+from pecan_ray.job.messages import Orders
+from pecan_ray.runtime.messages import WorkerInfo
+
+GATHER_S = 0.002
+"""Changes within this time reach the trainers together;"""
+GATHER_PER_TRAINER_S = 0.0005
+"""with many trainers those within a longer one: each of them is answered."""
+
+
+class NoticeBoard:
+    """The calls of trainers that wait for orders."""
+
+    def __init__(self, orders: Callable[[int], Orders]) -> None:
+        self._orders = orders
+        self._listening: dict[int, asyncio.Future[None]] = {}
+        self._due: set[int] = set()
+        self._gathering = False
+        self._handles: dict[str, bytes] = {}
+        self._pickled: dict[tuple[int, tuple[str, ...], int | None, tuple[str, ...]], bytes] = {}
+        self._pickled_number = -1
+
+    def add_worker(self, worker: WorkerInfo) -> None:
+        """Let trainers know how to reach a worker."""
+        self._handles[worker.name] = pickle.dumps(worker)
+
+    def remove_worker(self, worker: str) -> None:
+        """Forget a worker that is gone."""
+        self._handles.pop(worker, None)
+
+    async def listen(self, rank: int, number: int) -> bytes:
+        """Return a rank's orders, pickled, as soon as they are due and newer than the ones with that number."""
+        while self._orders(rank).number <= number or (rank not in self._due and number > 0):
+            self._due.discard(rank)
+            waiting = self._listening[rank] = asyncio.get_running_loop().create_future()
+            await waiting
+        self._due.discard(rank)
+        return self.pickled(rank)
+
+    def release(self, rank: int) -> None:
+        """Answer a trainer that leaves."""
+        waiting = self._listening.pop(rank, None)
+        if waiting is not None and not waiting.done():
+            waiting.cancel()
+
+    def tell(self, ranks: Iterable[int]) -> None:
+        """Answer these ranks soon."""
+        self._due.update(ranks)
+        if not self._gathering:
+            self._gathering = True
+            delay = max(GATHER_S, GATHER_PER_TRAINER_S * len(self._listening))
+            asyncio.get_running_loop().call_later(delay, self._answer)
+
+    def _answer(self) -> None:
+        self._gathering = False
+        for rank in self._due & self._listening.keys():
+            waiting = self._listening.pop(rank)
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def pickled(self, rank: int) -> bytes:
+        """Return a rank's orders and what it needs to reach its new workers, pickled."""
+        orders = self._orders(rank)
+        if orders.number != self._pickled_number:
+            self._pickled_number = orders.number
+            self._pickled.clear()
+        key = (orders.number, orders.settle, orders.keep, orders.newcomers)
+        if key not in self._pickled:
+            handles = [self._handles[worker] for worker in orders.newcomers if worker in self._handles]
+            self._pickled[key] = bytes(cloudpickle.dumps((orders, handles)))
+        return self._pickled[key]

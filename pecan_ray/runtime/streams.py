@@ -1,0 +1,200 @@
+"""The trainer's end of the ways from workers: one thread reads from each, and hands on what comes at once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING, Protocol
+
+import ray
+
+from pecan_ray.runtime.messages import WorkerInfo
+from pecan_ray.transport.choice import FlightAddress, Offer
+from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
+from pecan_ray.transport.messages import BatchReader, Message
+
+if TYPE_CHECKING:
+    from pecan_ray.transport.flight_client import FlightReader
+
+logger = logging.getLogger("pecan_ray.client")
+
+
+class Way(Protocol):
+    """What reads from a worker."""
+
+    def grant(self, count: int) -> None:
+        """Let the worker send so many more messages."""
+        ...
+
+    def stop(self) -> None:
+        """Read no more."""
+        ...
+
+
+class _StoreWay:
+    """Messages that Ray carries."""
+
+    def __init__(self, worker: WorkerInfo, rank: int) -> None:
+        self._worker, self._rank = worker, rank
+        self.stopped = False
+
+    def grant(self, count: int) -> None:
+        self._worker.handle.grant.remote(self._rank, count)
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class WorkerStream:
+    """Reads one worker's batches until there are no more, or the worker is gone."""
+
+    def __init__(
+        self,
+        worker: WorkerInfo,
+        rank: int,
+        node_id: str,
+        reader: BatchReader,
+        *,
+        deliver: Callable[[str, list[Message]], bool],
+        tell: Callable[[str], None],
+        ended: Callable[[str, bool, BaseException | None], None],
+    ) -> None:
+        """`deliver` takes the messages that one credit has brought, and returns False if they cannot be read.
+
+        `tell` takes what is worth telling; `ended` is called once, with whether the stream broke and, where it is
+        neither the worker's end nor the trainer's, with what went wrong.
+        """
+        self._worker, self._rank, self._node_id, self._reader = worker, rank, node_id, reader
+        self._deliver, self._tell, self._ended = deliver, tell, ended
+        self._lock = threading.Lock()
+        """Guards what is below."""
+        self._way: Way | None = None
+        self._granted = 0
+        """Credits that were granted before there was a way."""
+        self._stopped = False
+        self.thread = threading.Thread(target=self._run, name=f"pecan-fetch-{worker.name}", daemon=True)
+
+    def grant(self, count: int) -> None:
+        """Let the worker send so many more messages; never blocks."""
+        with self._lock:
+            way = self._way
+            if way is None:
+                self._granted += count
+                return
+        way.grant(count)
+
+    def stop(self) -> None:
+        """Read no more."""
+        with self._lock:
+            self._stopped = True
+            way = self._way
+        if way is not None:
+            way.stop()
+
+    def _run(self) -> None:
+        broke, trouble = True, None
+        try:
+            broke = not self._fetch()
+        except (ray.exceptions.RayError, FileNotFoundError, ProcessLookupError) as error:
+            logger.info("stream of %s broke: %s", self._worker.name, type(error).__name__)
+        except BaseException as error:  # whatever it is, the training loop must know
+            trouble = error
+        self._ended(self._worker.name, broke and not self._stopped, trouble)
+
+    def _fetch(self) -> bool:
+        """Read to the end; False if what came cannot be read."""
+        worker = self._worker
+        sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
+        offer: Offer = ray.get(worker.handle.offer.remote(self._rank, self._node_id, sees_process))
+        self._tell(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
+        if offer.pipe is not None:
+            return self._fetch_by_pipe(offer.pipe)
+        if offer.flight is None:
+            return self._fetch_by_ray(None)
+        received = self._fetch_by_flight(offer.flight)
+        return received is None or self._fetch_by_ray(received)
+
+    def _use(self, way: Way) -> bool:
+        """Grant on this way from now on, first what was granted before; False if nothing is wanted any more."""
+        with self._lock:
+            if self._stopped:
+                return False
+            self._way, granted, self._granted = way, self._granted, 0
+        if granted:
+            way.grant(granted)
+        return True
+
+    def _fetch_by_pipe(self, address: PipeAddress) -> bool:
+        """Read messages about batches in the worker's shared memory; raises what Ray raises if it is gone."""
+        tokens: set[str] = set()
+        with closing(MessageReader(address)) as reader:
+            sending = self._worker.handle.send.remote(self._rank)
+            sending.future().add_done_callback(lambda _: reader.stop())
+            if not self._use(reader):
+                return True
+            try:
+                for data in reader:
+                    messages: list[Message] = pickle.loads(data)
+                    tokens.update(message.address.token for message in messages if message.address is not None)
+                    if not self._deliver(self._worker.name, messages):
+                        return False
+            finally:
+                for token in tokens:
+                    self._reader.forget(token)
+            if not reader.ended and not self._stopped:
+                ray.get(sending)
+        return True
+
+    def _fetch_by_ray(self, received: dict[int, int] | None) -> bool:
+        """Read messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
+        stream = self._worker.handle.stream.options(
+            num_returns="streaming", _generator_backpressure_num_objects=4
+        ).remote(self._rank, received)
+        way = _StoreWay(self._worker, self._rank)
+        if not self._use(way):
+            return True
+        for reference in stream:
+            if way.stopped or not self._deliver(self._worker.name, ray.get(reference)):
+                return way.stopped
+            del reference
+        return True
+
+    def _fetch_by_flight(self, address: FlightAddress) -> dict[int, int] | None:
+        """Read by Flight; return None at the end, else what was received before Flight failed.
+
+        Raises what Ray raises if the worker is gone.
+        """
+        from pecan_ray.transport.flight_client import FlightReader
+
+        name, handle = self._worker.name, self._worker.handle
+        reader: FlightReader = FlightReader(
+            address,
+            self._rank,
+            deliver=lambda messages: self._deliver(name, messages),
+            tell=lambda text: self._tell(f"{name} -> rank {self._rank}: {text}"),
+        )
+        if not self._use(reader):
+            return None
+        alive = handle.attend.remote(self._rank)
+        alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
+        trouble = reader.run()
+        if reader.ended or self._stopped:
+            return None
+        ray.get(alive if trouble is None else handle.placed.remote())  # raises if the worker is gone
+        self._tell(
+            f"{name} -> rank {self._rank}: by object_store from now on, since {address.host}:{address.port} cannot be "
+            f"read: {trouble}"
+        )
+        logger.warning(
+            "batches of %s come by Ray's object store, since %s:%d cannot be read: %s. Open the ports of the nodes to "
+            "each other for more speed, or set Config(transport='object_store').",
+            *(name, address.host, address.port, trouble),
+        )
+        with self._lock:
+            self._way = None
+            self._granted += reader.unused  # what was granted to Flight is granted to the way that follows it
+        return reader.received

@@ -1,0 +1,167 @@
+"""Workers as Ray actors: started where the job wants them, followed to their ends, and ended for certain."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.job.events import Event, JobFailed, WorkerLost, WorkerPlaced, WorkerReady, WorkerUnplaced
+from pecan_ray.job.instructions import StartWorker
+from pecan_ray.runtime.cluster import alive_nodes, local_selector, remote_selector, why_unplaced
+from pecan_ray.runtime.messages import Job, WorkerInfo
+from pecan_ray.runtime.worker import worker_actor
+
+logger = logging.getLogger("pecan_ray.controller")
+
+DEAD_S = 10.0
+"""A process that was ended and still runs after this time hangs: it is ended by a signal."""
+REASON_S = 2.0
+"""What is in the way of workers without a place is looked up once in this time for all of them."""
+
+
+@dataclass
+class WorkerActor:
+    """A worker's actor."""
+
+    name: str
+    handle: Any
+    node: str = ""
+    pid: int = 0
+    ended: bool = False
+    """Its process is known to be gone, or has done all that it was asked."""
+    killed: bool = False
+
+
+class WorkerActors:
+    """All workers of a job that were started."""
+
+    def __init__(
+        self, job: Job, controller: Any, happened: Callable[[Event], None], met: Callable[[WorkerInfo], None]
+    ) -> None:
+        self._job, self._controller, self._happened, self._met = job, controller, happened, met
+        self._actors: dict[str, WorkerActor] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reasons: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
+        self._looking = asyncio.Lock()
+        self.trainer_nodes: tuple[str, ...] = ()
+
+    def start(self, instruction: StartWorker) -> None:
+        """Start a worker and follow it."""
+        job, config = self._job, self._job.config
+        host = instruction.host
+        selector = local_selector(host) if host else remote_selector(self.trainer_nodes, config.remote_labels)
+        handle = worker_actor(job.options.world_size).options(
+            name=instruction.worker,
+            num_cpus=config.cpus_per_worker if instruction.reserve else 0,
+            label_selector=selector,
+        )
+        handle = handle.remote(instruction.worker, job, self._controller, instruction.sharing)
+        actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, handle)
+        self._spawn(self._follow(actor, instruction, selector))
+
+    async def _follow(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+        """Follow a worker from its placement to its end."""
+        try:
+            placed = asyncio.ensure_future(actor.handle.placed.remote())
+            while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
+                if actor.killed:
+                    placed.add_done_callback(lambda future: future.cancelled() or future.exception())
+                    return
+                self._happened(WorkerUnplaced(actor.name, await self._reason(selector)))
+            actor.node, actor.pid = placed.result()
+            self._happened(WorkerPlaced(actor.name, actor.node, actor.pid))
+            await actor.handle.set_up.remote()
+            self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
+            self._happened(WorkerReady(actor.name))
+            await actor.handle.run.remote()
+        except ray.exceptions.RayActorError as error:
+            actor.ended = True
+            if not actor.killed:
+                await self._tell_of_death(actor, error)
+        except ray.exceptions.RayTaskError as error:
+            self._happened(JobFailed(error.cause if isinstance(error.cause, PecanError) else error))
+        except (ray.exceptions.RayError, OSError) as error:
+            if not actor.killed:
+                self._happened(WorkerLost(actor.name, "process", f"Ray cannot reach it: {error}"))
+
+    async def _tell_of_death(self, actor: WorkerActor, error: ray.exceptions.RayActorError) -> None:
+        if error.actor_init_failed:
+            self._happened(JobFailed(WorkerStartError(f"{actor.name} could not be set up: {error}")))
+            return
+        alive = await asyncio.to_thread(alive_nodes)
+        if actor.node and actor.node not in alive:
+            self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
+        else:
+            self._happened(WorkerLost(actor.name, "process", "its process died"))
+
+    async def _reason(self, selector: Mapping[str, str]) -> str:
+        """Return what is in the way of workers with a selector; asked once for all that wait."""
+        key = tuple(sorted(selector.items()))
+        async with self._looking:
+            looked, reason = self._reasons.get(key, (0.0, ""))
+            if not reason or time.monotonic() - looked > REASON_S:
+                cpus = self._job.config.cpus_per_worker
+                reason = await asyncio.to_thread(why_unplaced, selector, cpus, self._job.spec.name)
+                self._reasons[key] = time.monotonic(), reason
+        return reason
+
+    def drain(self, name: str) -> None:
+        """Let a worker finish what it has begun to send."""
+        actor = self._actors.get(name)
+        if actor is not None:
+            # Its death is told by the call that follows it.
+            actor.handle.drain.remote().future().add_done_callback(lambda future: future.exception())
+
+    def kill(self, name: str) -> None:
+        """End a worker's process, also one that does not react."""
+        actor = self._actors.get(name)
+        if actor is None or actor.killed:
+            return
+        actor.killed = True
+        ray.kill(actor.handle)
+        if actor.pid and not actor.ended:
+            self._spawn(self._make_sure(actor))
+
+    async def _make_sure(self, actor: WorkerActor) -> None:
+        """A frozen process does not end when Ray asks it to: end it by a signal."""
+        await asyncio.sleep(DEAD_S)
+        if actor.ended:
+            return
+        task: Any = ray.remote(num_cpus=0, label_selector=local_selector(actor.node), max_retries=0)(end_process)
+        try:
+            if await task.remote(actor.pid, actor.name):
+                logger.warning("%s did not end when it was asked to: process %d was killed", actor.name, actor.pid)
+        except ray.exceptions.RayError as error:
+            logger.info("%s could not be looked at: %s", actor.name, error)
+
+    def stop(self) -> None:
+        """Follow no worker any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def end_process(pid: int, actor: str) -> bool:
+    """Kill the process of an actor on this node; False if it is gone, or the number belongs to another process."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            title = file.read().decode(errors="replace")
+        if not title.startswith("ray::"):
+            return False
+        os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""What a worker asks its job: numbered, so that a repeated question is answered as before."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+
+from pecan_ray.engines.contract import BadElement, SpansByKey
+from pecan_ray.job.events import WorkerAsked
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    Lengths,
+    Question,
+    WorkerProgress,
+)
+from pecan_ray.plan.splits import Lease
+from pecan_ray.runtime.messages import left_out
+
+MOST_IN_LOT = 4096
+AHEAD_S = 1.0
+"""The next lot is asked for while the last one is being worked on, if a lease takes less than this: what a worker
+holds and has not begun, no other one can do at the end of an epoch."""
+
+
+class Asking:
+    """The worker's side of the conversation."""
+
+    def __init__(self, worker: str, controller: Any) -> None:
+        self._worker, self._controller = worker, controller
+        self._numbers: dict[str, int] = {}
+        self._lock = threading.Lock()
+        """Guards the numbers."""
+
+    def ask(self, channel: str, question: Question) -> Any:
+        """Ask a question; return what `ray.get` turns into the answer.  One at a time for each channel."""
+        with self._lock:
+            number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
+        # Ray passes bytes on as they are, which costs the controller less than an object.
+        return self._controller.ask.remote(pickle.dumps(WorkerAsked(self._worker, channel, number, question)))
+
+
+@dataclass
+class Branch:
+    """What a worker holds of one source."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Whoever takes a lease waits for it with this."""
+    here: deque[Lease] = field(default_factory=deque)
+    asked: Any = None
+    """The answer to come."""
+    lease_s: float | None = None
+    """How long a lease takes, lately."""
+    given: float | None = None
+    """When the last one was handed out."""
+
+
+def lot_of(lease_s: float | None, lot_s: float) -> int:
+    """Return how many leases to ask for at a time, given how long one takes; None: not known yet."""
+    if lease_s is None:
+        return 1
+    return max(1, min(MOST_IN_LOT, int(lot_s / max(lease_s, 1e-9))))
+
+
+class WorkerLeases:
+    """A worker's leases, as its engine sees them: several in one call where they are soon done."""
+
+    def __init__(self, asking: Asking, *, ahead: bool) -> None:
+        """`ahead`: every lease that is taken will be worked on, so that some may be taken early."""
+        self._asking, self._ahead = asking, ahead
+        self._branches: dict[int, Branch] = {}
+        self._lengths: list[tuple[tuple[int, int, int], int]] = []
+        self._noting = threading.Lock()
+        """Guards the lengths."""
+        self._epoch, self._lot_s = 0, 0.5
+        self.stopped = threading.Event()
+
+    def begin(self, assigned: Assigned) -> Assignment:
+        """Begin with an assignment."""
+        self._epoch, self._lot_s = assigned.assignment.epoch, assigned.lot_s
+        return assigned.assignment
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease, or None at the end of the assignment."""
+        mine = self._branches.setdefault(branch, Branch())
+        with mine.lock:
+            if self.stopped.is_set():
+                return None
+            self._time(mine)
+            if not mine.here:
+                asked = self._ask(branch, mine) if mine.asked is None else mine.asked
+                mine.asked = None
+                mine.here.extend(ray.get(asked))
+            if not mine.here:
+                return None
+            lease = mine.here.popleft()
+            if self._ahead and not mine.here and mine.lease_s is not None and mine.lease_s < AHEAD_S:
+                mine.asked = self._ask(branch, mine)
+            mine.given = time.monotonic()
+            return lease
+
+    def _ask(self, branch: int, mine: Branch) -> Any:
+        most = lot_of(mine.lease_s, self._lot_s) if self._ahead else 1
+        return self._asking.ask(f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted()))
+
+    @staticmethod
+    def _time(mine: Branch) -> None:
+        """Note how long the last lease took, with what the trainer made it wait."""
+        if mine.given is not None:
+            took = time.monotonic() - mine.given
+            mine.lease_s = took if mine.lease_s is None else mine.lease_s + 0.3 * (took - mine.lease_s)
+            mine.given = None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Report the length of a split, with the next question that is due."""
+        with self._noting:
+            self._lengths.append((lease.key, elements))
+
+    def _noted(self) -> Lengths:
+        with self._noting:
+            lengths, self._lengths = tuple(self._lengths), []
+        return lengths
+
+    def ask_for_work(self, progress: WorkerProgress) -> Assigned | None:
+        """Wait for an assignment; None when there is nothing more to do."""
+        answer = ray.get(self._asking.ask("run", AskAssignment(progress)))
+        return answer if isinstance(answer, Assigned) else None
+
+    def end(self, leftover: SpansByKey, batches: int) -> bool:
+        """End the assignment; return whether elements that fill no batch become a smaller one."""
+        question = EndAssignment(self._epoch, leftover, batches, self._noted())
+        return bool(ray.get(self._asking.ask("run", question)) == "flush")
+
+    def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement]) -> None:
+        """Tell of data that yields no batch."""
+        lost = tuple(left_out(one) for one in bad)
+        ray.get(self._asking.ask("run", EndData(self._epoch, spans, rows, lost)))
