@@ -150,7 +150,7 @@ class Batches:
         """Do with bad elements in this process what the controller does on a cluster."""
         if not bad:
             return
-        self._bad += len(bad)
+        self._bad += sum(one.elements_left_out for one in bad)
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
         self._quarantine(bad)

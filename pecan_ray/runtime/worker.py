@@ -229,11 +229,11 @@ class PreprocessingWorker:
                 return
             if produced.partial:
                 leftovers.append(produced)
-            elif stretch.dealt and not produced.rows:
+            elif not produced.rows:
                 self._consume(produced)
             else:
                 self._deal(produced, stretch, number)
-                number += produced.rows > 0
+                number += 1
             if time.monotonic() - last_beat > (HEARTBEAT_S if self._stats.threads == told else NEWS_S):
                 last_beat, told = time.monotonic(), self._stats.threads
                 self._controller.heartbeat.remote(self._name, self._stats)
