@@ -18,12 +18,12 @@ from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
+from pecan_ray.job.facts import JobEvent
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.client import Provenance
-from pecan_ray.runtime.messages import Event
 from pecan_ray.runtime.session import Session
 from pecan_ray.sampling.budget import over_budget
 
@@ -97,7 +97,7 @@ class Batches:
                 self.close()
                 raise
             self._stream = self._on_ray(self._session)
-        self._prepared = tuple(Event(0.0, "reorder", text) for text in ordered.said)
+        self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._second_look = ordered.second_look
 
     def __iter__(self) -> Iterator[Any]:
@@ -150,7 +150,7 @@ class Batches:
         """Do with bad elements in this process what the controller does on a cluster."""
         if not bad:
             return
-        self._bad += len(bad)
+        self._bad += sum(one.elements_left_out for one in bad)
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
         self._quarantine(bad)
@@ -195,7 +195,9 @@ class Batches:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
-            report = Report.of_job(self._session.facts(), self._session.client)
+            report = Report.of_job(
+                self._session.facts(), self._session.client.progress(), self._session.client.state.first_batch_s
+            )
         return replace(report, events=(*self._prepared, *report.events))
 
     def close(self) -> None:

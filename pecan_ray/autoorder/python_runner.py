@@ -139,7 +139,7 @@ class PythonRunner:
 
 
 def _items(stream: ItemStream) -> Generator[Item, None, None]:
-    yield from stream.items()
+    yield from (item for item in stream.items() if item is not None)
 
 
 def _with(item: Item, value: Any) -> Item:

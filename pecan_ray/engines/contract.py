@@ -7,7 +7,7 @@ knows Ray or a framework.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
@@ -66,11 +66,13 @@ class Origin:
     """Which source of the plan."""
     split: int
     element: int
+    output: int = 0
+    """Which output of the element it is, behind flat_map: the first of its positions."""
 
 
-def origin_of(lease: Lease, element: int) -> Origin:
+def origin_of(lease: Lease, element: int, output: int = 0) -> Origin:
     """Return the origin of an element of a lease."""
-    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element)
+    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,16 @@ class BadElement:
     """The element as the source gave it, kept for quarantine only."""
     origin: Origin | None = None
     """None where the element was never read, or several went into the failing call."""
+    first: Origin | None = None
+    """The first element that is left out, where `origin` is None."""
+    elements_left_out: int = 1
+    """How many elements are left out for this reason: all in a failing batch, all behind a break in a split whose
+    length is known."""
+
+    @property
+    def identity(self) -> Hashable:
+        """What it is counted by: the same when the element is read again, in this process or another one."""
+        return self.op, self.origin or self.first or self.where
 
 
 @dataclass
@@ -97,7 +109,7 @@ class Produced:
     rows: int
     epoch: int
     partial: bool = False
-    """Smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
+    """A batch smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
     slot: Slot | None = None
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
@@ -127,8 +139,8 @@ class Engine(Protocol):
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch; ends when the leases do and nothing is in progress.
 
-        What does not fill a batch comes last, marked `partial`.  Raises `ElementError` for a bad element
-        under ``on_error="raise"``.
+        What does not fill a batch comes marked `partial`.  What has no rows tells of data that yields nothing.
+        Raises `ElementError` for a bad element under ``on_error="raise"``.
         """
         ...
 

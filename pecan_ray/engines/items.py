@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from pecan_ray.engines.positions import Part
 from pecan_ray.plan.splits import Lease
+
+ItemIterator: TypeAlias = Iterator["Item | None"]
+"""Items as they come; None in between, whenever positions must be reported that no item carries."""
 
 
 @dataclass(slots=True)

@@ -4,36 +4,63 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
-from pecan_ray.engines.contract import BadElement, SpansByKey
+from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.plan.splits import LeaseKey
 
 Part = tuple[LeaseKey, int, int]
 """An interval of positions: lease key, start, stop."""
 
+MOST_BAD = 1024
+"""So many bad elements wait for a batch: a mistake in the pipeline shows before the data has been gone through."""
+MOST_INTERVALS = 1024
+"""So many intervals wait for a batch, once neighbours have become one."""
+MOST_DROPPED = 1 << 16
+"""So many times positions are dropped without a batch: what is done is known to others, and is not done again."""
 
-@dataclass
+
 class UndeliveredPositions:
-    """Positions that were dealt with and yield nothing: filtered and bad elements.  The next batch carries them."""
+    """Positions that were dealt with and yield nothing, of filtered and bad elements, and why; any thread may add some.
 
-    parts: list[Part] = field(default_factory=list)
-    bad: list[BadElement] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    The next batch carries them.  Where none comes for long they are `due`, and are reported without one.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards all that follows."""
+        self._parts: list[Part] = []
+        self._bad: list[BadElement] = []
+        self._dropped = 0
+        self._merge_at = 2 * MOST_INTERVALS
+        self.due = False
+        """Whether so much waits that it must not wait for a batch any longer."""
 
     def add(self, parts: Iterable[Part], bad: BadElement | None = None) -> None:
         """Add positions, and the reason if they are bad."""
-        with self.lock:
-            self.parts.extend(parts)
+        with self._lock:
+            join(self._parts, parts)
+            self._dropped += 1
             if bad is not None:
-                self.bad.append(bad)
+                self._bad.append(bad)
+            if len(self._parts) >= self._merge_at:
+                self._parts = parts_of_spans(merge(self._parts))
+                self._merge_at = max(2 * MOST_INTERVALS, 2 * len(self._parts))
+                self.due = self.due or len(self._parts) >= MOST_INTERVALS
+            if self._dropped >= MOST_DROPPED or len(self._bad) >= MOST_BAD:
+                self.due = True
 
     def take(self) -> tuple[list[Part], list[BadElement]]:
         """Return and forget what was added."""
-        with self.lock:
-            parts, bad = self.parts, self.bad
-            self.parts, self.bad = [], []
+        with self._lock:
+            parts, bad = self._parts, self._bad
+            self._parts, self._bad = [], []
+            self._dropped, self._merge_at, self.due = 0, 2 * MOST_INTERVALS, False
         return parts, bad
+
+    def report(self, epoch: int) -> Produced | None:
+        """Return all that waits, without a batch; None if nothing does."""
+        parts, bad = self.take()
+        return Produced({}, merge(parts), 0, epoch, bad=bad) if parts or bad else None
 
 
 def join(held: list[Part], parts: Iterable[Part]) -> None:
@@ -55,3 +82,8 @@ def merge(parts: Iterable[Part]) -> SpansByKey:
         else:
             intervals.append((start, stop))
     return spans
+
+
+def parts_of_spans(spans: SpansByKey) -> list[Part]:
+    """Return grouped positions one by one."""
+    return [(key, start, stop) for key, intervals in spans.items() for start, stop in intervals]

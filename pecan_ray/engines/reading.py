@@ -7,12 +7,12 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.contract import BadElement, Leases, origin_of
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.errors import PecanError, SourceError
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ def read_lease(
 ) -> Iterator[tuple[int, Element, list[Part]]]:
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
-    A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`, or goes to
-    `undelivered` under ``on_error="skip"`` and ``"quarantine"``.
+    A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`; under
+    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split.
     """
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
@@ -77,7 +77,7 @@ def read_lease(
     except SourceError as error:
         if on_error == "raise":
             raise
-        _leave_out(source, lease, number, missing, error, undelivered)
+        _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
         leases.ended(lease, number)
@@ -101,7 +101,7 @@ def read_lease_columns(
     except SourceError as error:
         if on_error == "raise":
             raise
-        _leave_out(source, lease, number, missing, error, undelivered)
+        _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
         leases.ended(lease, number)
@@ -113,11 +113,32 @@ def _leave_out(
     number: int,
     missing: Iterable[tuple[int, int]],
     error: SourceError,
+    leases: Leases,
     undelivered: UndeliveredPositions,
 ) -> None:
-    """Count what is missing from element `number` on as dealt with, and say why."""
-    rest = [(lease.key, max(a, number << OUTPUT_BITS), b) for a, b in missing]
-    undelivered.add(rest, BadElement(f"read {type(source).__name__}", lease.split.where(number), str(error)))
+    """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with."""
+    bad = BadElement(
+        f"read {type(source).__name__}",
+        lease.split.where(number),
+        str(error),
+        first=origin_of(lease, number),
+        elements_left_out=_elements_behind(lease.split, number, missing),
+    )
+    undelivered.add([], bad)
+    leases.ended(lease, number)
+
+
+def _elements_behind(split: Split, number: int, missing: Iterable[tuple[int, int]]) -> int:
+    """Return how many elements of a split are missing from `number` on; 1 where its length is not known."""
+    count, at = 0, number
+    for start, stop in missing:
+        end = split.elements if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
+        if end is None:
+            continue
+        first = max(at, start >> OUTPUT_BITS)
+        count += max(0, end - first)
+        at = max(at, end)
+    return max(1, count)
 
 
 def _until(spans: Iterable[tuple[int, int]], end: int) -> Iterator[tuple[int, int]]:

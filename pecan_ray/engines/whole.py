@@ -5,19 +5,35 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.plan.splits import LeaseKey
+from pecan_ray.sampling.spans import Spans
 
 
 def ending_with_the_last_batch(stream: Iterable[Produced]) -> Generator[Produced, None, None]:
-    """Let the last batch carry the positions that follow it without data, so that they count when it is received."""
+    """Let the last batch carry all positions without data, so that they count when it is received.
+
+    Bad elements are told at once: their budget may be spent before there is a batch.
+    """
     held: Produced | None = None
+    empty: Produced | None = None
+    carried: dict[LeaseKey, Spans] = {}
     for produced in stream:
-        if held is not None and not produced.rows:
-            for key, intervals in produced.spans.items():
-                held.spans.setdefault(key, []).extend(intervals)
-            held.bad += produced.bad
+        if produced.rows:
+            if held is not None:
+                yield held
+            held = produced
             continue
-        if held is not None:
-            yield held
-        held = produced
-    if held is not None:
-        yield held
+        empty = Produced({}, {}, 0, produced.epoch)
+        for key, intervals in produced.spans.items():
+            spans = carried.setdefault(key, Spans())
+            for start, stop in intervals:
+                spans.add(start, stop)
+        if produced.bad:
+            yield Produced({}, {}, 0, produced.epoch, bad=produced.bad)
+    last = held or empty
+    if last is not None:
+        for key, spans in carried.items():
+            for start, stop in last.spans.get(key, ()):
+                spans.add(start, stop)
+            last.spans[key] = list(spans)
+        yield last

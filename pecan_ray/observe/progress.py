@@ -48,11 +48,11 @@ class Progress:
 
 def line(client: BatchClient) -> str:
     """Spell out batches per second, waiting and workers."""
-    elapsed = max(client.elapsed_s, 1e-9)
-    wanted = client.orders.wanted if client.orders else {}
-    running = client.orders.running if client.orders else 0
+    trainer, orders = client.progress(), client.state.orders
+    elapsed = max(trainer.elapsed_s, 1e-9)
+    local, remote = orders.wanted
     return (
-        f"{client.yielded} batches, {client.yielded / elapsed:.1f}/s, {client.rows / elapsed:.0f} elements/s, "
-        f"waited {100 * client.waited_s / elapsed:.0f}%, {running} of {sum(wanted.values())} workers "
-        f"({wanted.get('local', 0)} local, {wanted.get('remote', 0)} remote)"
+        f"{trainer.yielded} batches, {trainer.yielded / elapsed:.1f}/s, {trainer.rows / elapsed:.0f} elements/s, "
+        f"waited {100 * trainer.waited_s / elapsed:.0f}%, {orders.running} of {local + remote} workers "
+        f"({local} local, {remote} remote)"
     )

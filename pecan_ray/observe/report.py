@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from pecan_ray.job.facts import JobEvent, JobFacts
+from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import Step
-from pecan_ray.placement import Cost, Prices, cost_of
+from pecan_ray.placement import Cost, cost_of
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.runtime.client import BatchClient
-from pecan_ray.runtime.messages import Event
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Report:
     workers_lost: int = 0
     workers: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Per worker: placement, elements and batches produced, threads at the end."""
-    events: tuple[Event, ...] = ()
+    events: tuple[JobEvent, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
     """What ran from when on, in seconds since the job began."""
     timeline: tuple[Step, ...] = ()
@@ -42,34 +42,34 @@ class Report:
     """At the prices of `AutoWorkers`; None where the numbers of workers were fixed."""
 
     @classmethod
-    def of_job(cls, facts: dict[str, Any], client: BatchClient) -> Report:
-        """Combine the controller's facts with what a client has seen."""
+    def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
+        """Combine the controller's facts with what a trainer has seen."""
         workers = {
             name: {
-                "placement": placement,
-                "elements": stats.elements,
-                "batches": stats.batches,
-                "threads": stats.threads,
+                "placement": worker.placement,
+                "elements": worker.elements,
+                "batches": worker.batches,
+                "threads": worker.threads,
             }
-            for name, (placement, stats) in facts.get("workers", {}).items()
+            for name, worker in facts.workers.items()
         }
         return cls(
-            job=facts["job"],
-            seconds=float(facts.get("seconds", client.elapsed_s)),
-            batches=client.yielded,
-            elements=client.rows,
-            waited_s=client.waited_s,
-            first_batch_s=client.first_batch_s,
-            bytes=int(facts.get("bytes", 0)),
-            epochs=int(facts.get("epochs", 0)),
-            bad_elements=int(facts.get("bad_elements", 0)),
-            left_out_elements=int(facts.get("left_out_elements", 0)),
-            workers_lost=int(facts.get("workers_lost", 0)),
+            job=facts.job,
+            seconds=facts.seconds or trainer.elapsed_s,
+            batches=trainer.yielded,
+            elements=trainer.rows,
+            waited_s=trainer.waited_s,
+            first_batch_s=first_batch_s,
+            bytes=facts.bytes,
+            epochs=facts.epochs,
+            bad_elements=facts.bad_elements,
+            left_out_elements=facts.left_out_elements,
+            workers_lost=facts.workers_lost,
             workers=workers,
-            events=tuple(facts.get("events", ())),
-            deployments=tuple(facts.get("deployments", ())),
-            timeline=tuple(facts.get("timeline", ())),
-            cost=cost_so_far(facts, client),
+            events=facts.events,
+            deployments=facts.deployments,
+            timeline=facts.timeline,
+            cost=cost_so_far(facts, trainer),
         )
 
     @classmethod
@@ -128,17 +128,16 @@ def recent_wait_share(timeline: Sequence[Step], windows: int = 5) -> float:
     return sum(window.batches * (window.wait_time or 0.0) for window in used) / seconds if seconds else 0.0
 
 
-def cost_so_far(facts: dict[str, Any], client: BatchClient) -> Cost | None:
+def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
     """Add up what each deployment of a job has cost."""
-    prices: Prices | None = facts.get("prices")
+    prices = facts.prices
     if prices is None:
         return None
-    seconds, hosts = float(facts["seconds"]), int(facts["hosts"])
-    waiting = client.waited_s / max(client.elapsed_s, 1e-9)
-    begun = [(0.0, Deployment(0, 0)), *facts["deployments"]]
-    ends = [start for start, _ in begun[1:]] + [seconds]
+    waiting = trainer.waited_s / max(trainer.elapsed_s, 1e-9)
+    begun = [(0.0, Deployment(0, 0)), *facts.deployments]
+    ends = [start for start, _ in begun[1:]] + [facts.seconds]
     parts = [
-        cost_of(max(0.0, end - start), deployment, prices, hosts, waiting * max(0.0, end - start))
+        cost_of(max(0.0, end - start), deployment, prices, facts.hosts, waiting * max(0.0, end - start))
         for (start, deployment), end in zip(begun, ends, strict=True)
     ]
     return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))

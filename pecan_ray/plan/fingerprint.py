@@ -42,9 +42,8 @@ def described(plan: Plan) -> tuple[tuple[str, str], ...]:
         parts.append((f"join {head.kind}", _digest(f"{head.weights} {head.stop}")[:12]))
     else:
         parts = [(f"source {type(head).__name__}", _digest(spelled_out(head))[:12])]
-    parts += [
-        (f"operator {op.name}", _digest(f"{type(op).__name__}{spelled_out(_fields(op))}")[:12]) for op in plan.ops
-    ]
+    for op in plan.ops:
+        parts.append((f"operator {op.name}", _digest(f"{type(op).__name__}{spelled_out(_fields(op))}")[:12]))
     return tuple(parts)
 
 

@@ -19,7 +19,7 @@ import ray
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError, PecanError
 from pecan_ray.job import trainer_events as events
-from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
@@ -75,7 +75,6 @@ class BatchClient:
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
         self._quarantined: list[BadElement] = []
-        self._began = time.monotonic()
         self.closed = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(talk,), name=name, daemon=True)
@@ -118,10 +117,10 @@ class BatchClient:
             taken, self._quarantined = self._quarantined, []
         return taken
 
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since the client began."""
-        return time.monotonic() - self._began
+    def progress(self) -> TrainerProgress:
+        """Return how the trainer is doing."""
+        with self._lock:
+            return self.state.progress(time.monotonic())
 
     def close(self) -> None:
         """Stop fetching; batches that are still held stay valid."""

@@ -165,7 +165,10 @@ def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
         return f"its process has not come up yet, or the CPUs (it needs {cpus:g}) of {nodes} are in use"
     others = ask_for_room(job)
     by = f", also by pecan job{'s' if len(others) > 1 else ''} {', '.join(others)}" if others else ""
-    return f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use{by}; free some, add nodes, or ask for fewer workers"
+    return (
+        f"it needs CPU: {cpus:g}, and all CPUs of {nodes} are in use{by}; free some, add nodes, or ask for fewer "
+        "workers"
+    )
 
 
 def _matches(labels: Mapping[str, Any], selector: Mapping[str, str]) -> bool:

@@ -10,7 +10,7 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import ray
@@ -52,6 +52,7 @@ class AutoPlacementController:
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         self._metrics = JobMetrics(job.spec.name)
         self._ended = False
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
@@ -84,21 +85,24 @@ class AutoPlacementController:
             self._actors = WorkerActors(self._job, me, self._happened, self._board.add_worker)
         return self._actors
 
-    async def watch(self) -> None:
+    async def _watch(self) -> None:
         """Let time pass for the job until it has ended."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            while not self._ended:
-                self._happened(events.TimePassed())
-                await asyncio.sleep(TICK_S)
+        while not self._ended:
+            self._happened(events.TimePassed())
+            await asyncio.sleep(TICK_S)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # --- trainers ------------------------------------------------------------------------------------------
 
     async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> None:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
         if self._loop is None:
-            asyncio.ensure_future(self.watch())
-            await asyncio.sleep(0)
+            self._loop = asyncio.get_running_loop()
+            self._spawn(self._watch())
         self._happened(events.TrainerCame(rank, incarnation, node, described))
         if incarnation in self._refused:
             raise self._refused[incarnation]
@@ -184,7 +188,7 @@ class AutoPlacementController:
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self._workers.trainer_nodes = instruction.nodes
-        asyncio.ensure_future(self._look_for_room(instruction.nodes))
+        self._spawn(self._look_for_room(instruction.nodes))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self._job.config.remote_labels)

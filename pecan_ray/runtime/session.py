@@ -70,7 +70,7 @@ class Session:
             )
         shape = plan_shape(plan)
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
-        spec = job_spec(self.name, shape, len(plan.sources()), seed, config, options)
+        spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -16,8 +15,3 @@ def split_permutation(
     """Return the numbers of all splits, shuffled; equal arguments give equal orders, another epoch another one."""
     generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([seed, epoch, repetition, branch])))
     return generator.permutation(splits)
-
-
-def split_order(splits: Sequence[T], seed: int, epoch: int, repetition: int, branch: int) -> list[T]:
-    """Return the splits shuffled."""
-    return [splits[int(place)] for place in split_permutation(len(splits), seed, epoch, repetition, branch)]

@@ -121,3 +121,44 @@ def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
         with pipe.iter_batches(rank=1, **options) as second, ThreadPoolExecutor(2) as pool:
             found = list(pool.map(lambda batches: [int(i) for batch in batches for i in batch["i"]], (first, second)))
     assert sorted(found[0] + found[1]) == list(range(64))
+
+
+def _records(batches: pecan.Batches) -> list[int]:
+    """Return the numbers in all records of an epoch."""
+    with batches:
+        return [int(record[:3]) for batch in batches for record in batch["record"]]
+
+
+def test_a_torn_file_costs_two_trainers_what_lies_behind_the_break_and_nothing_else(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    for file in range(4):
+        with tf.io.TFRecordWriter(str(tmp_path / f"{file}.tfrecord")) as writer:
+            for number in range(50):
+                writer.write(b"%03d" % (50 * file + number) * 100)
+    torn = tmp_path / "1.tfrecord"
+    content = bytearray(torn.read_bytes())
+    content[len(content) * 30 // 50 + 100] ^= 1  # in record 80
+    torn.write_bytes(content)
+    source = pecan.sources.TFRecords(str(tmp_path / "*.tfrecord"))
+    pipe = pecan.PecanPipeline(source, name="torn", config=pecan.Config(error_budget=1.0)).batch(4)
+    options: dict[str, Any] = {"world_size": 2, "job": "torn", "workers": pecan.Workers(local=2), "on_error": "skip"}
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda rank: _records(pipe.iter_batches(rank=rank, **options)), range(2)))
+    readable = {*range(80), *range(100, 200)}
+    received = found[0] + found[1]
+    assert len(received) == len(set(received)) and set(received) <= readable
+    assert len(received) >= len(readable) - 1, "the trainers get equally many"
+
+
+@pytest.mark.parametrize("batched", [True, False])
+def test_a_mistake_shows_before_the_data_has_been_gone_through(batched: bool) -> None:
+    rows = 300_000
+
+    def wrong(element: Any) -> Any:
+        raise ValueError("always")
+
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="mistake").map(wrong)
+    with pytest.raises(errors.ErrorBudgetError) as caught:
+        list((pipe.batch(8) if batched else pipe).iter_batches(on_error="skip"))
+    assert int(caught.value.fields["bad"]) < rows / 10

@@ -13,10 +13,8 @@ from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Source
 from pecan_ray.sampling.spans import Spans
-
-Key = tuple[int, int, int]
 
 
 class ListedLeases:
@@ -24,7 +22,7 @@ class ListedLeases:
 
     def __init__(self, leases: Iterable[Lease]) -> None:
         self.given = list(leases)
-        self.lengths: dict[Key, int] = {}
+        self.lengths: dict[LeaseKey, int] = {}
         self._queues: dict[int, deque[Lease]] = {}
         self._lock = threading.Lock()
         for lease in self.given:
@@ -42,9 +40,9 @@ class ListedLeases:
             assert lease.key not in self.lengths, f"the end of {lease.key} was reported twice"
             self.lengths[lease.key] = elements
 
-    def wanted(self) -> dict[Key, Spans]:
+    def wanted(self) -> dict[LeaseKey, Spans]:
         """Return the positions that were given out, splits that were read to their end cut to their lengths."""
-        wanted: dict[Key, Spans] = {}
+        wanted: dict[LeaseKey, Spans] = {}
         for lease in self.given:
             spans = wanted.setdefault(lease.key, Spans())
             for start, stop in lease.spans:
@@ -79,9 +77,9 @@ def run_engine(
         return list(engine.batches(leases))
 
 
-def delivered(produced: Iterable[Produced]) -> dict[Key, Spans]:
+def delivered(produced: Iterable[Produced]) -> dict[LeaseKey, Spans]:
     """Return the positions that batches carry; raises AssertionError if one is carried twice."""
-    found: dict[Key, Spans] = {}
+    found: dict[LeaseKey, Spans] = {}
     for batch in produced:
         for key, intervals in batch.spans.items():
             spans = found.setdefault(key, Spans())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.engines.contract import BadElement
+from pecan_ray.engines.positions import MOST_BAD
 from pecan_ray.errors import ErrorBudgetError, PlanError
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import Element, Split
 from pecan_ray.replay import quarantined, replay
 from pecan_ray.sources import Arrays, Items
 
@@ -158,3 +160,44 @@ def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.Captu
     assert "0 still fail, 3 do not fail any more" in capsys.readouterr().out
     assert main(["replay", str(tmp_path / "absent"), str(tmp_path / "mended.py")]) == 1
     assert "cannot read the quarantine file" in capsys.readouterr().err
+
+
+def test_a_mistake_in_the_pipeline_ends_a_debug_run_before_the_data_has_been_gone_through() -> None:
+    calls = []
+
+    def wrong(x: Any) -> Any:
+        calls.append(x)
+        raise ValueError("always")
+
+    pipe = PecanPipeline(Arrays(x=np.arange(20_000))).map(wrong, on="x").batch(10)
+    with pytest.raises(ErrorBudgetError), pipe.iter_batches(on_error="skip", debug=True) as batches:
+        list(batches)
+    assert len(calls) == MOST_BAD
+
+
+class Torn:
+    """Forty numbers in one split, of which those from 35 on cannot be read."""
+
+    def splits(self) -> Iterator[Split]:
+        """Yield the split."""
+        yield Split(0, path="torn.bin", elements=40)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield the numbers up to the break."""
+        yield from ({"n": number} for number in range(start, 35))
+        raise OSError("torn")
+
+    def num_elements(self) -> int:
+        """Return the number of elements, as the file tells it."""
+        return 40
+
+    def identity(self) -> str:
+        """Return a constant: nothing is on disk."""
+        return "torn"
+
+
+def test_a_break_in_a_file_counts_for_all_that_lies_behind_it() -> None:
+    pipe = PecanPipeline(Torn(), config=Config(error_budget=1.0)).batch(5)
+    with pipe.iter_batches(on_error="skip", debug=True) as batches:
+        rows = sum(len(batch["n"]) for batch in batches)
+    assert (rows, batches.report().bad_elements) == (35, 5)

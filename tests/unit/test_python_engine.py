@@ -245,7 +245,7 @@ def test_positions_of_filtered_elements_come_with_the_next_batch() -> None:
 
 def test_positions_without_any_data_come_in_a_last_part_without_rows() -> None:
     (rest,) = run_engine(numbers(7).filter(lambda i: False, on="i").batch(5))
-    assert (rest.rows, rest.partial, rest.columns) == (0, True, {})
+    assert (rest.rows, rest.partial, rest.columns) == (0, False, {})
     assert delivered([rest])[0, 0, 0].covers(0, 7 << OUTPUT_BITS)
 
 

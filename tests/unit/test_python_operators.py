@@ -153,7 +153,9 @@ def test_flat_map_and_filter_work_on_batches() -> None:
     pipe = numbers(7).batch(3).filter(lambda batch: batch["i"][0] != 3).flat_map(halves)
     produced = in_order(pipe)
     assert batches_of(produced, "i") == [[0], [1, 2], [6], []]
-    assert [batch.partial for batch in produced] == [False, False, True, True], "the last batch was not full"
+    assert [batch.partial for batch in produced if batch.rows] == [False, False, True, True], (
+        "the last batch was not full"
+    )
 
 
 def shuffled(epoch: int, seed: int = 0) -> list[int]:

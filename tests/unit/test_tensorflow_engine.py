@@ -16,8 +16,10 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines import positions
+from pecan_ray.engines.contract import EngineOptions, Origin, Produced
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.chunks import cuts
@@ -446,3 +448,28 @@ if sys.argv[1] == "closed":
 """
     done = subprocess.run([sys.executable, "-c", script, way], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stdout == "True\n", done.stderr
+
+
+def test_bad_elements_are_told_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(positions, "MOST_BAD", 16)
+
+    def below_ten(i: Any) -> Any:
+        tf.debugging.Assert(i < 10, [i])
+        return i
+
+    pipe = numbers().map(below_ten, on="i").batch(8)
+    produced = run(pipe, on_error="skip")
+    reports = [batch for batch in produced if not batch.rows]
+    assert [(len(one.bad), one.partial) for one in reports] == [(16, False)] * 5 + [(10, False)]
+    assert covered(produced) == all_of(pipe)
+    identities = [bad.identity for one in reports for bad in one.bad]
+    assert len(set(identities)) == 90 and identities[0] == ("below_ten", Origin(0, 0, 0, 1, 3))
+
+
+def test_what_a_filter_drops_waits_as_few_intervals() -> None:
+    rows = 4 * MOST_INTERVALS
+    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=rows)
+    pipe = pecan.PecanPipeline(source, engine="tensorflow").filter(lambda i: i < 0, on="i").batch(8)
+    (report,) = run(pipe, threads=2)
+    assert (report.rows, report.partial) == (0, False)
+    assert report.spans == {(0, 0, 0): [(0, rows << OUTPUT_BITS)]}

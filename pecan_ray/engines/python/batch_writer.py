@@ -107,16 +107,19 @@ class OpenBatch:
         columns = {name: column[:rows] for name, column in self._columns.items()}
         return replace(self._item, value=columns, parts=self.parts, rows=rows, members=[], partial=partial)
 
-    def finish(self, undelivered: UndeliveredPositions, partial: bool = False) -> Produced:
-        """Return the batch, cut to the rows that were written."""
-        parts, bad = undelivered.take()
+    def finish(self, undelivered: UndeliveredPositions | None) -> Produced:
+        """Return the batch, cut to the rows that were written, with what waits for a batch; None: it is partial.
+
+        What becomes of a partial batch is not known yet: it carries nothing but itself.
+        """
+        parts, bad = undelivered.take() if undelivered is not None else ([], [])
         rows = self._done
         return Produced(
             {name: column[:rows] for name, column in self._columns.items()},
             merge(self.parts + parts),
             rows,
             self._item.lease.epoch,
-            partial=partial,
+            partial=undelivered is None,
             slot=self.slot,
             bad=bad,
             layout=self._layout if rows == self.size else None,
@@ -229,4 +232,4 @@ class BatchWriter:
         batch = self._open
         if batch is None or batch.claimed == self._size:
             return None
-        return batch.finish(self._undelivered, partial=True)
+        return batch.finish(None)

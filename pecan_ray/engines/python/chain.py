@@ -71,8 +71,17 @@ def set_aside(
     if on_error == "raise":
         raise error
     op = str(error.fields.get("op", ""))
-    origin = origin_of(item.lease, item.element) if item.members is None else None
-    undelivered.add(item.parts, BadElement(op, item.where(), error.message.splitlines()[0], kept, origin))
+    single, place = item.members is None, origin_of(item.lease, item.element, item.output)
+    bad = BadElement(
+        op,
+        item.where(),
+        error.message.splitlines()[0],
+        kept,
+        origin=place if single else None,
+        first=None if single else place,
+        elements_left_out=1 if single else item.rows,
+    )
+    undelivered.add(item.parts, bad)
 
 
 class Chain:

@@ -3,36 +3,53 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Generator, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
-from pecan_ray.plan.operators import Batch, ElementOp, Join, Plan, Prefetch, Repeat
+from pecan_ray.plan.operators import Batch, ElementOp, Join, Op, Plan, Prefetch, Repeat
 from pecan_ray.plan.splits import ColumnarSource, Source
 
-T = TypeVar("T")
-
 MOST_AHEAD = 8
-"""Finished batches that wait to be taken; where a ring has fewer slots, those bound them."""
+"""Finished batches that wait to be taken, unless `prefetch` says how many; a ring with fewer slots bounds them too."""
 MOST_READERS = 4
 """Threads that read leases side by side: more of them would mostly wait for Python's lock."""
 
 
-def by_columns(plan: Plan, source: Source) -> tuple[ColumnarSource, Batch, list[ElementOp]] | None:
-    """Divide a plan whose source gives columns that are batched as they are: the source, the batch, what is behind.
+@dataclass(frozen=True)
+class ColumnarPlan:
+    """A plan whose source gives columns that are batched as they are."""
 
-    None for a plan in which anything happens to single elements, before they are batched or later.
-    """
+    source: ColumnarSource
+    batch: Batch
+    behind: tuple[Op, ...]
+    """What is done to batches; empty where nothing is."""
+    ready: int
+    """Batches to keep ready."""
+
+
+def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
+    """Divide a plan; None for one in which anything happens to single elements, before they are batched or later."""
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat))]  # `repeat` gives the splits out again
     if isinstance(plan.head, Join) or not isinstance(source, ColumnarSource):
         return None
     if not ops or not isinstance(batch := ops[0], Batch):
         return None
-    behind = [op for op in ops[1:] if isinstance(op, ElementOp)]
-    return (source, batch, behind) if len(behind) == len(ops) - 1 else None
+    if not all(isinstance(op, ElementOp) for op in ops[1:]):
+        return None
+    at = plan.ops.index(batch)
+    behind = tuple(op for op in plan.ops[at + 1 :] if not isinstance(op, Repeat))
+    ready = -(-prefetched(plan.ops[:at]) // batch.size)
+    if len(ops) == 1:
+        ready, behind = ready + prefetched(behind), ()
+    return ColumnarPlan(source, batch, behind, ready or MOST_AHEAD)
+
+
+def prefetched(ops: Iterable[Op]) -> int:
+    """Return how many items `prefetch` asks to be kept ready, among some operators."""
+    return sum(op.count for op in ops if isinstance(op, Prefetch))
 
 
 def readers(options: EngineOptions) -> int:
@@ -48,9 +65,12 @@ class Table:
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
 
-    def written(self, runs: Iterator[Run]) -> Generator[OpenBatch, None, None]:
-        """Write runs, and yield the batches that are complete with them."""
+    def written(self, runs: Iterator[Run | None]) -> Generator[OpenBatch | None, None, None]:
+        """Write runs, and yield the batches that are complete with them; None as it comes."""
         for run in runs:
+            if run is None:
+                yield None
+                continue
             start = 0
             while start < run.rows:
                 batch, first, stop = self._claim(run, start)
@@ -75,48 +95,3 @@ class Table:
     def rest(self) -> OpenBatch | None:
         """Return the batch that was not filled, once everything is written."""
         return None if self._open is None or self._open.complete else self._open
-
-
-def ahead(streams: Sequence[Generator[T, None, None]], most: int = MOST_AHEAD) -> Generator[T, None, None]:
-    """Yield what generators yield that run in threads, `most` results ahead; raise the error that ends one."""
-    changed = threading.Condition()
-    ready: deque[T] = deque()
-    failed: list[BaseException] = []
-    running, stopped = len(streams), False
-
-    def run(stream: Generator[T, None, None]) -> None:
-        nonlocal running
-        error: BaseException | None = None
-        try:
-            for result in stream:
-                with changed:
-                    ready.append(result)
-                    changed.notify_all()
-                    changed.wait_for(lambda: len(ready) < most or stopped)
-                if stopped:
-                    break
-        except BaseException as caught:
-            error = caught
-        with changed:
-            running -= 1
-            if error is not None:
-                failed.append(error)
-            changed.notify_all()
-
-    for stream in streams:
-        threading.Thread(target=run, args=(stream,), name="pecan-read", daemon=True).start()
-    try:
-        while True:
-            with changed:
-                changed.wait_for(lambda: ready or failed or not running)
-                if not ready:
-                    break
-                result = ready.popleft()
-                changed.notify_all()
-            yield result
-        if failed:
-            raise failed[0]
-    finally:
-        with changed:
-            stopped = True
-            changed.notify_all()

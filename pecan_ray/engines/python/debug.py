@@ -22,12 +22,16 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
     failed: OpError
     try:
         for item in stream.items():
+            if item is None:
+                if (report := stream.report()) is not None:
+                    yield report
+                continue
             parts, bad = undelivered.take()
             yield Produced(
                 dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
             )
-        parts, bad = undelivered.take()
-        yield Produced({}, merge(parts), 0, stream.epoch, bad=bad)
+        if (report := undelivered.report(stream.epoch)) is not None:
+            yield report
         return
     except OpError as error:
         if error.__cause__ is None:

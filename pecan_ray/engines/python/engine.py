@@ -6,24 +6,26 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from typing import Any
 
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.counting import Counts, OpCount
-from pecan_ray.engines.items import Item
+from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
 from pecan_ray.engines.python.chain import complete_call
-from pecan_ray.engines.python.columns import Table, ahead, by_columns, readers
-from pecan_ray.engines.python.feed import Feeder
+from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
+from pecan_ray.engines.python.feed import MOST_READY, Feeder
 from pecan_ray.engines.python.processes import Processes
+from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
 from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import ColumnarSource, Source
+from pecan_ray.plan.splits import Source
 
 
 class PythonEngine:
@@ -53,65 +55,68 @@ class PythonEngine:
             call=self._callable,
             counts=self._counts,
         )
+        produced = self._with_the_rest(stream)
+        yield from ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced
+
+    def _with_the_rest(self, stream: ItemStream) -> Generator[Produced, None, None]:
+        """Yield batches in the way that suits the plan, and what is left at the end."""
         if plan_shape(self._plan).serial:
-            yield from ending_with_the_last_batch(self._one_by_one(stream))
-        elif (table := by_columns(self._plan, self._sources[0])) is not None:
-            yield from self._of_columns(stream, *table)
+            yield from self._one_by_one(stream)
+        elif (columnar := by_columns(self._plan, self._sources[0])) is not None:
+            yield from self._of_columns(stream, columnar)
         elif (fused := _fused(self._plan)) is not None:
-            yield from self._filled(stream, *fused)
+            yield from self._filled(stream, fused)
         else:
             yield from self._one_by_one(stream)
+        if (rest := stream.undelivered.report(stream.epoch)) is not None:
+            yield rest
 
-    def _of_columns(
-        self, stream: ItemStream, source: ColumnarSource, batch: Batch, behind: list[ElementOp]
-    ) -> Generator[Produced, None, None]:
+    def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
-        table = Table(batch, HeapSlots() if behind else self._slots)
-        streams = [table.written(stream.runs(source)) for _ in range(readers(self._options))]
-        with closing(ahead(streams)) as batches:
-            if behind:
-                items = (one.item(partial) for one, partial in _and_rest(batches, table))
-                yield from self._one_by_one(stream, stream.behind(items, behind))
+        table = Table(plan.batch, HeapSlots() if plan.behind else self._slots)
+        writing = [table.written(stream.runs(plan.source)) for _ in range(readers(self._options))]
+        with closing(read_ahead(writing, plan.ready)) as batches:
+            if plan.behind:
+                yield from self._one_by_one(stream, stream.behind(_items(batches, table), plan.behind))
                 return
-            for one, partial in _and_rest(batches, table):
-                yield one.finish(stream.undelivered, partial)
-        yield from self._last(None, stream)
+            for one in batches:
+                if one is not None:
+                    yield one.finish(stream.undelivered)
+                elif (report := stream.report()) is not None:
+                    yield report
+            if (rest := table.rest()) is not None:
+                yield rest.finish(None)
 
-    def _one_by_one(self, stream: ItemStream, items: Iterator[Item] | None = None) -> Generator[Produced, None, None]:
+    def _one_by_one(self, stream: ItemStream, items: ItemIterator | None = None) -> Generator[Produced, None, None]:
         for item in stream.items() if items is None else items:
-            parts, bad = stream.undelivered.take()
+            if item is None:
+                if (report := stream.report()) is not None:
+                    yield report
+                continue
+            parts, bad = ([], []) if item.partial else stream.undelivered.take()
             columns, slot = into_slot(item.value, self._slots)
             spans = merge(item.parts + parts)
             yield Produced(columns, spans, item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad)
-        yield from self._last(None, stream)
 
-    def _filled(
-        self, stream: ItemStream, before: list[Op], ops: list[ElementOp], batch: Batch
-    ) -> Generator[Produced, None, None]:
+    def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._threads, stream.chain(ops))
-        writer = BatchWriter(batch.size, batch.name, self._slots, stream.undelivered, strict, feeder.put)
+        feeder = Feeder(self._threads, stream.chain(plan.ops), plan.ready)
+        writer = BatchWriter(plan.batch.size, plan.batch.name, self._slots, stream.undelivered, strict, feeder.put)
         reader = threading.Thread(
-            target=feeder.feed, args=(stream.items(before), writer), name="pecan-read", daemon=True
+            target=feeder.feed,
+            args=(stream.items(plan.before), writer, stream.report),
+            name="pecan-read",
+            daemon=True,
         )
         reader.start()
         try:
             while (produced := feeder.get()) is not None:
                 yield produced
-            yield from self._last(writer.rest(), stream)
+            if (rest := writer.rest()) is not None:
+                yield rest
         finally:
             feeder.stop()
-
-    @staticmethod
-    def _last(rest: Produced | None, stream: ItemStream) -> Generator[Produced, None, None]:
-        """Yield what did not fill a batch, or the positions that no batch has carried."""
-        if rest is None:
-            parts, bad = stream.undelivered.take()
-            if not parts and not bad:
-                return
-            rest = Produced({}, merge(parts), 0, stream.epoch, partial=True, bad=bad)
-        yield rest
 
     def _callable(self, op: ElementOp) -> Callable[..., Any]:
         if not op.processes:
@@ -141,10 +146,24 @@ class PythonEngine:
             self._processes.close()
 
 
-def _fused(plan: Plan) -> tuple[list[Op], list[ElementOp], Batch] | None:
-    """Divide a plan that ends with element operators and a batch: what lies before them, they, and the batch."""
+@dataclass(frozen=True)
+class FusedPlan:
+    """A plan that ends with element operators and a batch."""
+
+    before: list[Op]
+    """What lies before the element operators."""
+    ops: list[ElementOp]
+    batch: Batch
+    ready: int
+    """Batches to keep ready."""
+
+
+def _fused(plan: Plan) -> FusedPlan | None:
+    """Divide a plan; None for one that does not end in this way."""
     ops = list(plan.ops)
-    while ops and isinstance(ops[-1], Prefetch):
+    ready = 0
+    while ops and isinstance(op := ops[-1], Prefetch):
+        ready += op.count
         ops.pop()
     if not ops or not isinstance(batch := ops.pop(), Batch):
         return None
@@ -152,15 +171,15 @@ def _fused(plan: Plan) -> tuple[list[Op], list[ElementOp], Batch] | None:
     while ops and isinstance(op := ops[-1], ElementOp):
         run.insert(0, op)
         ops.pop()
-    return ops, run, batch
+    return FusedPlan(ops, run, batch, ready or MOST_READY)
 
 
-def _and_rest(batches: Iterator[OpenBatch], table: Table) -> Iterator[tuple[OpenBatch, bool]]:
-    """Yield the batches of a table, and at the end the one that was not filled; with whether it is that one."""
+def _items(batches: Iterator[OpenBatch | None], table: Table) -> ItemIterator:
+    """Yield the batches of a table as items, and at the end the one that was not filled."""
     for batch in batches:
-        yield batch, False
+        yield None if batch is None else batch.item(partial=False)
     if (rest := table.rest()) is not None:
-        yield rest, True
+        yield rest.item(partial=True)
 
 
 def limit_native_threads() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.items import Item
+from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import Chain
 from pecan_ray.engines.python.threads import Threads
@@ -20,14 +20,15 @@ MESSAGE_S = 0.005
 """Chunks that are messages to another process hold about this much work."""
 MOST_PER_CHUNK = 256
 MOST_READY = 8
-"""Reading pauses while so many finished batches wait: those without arrays take no slot that would bound them."""
+"""Reading pauses while so many finished batches wait, unless `prefetch` says how many: those without arrays take no
+slot that would bound them."""
 
 
 class Feeder:
     """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken."""
 
-    def __init__(self, pool: Threads, chain: Chain) -> None:
-        self._pool, self._chain = pool, chain
+    def __init__(self, pool: Threads, chain: Chain, most_ready: int = MOST_READY) -> None:
+        self._pool, self._chain, self._most_ready = pool, chain, most_ready
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
         self._lock = threading.Lock()
@@ -46,14 +47,20 @@ class Feeder:
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
 
-    def feed(self, items: Iterator[Item], writer: BatchWriter) -> None:
-        """Read all items and hand them out; ends with None, or with the error that stopped it."""
+    def feed(self, items: ItemIterator, writer: BatchWriter, report: Callable[[], Produced | None]) -> None:
+        """Read all items and hand them out; ends with None, or with the error that stopped it.
+
+        Where a None comes, what `report` tells is a result too.
+        """
         try:
             number = 0
             chunk: list[Item] = []
             for item in items:
-                chunk.append(item)
-                if len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
+                if item is None:
+                    self._pass_on(report())
+                else:
+                    chunk.append(item)
+                if chunk and len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
                     self._submit(number, chunk, writer)
                     number, chunk = number + 1, []
                 if self._stopped:
@@ -66,13 +73,20 @@ class Feeder:
         except BaseException as error:
             self.put(error)
 
+    def _pass_on(self, report: Produced | None) -> None:
+        """Add what has no batch, when there is room for it."""
+        if report is not None:
+            with self._lock:
+                self._wait(lambda: len(self._ready) < self._most_ready)
+            self.put(report)
+
     def _submit(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
         with self._lock:
-            if len(self._ready) >= MOST_READY:
+            if len(self._ready) >= self._most_ready:
                 with self._pool.blocked():
-                    self._wait(lambda: len(self._ready) < MOST_READY)
+                    self._wait(lambda: len(self._ready) < self._most_ready)
             if self._in_progress >= self._pool.ahead:
-                self._wait(lambda: self._short() and len(self._ready) < MOST_READY)
+                self._wait(lambda: self._short() and len(self._ready) < self._most_ready)
             if self._stopped:
                 return
             self._in_progress += 1

@@ -1,40 +1,50 @@
-"""The operators on sequences, each as a generator from items to items."""
+"""The operators on sequences, each as a generator from items to items; a None goes through all of them."""
 
 from __future__ import annotations
 
 import itertools
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.items import Item, copied, has_rows, leading
+from pecan_ray.engines.items import Item, ItemIterator, copied, has_rows, leading
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import set_aside
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
+from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
 
-Items = Iterator[Item]
 Chainlike = Callable[[Item], list[Item]]
 
+_END = Item({}, [], Lease(0, Split(0)), 0)
+"""Not an item: there are no more."""
 
-def mapped(items: Items, run: Chainlike, pool: Threads | None) -> Items:
+
+def mapped(items: ItemIterator, run: Chainlike, pool: Threads | None) -> ItemIterator:
     """Run a chain on each item, some of them at a time, in order."""
     if pool is None:
         for item in items:
-            yield from run(item)
+            if item is None:
+                yield None
+            else:
+                yield from run(item)
         return
     pending: deque[Future[list[Item]]] = deque()
     try:
         for item in items:
+            if item is None:
+                yield None
+                continue
             pool.weigh(item.value)
             pending.append(pool.submit(run, item))
             while len(pending) >= pool.ahead:
@@ -61,34 +71,39 @@ def _joined(items: Sequence[Item], columns: dict[str, Any], partial: bool) -> It
     )
 
 
-def batched(items: Items, op: Batch) -> Items:
+def batched(items: ItemIterator, op: Batch) -> ItemIterator:
     """Stack `size` items at a time; what is left at the end is marked partial."""
+    return _grouped(items, op.size, lambda rows: collate(rows, op.name))
+
+
+def padded(items: ItemIterator, op: PaddedBatch) -> ItemIterator:
+    """Pad and stack `size` items at a time; what is left at the end is marked partial."""
+    return _grouped(items, op.size, lambda rows: collate_padded(rows, op.name, op.padding, op.shapes))
+
+
+def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]], dict[str, Any]]) -> ItemIterator:
     rows: list[Item] = []
     for item in items:
+        if item is None:
+            yield None
+            continue
         rows.append(item)
-        if len(rows) == op.size:
-            yield _joined(rows, collate(rows, op.name), False)
+        if len(rows) == size:
+            yield _joined(rows, put_together(rows), False)
             rows = []
     if rows:
-        yield _joined(rows, collate(rows, op.name), True)
+        yield _joined(rows, put_together(rows), True)
 
 
-def padded(items: Items, op: PaddedBatch) -> Items:
-    """Pad and stack `size` items at a time."""
-    rows: list[Item] = []
-    for item in items:
-        rows.append(item)
-        if len(rows) == op.size:
-            yield _joined(rows, collate_padded(rows, op.name, op.padding, op.shapes), False)
-            rows = []
-    if rows:
-        yield _joined(rows, collate_padded(rows, op.name, op.padding, op.shapes), True)
-
-
-def bucketed(items: Items, op: BucketByLength, on_error: OnError, undelivered: UndeliveredPositions) -> Items:
+def bucketed(
+    items: ItemIterator, op: BucketByLength, on_error: OnError, undelivered: UndeliveredPositions
+) -> ItemIterator:
     """Collect items by length; each bucket yields a padded batch whenever it is full."""
     buckets: list[list[Item]] = [[] for _ in op.sizes]
     for item in items:
+        if item is None:
+            yield None
+            continue
         try:
             length = length_of(item, op.length, op.name)
         except ElementError as error:
@@ -104,28 +119,32 @@ def bucketed(items: Items, op: BucketByLength, on_error: OnError, undelivered: U
             yield _joined(rows, collate_padded(rows, op.name, op.padding, None), True)
 
 
-def without_remainder(items: Items, undelivered: UndeliveredPositions) -> Items:
+def without_remainder(items: ItemIterator, undelivered: UndeliveredPositions) -> ItemIterator:
     """Drop partial batches in the middle of a plan."""
     for item in items:
-        if item.partial:
+        if item is not None and item.partial:
             undelivered.add(item.parts)
         else:
             yield item
 
 
-def as_full(items: Items) -> Items:
+def as_full(items: ItemIterator) -> ItemIterator:
     """Let smaller batches keep their place among the others, which operators behind them count."""
     for item in items:
-        item.partial = False
+        if item is not None:
+            item.partial = False
         yield item
 
 
-def unbatched(items: Items, op: str) -> Items:
+def unbatched(items: ItemIterator, op: str) -> ItemIterator:
     """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
 
     Where a map has changed the number of rows, the last row carries the positions of all.
     """
     for item in items:
+        if item is None:
+            yield None
+            continue
         rows = leading(item.value)
         _check_rows(item, rows, op)
         members = item.members if item.members is not None and len(item.members) == rows else None
@@ -152,11 +171,14 @@ def _check_rows(item: Item, rows: int, op: str) -> None:
             )
 
 
-def shuffled(items: Items, buffer: int, seed: int, name: str) -> Items:
+def shuffled(items: ItemIterator, buffer: int, seed: int, name: str) -> ItemIterator:
     """Draw at random from a buffer that is kept full; each epoch draws differently."""
     rng: np.random.Generator | None = None
     held: list[Item] = []
     for item in items:
+        if item is None:
+            yield None
+            continue
         if rng is None:
             rng = generator(random_key(seed, item.lease.epoch, 0, 0, 0, 0, 0, name))
         held.append(item)
@@ -169,14 +191,34 @@ def shuffled(items: Items, buffer: int, seed: int, name: str) -> Items:
             yield held[int(number)]
 
 
-def skipped(items: Items, count: int, undelivered: UndeliveredPositions) -> Items:
+def taken(items: ItemIterator, count: int) -> ItemIterator:
+    """Keep the first items, and ask for no more."""
+    left = count
+    while left:
+        item = next(items, _END)
+        if item is _END:
+            return
+        left -= item is not None
+        yield item
+
+
+def skipped(items: ItemIterator, count: int, undelivered: UndeliveredPositions) -> ItemIterator:
     """Leave out the first items."""
-    for item in itertools.islice(items, count):
-        undelivered.add(item.parts)
-    yield from items
+    left = count
+    for item in items:
+        if item is None or not left:
+            yield item
+        else:
+            undelivered.add(item.parts)
+            left -= 1
 
 
-def repeated(items: Items, count: int | None) -> Items:
+def prefetched(items: ItemIterator, count: int) -> ItemIterator:
+    """Have a thread keep so many items ready."""
+    return read_ahead([items], count)
+
+
+def repeated(items: ItemIterator, count: int | None, undelivered: UndeliveredPositions) -> ItemIterator:
     """Pass over the items several times; positions count as delivered with the last pass.
 
     The first pass keeps the items for the others, in which functions are given other random numbers.
@@ -186,6 +228,9 @@ def repeated(items: Items, count: int | None) -> Items:
         return
     kept: list[Item] = []
     for item in items:
+        if item is None:
+            yield None
+            continue
         kept.append(item)
         yield _again(item, item.lease.repetition, delivered=False)
     passes = 1 + max((item.lease.repetition for item in kept), default=0)
@@ -194,6 +239,8 @@ def repeated(items: Items, count: int | None) -> Items:
         for item in kept:
             repetition = number * passes + item.lease.repetition
             yield _again(item, repetition, delivered=count is not None and number == count - 1)
+            if undelivered.due:
+                yield None
 
 
 def _again(item: Item, repetition: int, *, delivered: bool) -> Item:
@@ -210,9 +257,15 @@ def _again(item: Item, repetition: int, *, delivered: bool) -> Item:
     )
 
 
-def zipped(branches: Sequence[Items]) -> Items:
+def zipped(branches: Sequence[ItemIterator]) -> ItemIterator:
     """Pair items; ends with the shortest branch."""
-    for items in zip(*branches, strict=False):
+    while True:
+        items: list[Item] = []
+        for branch in branches:
+            item = yield from _next_item(branch)
+            if item is None:
+                return
+            items.append(item)
         value: dict[str, Any] = {}
         for item in items:
             clash = value.keys() & item.value.keys()
@@ -225,9 +278,20 @@ def zipped(branches: Sequence[Items]) -> Items:
         yield Item(value, parts, items[0].lease, items[0].element, items[0].output, rows=items[0].rows)
 
 
-def mixed(branches: Sequence[Items], weights: Sequence[float], seed: int, stop_first: bool) -> Items:
+def _next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
+    """Return the next item, or None at the end; yields what comes before it."""
+    while True:
+        item = next(items, _END)
+        if item is not None:
+            return None if item is _END else item
+        yield None
+
+
+def mixed(branches: Sequence[ItemIterator], weights: Sequence[float], seed: int, stop_first: bool) -> ItemIterator:
     """Draw from the branches at random, in proportion to their weights; each epoch draws differently."""
-    firsts = [next(branch, None) for branch in branches]
+    firsts: list[Item | None] = []
+    for branch in branches:
+        firsts.append((yield from _next_item(branch)))
     epoch = next((item.lease.epoch for item in firsts if item is not None), 0)
     streams = [
         branch if item is None else itertools.chain([item], branch)
@@ -239,7 +303,7 @@ def mixed(branches: Sequence[Items], weights: Sequence[float], seed: int, stop_f
     while alive:
         current = shares[alive] / shares[alive].sum()
         place = alive[int(rng.choice(len(alive), p=current))]
-        item = next(streams[place], None)
+        item = yield from _next_item(streams[place])
         if item is not None:
             yield item
         elif stop_first:

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pecan_ray.engines.contract import EngineOptions, Leases
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
-from pecan_ray.engines.items import Item
+from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain
@@ -35,7 +35,6 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import last_batching, plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, Source
 
-Items = Iterator[Item]
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
 
 
@@ -62,7 +61,7 @@ class ItemStream:
         self._taken: list[Lease] = []
         self._taking = threading.Lock()
 
-    def items(self, ops: Sequence[Op] | None = None) -> Items:
+    def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
         yield from self._plan_items(self.plan, itertools.count(), ops, outermost=True)
         if self._serial:
@@ -72,12 +71,21 @@ class ItemStream:
                     pass
             self.undelivered.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
 
-    def runs(self, source: ColumnarSource) -> Iterator[Run]:
-        """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones."""
+    def runs(self, source: ColumnarSource) -> Iterator[Run | None]:
+        """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones.
+
+        None comes as among items.
+        """
         while (lease := self._take_in_turn()) is not None:
             yield from read_lease_columns(source, lease, self._leases, self.undelivered, self._options.on_error)
+            if self.undelivered.due:
+                yield None
 
-    def behind(self, items: Items, ops: Sequence[Op]) -> Items:
+    def report(self) -> Produced | None:
+        """Return the positions that wait for a batch, if they are due."""
+        return self.undelivered.report(self.epoch) if self.undelivered.due else None
+
+    def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
         return self._through(items, ops, self.plan, outermost=True)
 
@@ -99,7 +107,7 @@ class ItemStream:
 
     def _plan_items(
         self, plan: Plan, branches: Iterator[int], ops: Sequence[Op] | None = None, *, outermost: bool = False
-    ) -> Items:
+    ) -> ItemIterator:
         head = plan.head
         if isinstance(head, Join):
             items = self._joined(head, branches)
@@ -108,7 +116,7 @@ class ItemStream:
             items = self._read_all(branch, self._sources[branch])
         return self._through(items, plan.ops if ops is None else ops, plan, outermost=outermost)
 
-    def _through(self, items: Items, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> Items:
+    def _through(self, items: ItemIterator, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> ItemIterator:
         todo = list(ops)
         while todo:
             run = list(itertools.takewhile(lambda op: isinstance(op, ElementOp), todo))
@@ -122,7 +130,7 @@ class ItemStream:
             items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
 
-    def _joined(self, join: Join, branches: Iterator[int]) -> Items:
+    def _joined(self, join: Join, branches: Iterator[int]) -> ItemIterator:
         inputs = [self._plan_items(branch, branches) for branch in join.inputs]
         if join.kind == "zip":
             return operators.zipped(inputs)
@@ -130,7 +138,7 @@ class ItemStream:
             return operators.mixed(inputs, join.weights, self._options.seed, join.stop == "first")
         return itertools.chain.from_iterable(inputs)
 
-    def _operator(self, op: Op, items: Items, *, final: bool, counted: bool) -> Items:
+    def _operator(self, op: Op, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:
         if isinstance(op, BatchingOp):
             made = self._batching(op, items)
             if op.drop_remainder and (counted or not final):
@@ -143,17 +151,18 @@ class ItemStream:
             seed = self._options.seed if op.seed is None else op.seed
             return operators.shuffled(items, op.buffer, seed, op.name)
         if isinstance(op, Take):
-            return itertools.islice(items, op.count)
+            return operators.taken(items, op.count)
         if isinstance(op, Skip):
             return operators.skipped(items, op.count, self.undelivered)
         if isinstance(op, Repeat):
             # Elsewhere the splits are handed out again instead.
-            return operators.repeated(items, op.count) if self._serial else items
+            return operators.repeated(items, op.count, self.undelivered) if self._serial else items
         if isinstance(op, Prefetch):
-            return items
+            # A debug run stays in its thread.
+            return items if self._pool is None else operators.prefetched(items, op.count)
         raise _unknown(op)
 
-    def _batching(self, op: BatchingOp, items: Items) -> Items:
+    def _batching(self, op: BatchingOp, items: ItemIterator) -> ItemIterator:
         if isinstance(op, Batch):
             return operators.batched(items, op)
         if isinstance(op, PaddedBatch):
@@ -162,14 +171,15 @@ class ItemStream:
             return operators.bucketed(items, op, self._options.on_error, self.undelivered)
         raise _unknown(op)
 
-    def _read_all(self, branch: int, source: Source) -> Items:
+    def _read_all(self, branch: int, source: Source) -> ItemIterator:
+        undelivered = self.undelivered
         while (lease := self._take(branch)) is not None:
-            yield from self._read(source, lease)
-
-    def _read(self, source: Source, lease: Lease) -> Items:
-        reading = read_lease(source, lease, self._leases, self.undelivered, self._options.on_error)
-        for number, value, parts in reading:
-            yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
+            for number, value, parts in read_lease(source, lease, self._leases, undelivered, self._options.on_error):
+                yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
+                if undelivered.due:
+                    yield None
+            if undelivered.due:
+                yield None
 
 
 def _unknown(op: Op) -> PlanError:

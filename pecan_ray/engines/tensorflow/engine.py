@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,23 +105,24 @@ class TensorFlowEngine:
                 stretch.raise_source_error()
                 raise locate_failure(error, self._plan, stretch.feeds, self._options.seed) from error
         stretch.raise_source_error()
-        self._account_for_the_rest(stretch)
-        parts, bad = stretch.undelivered.take()
-        if parts or bad:
-            yield Produced({}, merge(parts), 0, stretch.epoch, partial=True, bad=bad)
+        for _ in self._account_for_the_rest(stretch):
+            if stretch.undelivered.due and (report := stretch.undelivered.report(stretch.epoch)) is not None:
+                yield report
+        if (rest := stretch.undelivered.report(stretch.epoch)) is not None:
+            yield rest
 
     def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
         parts: list[Part] = []
         if not self._serial:
             parts = meta.parts_of(row)
             stretch.came_out(parts)
-        undelivered, bad = stretch.undelivered.take()
         rows = len(row) if row.ndim == 2 else 1
         size = self._size or (int(row[0, meta.SIZE]) if row.ndim == 2 else 1)
+        partial = self._batched and rows < size
+        # What becomes of a partial batch is not known yet: it carries nothing but itself.
+        undelivered, bad = ([], []) if partial else stretch.undelivered.take()
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
-        return Produced(
-            arrays, merge(parts + undelivered), rows, stretch.epoch, self._batched and rows < size, slot=slot, bad=bad
-        )
+        return Produced(arrays, merge(parts + undelivered), rows, stretch.epoch, partial, slot=slot, bad=bad)
 
     def _note_dropped(self, rows: Any) -> None:
         """Note what a filter has dropped; called from inside of the graph."""
@@ -129,8 +130,11 @@ class TensorFlowEngine:
         self._stretch.came_out(parts)
         self._stretch.undelivered.add(parts)
 
-    def _account_for_the_rest(self, stretch: StretchInProgress) -> None:
-        """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders."""
+    def _account_for_the_rest(self, stretch: StretchInProgress) -> Iterator[None]:
+        """Find out what became of elements that went in and did not come out: bad ones, and dropped remainders.
+
+        Yields after each bad element.
+        """
         for branch, feed in enumerate(stretch.feeds):
             if self._serial:
                 stretch.undelivered.add(feed.everything())
@@ -141,6 +145,7 @@ class TensorFlowEngine:
                     keep = self._options.on_error == "quarantine"
                     for one in find_bad_elements(part, self._plan, feed, branch, self._options.seed, keep):
                         stretch.undelivered.add([], one)
+                        yield
 
     @property
     def threads(self) -> int:

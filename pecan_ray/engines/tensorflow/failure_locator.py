@@ -43,10 +43,11 @@ def locate_failure(error: Exception, plan: Plan, feeds: Sequence[GraphFeed], see
     )
 
 
-def find_bad_elements(part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, keep: bool) -> list[BadElement]:
-    """Return those elements of an interval that fail when they are run alone, with their reasons."""
+def find_bad_elements(
+    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, keep: bool
+) -> Iterator[BadElement]:
+    """Yield those elements of an interval that fail when they are run alone, with their reasons."""
     key, start, stop = part
-    bad = []
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.read_again(key, number)
         found, _ = run_alone(read, feed, element_ops_from(plan, branch), seed)
@@ -54,8 +55,7 @@ def find_bad_elements(part: Part, plan: Plan, feed: GraphFeed, branch: int, seed
             where = read.lease.split.where(number)
             reason = found.message.splitlines()[0]
             kept = read.value if keep else None
-            bad.append(BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number)))
-    return bad
+            yield BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number))
 
 
 def run_alone(

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, origin_of
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
@@ -81,5 +81,5 @@ def _failed(
     text = f"{name} failed on {where}: {type(error).__name__}: {error}"
     if options.on_error == "raise":
         raise OpError(text, op=name, file=lease.split.path, element=number) from error
-    bad = [BadElement(name, where, f"{type(error).__name__}: {error}")]
-    return Produced({}, {lease.key: parts}, 0, lease.epoch, partial=True, bad=bad)
+    bad = [BadElement(name, where, f"{type(error).__name__}: {error}", first=origin_of(lease, number))]
+    return Produced({}, {lease.key: parts}, 0, lease.epoch, bad=bad)
