@@ -248,7 +248,7 @@ class Ledger:
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
-        return self.queues.listed and not self.queues.waiting() and not self.queues.passes_left
+        return self.queues.listed and self.queues.dealt and not self.queues.waiting() and not self.queues.passes_left
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""

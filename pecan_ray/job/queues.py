@@ -26,7 +26,8 @@ class Queues:
         """What any worker may take, per branch: the common queue, then those of owners that were lost."""
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
-        self._dealt = False
+        self.dealt = shape.sharding != "static"
+        """Whether workers have their shares, where data is dealt to them."""
         self._repetition = [0] * shape.branches
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
@@ -72,7 +73,7 @@ class Queues:
     def deal(self, workers: Sequence[str]) -> None:
         """Deal the splits of this and later epochs to these workers by index (static sharding)."""
         if self._shape.sharding == "static":
-            self._dealt = True
+            self.dealt = True
             for place, worker in enumerate(workers):
                 self._own[worker] = self._of_share((place, len(workers)))
 
@@ -115,7 +116,7 @@ class Queues:
             return True
         if self._shape.sharding == "off":
             return False
-        if self._shape.sharding == "static" and not self._dealt:
+        if not self.dealt:
             return False
         may_come = not self.listed and (self._shape.sharding == "dynamic" or worker in self._own)
         return any(any(queues) for queues in self._shared) or may_come or self.passes_left

@@ -22,5 +22,7 @@ class JobSpec:
     """A trainer that is not heard for so long is lost, and the job ends."""
     worker_timeout_s: float = 60.0
     """A worker that says nothing for so long is taken for lost."""
+    say_after_s: float = 5.0
+    """What is waited for longer than this is said."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""

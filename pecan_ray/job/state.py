@@ -55,7 +55,7 @@ class JobState:
         self._rows = self._bytes = 0
         self._begun = self._ended = False
         self._orders = OrderBook()
-        self._waits = Waits()
+        self._waits = Waits(spec.say_after_s)
         self._questions = Questions(self)
         self._staffing = Staffing(self, self._orders, self._questions)
         self._handlers: dict[type, Callable[[Any, float, Done], None]] = {

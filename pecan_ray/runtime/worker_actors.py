@@ -72,9 +72,9 @@ class WorkerActors:
         """Follow a worker from its placement to its end."""
         try:
             placed = asyncio.ensure_future(actor.handle.placed.remote())
+            placed.add_done_callback(lambda future: future.cancelled() or future.exception())
             while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
                 if actor.killed:
-                    placed.add_done_callback(lambda future: future.cancelled() or future.exception())
                     return
                 self._happened(WorkerUnplaced(actor.name, await self._reason(selector)))
             actor.node, actor.pid = placed.result()
