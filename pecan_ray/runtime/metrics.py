@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ray.util.metrics import Counter, Gauge
 
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.runtime.messages import ClientReport, WorkerStats
 
@@ -60,7 +60,7 @@ class JobMetrics:
             self._running.set(count, tags)
             self._wanted.set(wanted[placement], tags)
 
-    def decided(self, step: Step) -> None:
+    def decided(self, step: PlacementStep) -> None:
         """Take over a decision and the window that it was made from."""
         if not step.window.defect():
             self._batch_time.set(step.window.batch_time, {"job": self._job})
