@@ -41,8 +41,6 @@ class Pace:
     """Of one local worker; infinite where there is none."""
     remote_s: Vector
     """Of one remote worker."""
-    host_cpu: Vector
-    """Utilization of the trainer's host."""
     busy: Vector
     """Share of the time in which the workers work, not held up by full queues."""
 
@@ -81,7 +79,6 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
         step_s=step,
         local_s=np.where(here > 0, here / np.maximum(local_supply, 1e-12), np.inf),
         remote_s=np.full_like(here, each),
-        host_cpu=used / host.cpus,
         busy=busy,
     )
 
