@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pecan_ray.autoscaler.search import PATIENCE, Limits, Move, Pilot, Search, Steps, mean_window
+from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot, Probe, Search, Steps, mean_window
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -81,7 +81,7 @@ class Level:
     """What was measured last, there or one step beyond."""
 
 
-def plausible(move: Move, before: Window, rule: ScalingRule) -> Steps[Window]:
+def plausible(move: Probe, before: Window, rule: ScalingRule) -> Steps[Window]:
     """Deploy and measure, again for as long as the time is implausible beside the one before."""
     now = yield move
     while rule.implausible is not None and abs(1 - now.batch_time / before.batch_time) > rule.implausible:
@@ -94,7 +94,7 @@ def grow(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str =
     """Add one worker at a time until one does not shorten the batch time by more than T; leave that one out."""
     why = why or f"{count} workers take {before.batch_time:.4g} s a batch: try one more."
     while count < scale.most:
-        now = yield from plausible(Move(scale.place(count + 1), scale.phases[0], why), before, rule)
+        now = yield from plausible(Probe(scale.place(count + 1), scale.phases[0], why), before, rule)
         gain = 1 - now.batch_time / before.batch_time
         times = f"from {before.batch_time:.4g} to {now.batch_time:.4g} s a batch ({-gain:+.1%})"
         if not gain > rule.threshold:
@@ -107,7 +107,7 @@ def shrink(scale: Scale, count: int, before: Window, rule: ScalingRule, why: str
     """Remove one worker at a time while the batch time rises by less than T; put back the one that hurts."""
     reference = before
     while count > scale.least:
-        now = yield from plausible(Move(scale.place(count - 1), scale.phases[1], why), before, rule)
+        now = yield from plausible(Probe(scale.place(count - 1), scale.phases[1], why), before, rule)
         base = reference if rule.anchored else before
         rise = now.batch_time / base.batch_time - 1
         times = f"from {base.batch_time:.4g} to {now.batch_time:.4g} s a batch ({rise:+.1%})"
@@ -122,7 +122,7 @@ def watch(scale: Scale, level: Level, rule: ScalingRule) -> Steps[Window]:
     seen: list[Window] = []
     why = f"stay with {level.count} workers: {level.why}."
     for _ in range(rule.look_every):
-        seen.append((yield Move(scale.place(level.count), "converged", why, settled=True)))
+        seen.append((yield Probe(scale.place(level.count), "converged", why, settled=True)))
     return mean_window(seen) if rule.averages else seen[-1]
 
 
@@ -145,7 +145,7 @@ def look_again(scale: Scale, level: Level, now: Window, rule: ScalingRule) -> St
 
 def cachew(scale: Scale, count: int, rule: ScalingRule) -> Search:
     """Scale up from `count` workers, then watch and scale again, for ever."""
-    first = yield Move(scale.place(count), scale.phases[0], f"measure {count} workers first.")
+    first = yield Probe(scale.place(count), scale.phases[0], f"measure {count} workers first.")
     level = yield from grow(scale, count, first, rule)
     while True:
         now = yield from watch(scale, level, rule)
@@ -174,7 +174,7 @@ class Autoscaler:
             raise PlanError(f"min_workers must be at least 1, but got {min_workers!r}.")
         self._pilot = Pilot(
             lambda start, limits: cachew(_remote_scale(limits), start.remote, rule),
-            Limits(0, max_workers, 0, min_workers),
+            DeploymentLimits(0, max_workers, 0, min_workers),
             settle_windows=settle_windows,
             patience=patience,
         )
@@ -195,5 +195,5 @@ class Autoscaler:
         return self._pilot.decide(window, Deployment(0, workers))
 
 
-def _remote_scale(limits: Limits) -> Scale:
+def _remote_scale(limits: DeploymentLimits) -> Scale:
     return Scale(lambda count: Deployment(0, count), max(1, limits.min_remote), limits.max_remote)

@@ -1,6 +1,6 @@
 """A search as a coroutine: it yields what shall run and is sent the window that was measured there.
 
-Written so, an algorithm reads like the paper's: `now = yield Move(...)` is "deploy this and measure".  The `Pilot`
+Written so, an algorithm reads like the paper's: `now = yield Probe(...)` is "deploy this and measure".  The `Pilot`
 stands between it and the world, so that a search only ever sees clean windows of exactly what it asked for.
 """
 
@@ -22,7 +22,7 @@ RETRY = 50
 
 
 @dataclass(frozen=True)
-class Limits:
+class DeploymentLimits:
     """Bounds on a deployment, both ends included."""
 
     max_local: int
@@ -53,15 +53,15 @@ class Limits:
         """Return how few remote workers may stand beside so many local ones."""
         return max(self.min_remote, 0 if local else 1)
 
-    def capped(self, wanted: Deployment, came: Deployment) -> Limits:
+    def capped(self, wanted: Deployment, came: Deployment) -> DeploymentLimits:
         """Return the bounds when no more than `came` can be had of what was wanted."""
         local = came.local if came.local < wanted.local else self.max_local
         remote = came.remote if came.remote < wanted.remote else self.max_remote
-        return Limits(local, remote, min(self.min_local, local), min(self.min_remote, remote))
+        return DeploymentLimits(local, remote, min(self.min_local, local), min(self.min_remote, remote))
 
 
 @dataclass(frozen=True)
-class Move:
+class Probe:
     """Deploy `target` and measure it."""
 
     target: Deployment
@@ -72,9 +72,9 @@ class Move:
 
 
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Move, Window, T]
-Search: TypeAlias = Generator[Move, Window, None]
-Begin: TypeAlias = Callable[[Deployment, Limits], Search]
+Steps: TypeAlias = Generator[Probe, Window, T]
+Search: TypeAlias = Generator[Probe, Window, None]
+Begin: TypeAlias = Callable[[Deployment, DeploymentLimits], Search]
 """Starts a search from what is running, within limits."""
 
 
@@ -84,7 +84,7 @@ class Pilot:
     def __init__(
         self,
         begin: Begin,
-        limits: Limits,
+        limits: DeploymentLimits,
         *,
         settle_windows: int = 0,
         patience: int = PATIENCE,
@@ -97,7 +97,7 @@ class Pilot:
         self._begin, self._limits = begin, limits
         self._settle_windows, self._patience, self._removal = settle_windows, patience, removal
         self._search: Search | None = None
-        self._move: Move
+        self._move: Probe
         self._unsettled = 0
         self._unmatched = 0
         self._retry_in = 0
@@ -134,7 +134,7 @@ class Pilot:
             return self._discard(f"it is one of the first {self._settle_windows} after a change")
         return self._feed(window, deployment)
 
-    def _start(self, deployment: Deployment, limits: Limits) -> None:
+    def _start(self, deployment: Deployment, limits: DeploymentLimits) -> None:
         if self._search is not None:
             self._search.close()
         self._search = self._begin(limits.clamp(deployment.local, deployment.remote), limits)
@@ -149,7 +149,7 @@ class Pilot:
                 self._start(deployment, self._limits)
         return self._decision(self._move.phase, self._move.reason)
 
-    def _adopt(self, move: Move, deployment: Deployment) -> None:
+    def _adopt(self, move: Probe, deployment: Deployment) -> None:
         self._move = move
         self._unmatched = 0
         self._unsettled = self._settle_windows if move.target != deployment else 0

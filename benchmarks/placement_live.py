@@ -28,14 +28,14 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import pecan_ray as pecan
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Deployment
 from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.simulator.client import ClientRule
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
-from pecan_ray.simulator.job import JobSpec
-from pecan_ray.simulator.workload import Host, Nodes, Noise, Trainer, Worker, Workload
+from pecan_ray.simulator.job import SimulatedJob
+from pecan_ray.simulator.workload import Nodes, Noise, Trainer, TrainerHost, Worker, Workload
 from tests.ray.waiting_transforms import BATCH, SMALL, cheapest, settled, train, waiting
 
 WINDOW_BATCHES, WINDOW_S = 40, 2.0
@@ -105,7 +105,7 @@ def in_simulator(case: Case, mode: str) -> Deployment:
         case.name,
         GCP_TPU_V2,
         trainer=Trainer(step_s=case.step_s, step_cv=0.02),
-        host=Host(cpus=96.0),
+        host=TrainerHost(cpus=96.0),
         local=worker,
         remote=worker,
         nodes=Nodes(start_s=2.0),
@@ -115,7 +115,7 @@ def in_simulator(case: Case, mode: str) -> Deployment:
         max_remote=case.max_remote,
     )
     rule = ClientRule(window_batches=WINDOW_BATCHES, window_s=WINDOW_S)
-    return simulate(JobSpec(workload, placement(workload, mode), client=rule)).converged_to
+    return simulate(SimulatedJob(workload, placement(workload, mode), client=rule)).converged_to
 
 
 def live(case: Case, mode: Any, measured: int) -> Found:
@@ -154,7 +154,7 @@ def live(case: Case, mode: Any, measured: int) -> Found:
     )
 
 
-def windows_until_settled(timeline: Sequence[Step]) -> int:
+def windows_until_settled(timeline: Sequence[PlacementStep]) -> int:
     """Return how many windows it took to come to the decisions that changed nothing any more."""
     final = timeline[-1].decision.target
     at = len(timeline)

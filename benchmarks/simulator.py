@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from pecan_ray.simulator import JobSpec, PoolRule, Simulation, placement
+from pecan_ray.simulator import PoolRule, SimulatedJob, Simulation, placement
 from pecan_ray.simulator.experiments import client_of
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import changed
@@ -55,7 +55,7 @@ def measure(jobs: int, workers: int, batches: int) -> Measured:
     """Simulate so many jobs."""
     workloads = [changed(draw(seed), max_local=0) for seed in range(DIFFERENT)]
     specs = [
-        JobSpec(
+        SimulatedJob(
             workloads[number % DIFFERENT],
             placement(workloads[number % DIFFERENT], MODES[number % len(MODES)]),
             seed=number,

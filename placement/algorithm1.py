@@ -12,7 +12,7 @@ Cachew's rule.
 from __future__ import annotations
 
 from pecan_ray.autoscaler.policy import Level, Scale, ScalingRule, grow, longer_queue
-from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps, mean_window
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps, mean_window
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -27,7 +27,7 @@ def pecan(setting: Setting) -> Begin:
 class Algorithm1:
     """The state of Algorithm 1: where it is and what it compares with."""
 
-    def __init__(self, setting: Setting, limits: Limits) -> None:
+    def __init__(self, setting: Setting, limits: DeploymentLimits) -> None:
         self._setting, self._limits = setting, limits
         self._at = Deployment(0, 1)
         self._bpt_conv = 0.0
@@ -36,7 +36,7 @@ class Algorithm1:
     def run(self, start: Deployment) -> Search:
         """Algorithm 1, then monitoring."""
         self._at = self._limits.clamp(0, max(1, start.remote))  # line 1: ResetLocal
-        first = yield Move(self._at, "scale_remote", f"measure {self._at} first.")
+        first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
         while True:
             yield from self._cachew_autoscale(first)  # line 2
             while True:  # line 5: repeat
@@ -62,7 +62,7 @@ class Algorithm1:
     def _add_local_until_worse(self) -> Steps[bool]:
         while self._at.local < self._limits.max_local:
             self._at = Deployment(self._at.local + 1, self._at.remote)
-            now = yield Move(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
+            now = yield Probe(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
             rise = now.batch_time / self._bpt_conv - 1
             self._why = f"{self._at} take {now.batch_time:.4g} s a batch, {rise:+.1%} of {self._bpt_conv:.4g} s"
             if rise >= self._setting.threshold:
@@ -78,7 +78,7 @@ class Algorithm1:
             with_it = self._bpt_conv * self._setting.per_hour(self._at)
             self._at = Deployment(self._at.local, self._at.remote - 1)
             left = f"leave {self._at.remote} of {self._at.remote + 1} remote workers"
-            now = yield Move(self._at, "remove_remote", f"{self._why}: {left}.")
+            now = yield Probe(self._at, "remove_remote", f"{self._why}: {left}.")
             without = now.batch_time * self._setting.per_hour(self._at)
             change = f"from ${with_it / 3600:.3g} to ${without / 3600:.3g}"
             self._why = f"{self._at} take {now.batch_time:.4g} s, which brings a batch {change}"
@@ -99,7 +99,7 @@ class Algorithm1:
         while True:
             seen: list[Window] = []
             for _ in range(LOOK_EVERY):
-                seen.append((yield Move(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)))
+                seen.append((yield Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)))
             now = mean_window(seen)
             if reference is None:
                 reference = now

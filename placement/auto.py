@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps
 from pecan_ray.placement.candidates import (
     LEAST_SUPPLY,
     Candidates,
@@ -63,7 +63,7 @@ class AutoSearch:
         self._started = False
         self._second_thoughts = self._settings.second_thoughts
 
-    def run(self, start: Deployment, limits: Limits) -> Search:
+    def run(self, start: Deployment, limits: DeploymentLimits) -> Search:
         """Search from `start` (or from where the job is expected to end), then watch, for ever."""
         expected = self._setting.expected
         at = limits.clamp(expected.local, expected.remote) if expected and not self._started else start
@@ -75,7 +75,7 @@ class AutoSearch:
 
     # --- searching -----------------------------------------------------------------------------------------
 
-    def _find(self, at: Deployment, why: str, limits: Limits) -> Steps[tuple[Deployment, str]]:
+    def _find(self, at: Deployment, why: str, limits: DeploymentLimits) -> Steps[tuple[Deployment, str]]:
         phase = "measure"
         for probe in range(self._settings.most_probes):
             yield from self._measure(at, phase, why)
@@ -88,14 +88,14 @@ class AutoSearch:
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
         """Measure a deployment until its reading is precise enough, and not a mere surprise."""
         foreseen = self._foreseen(at)
-        seen = [(yield Move(at, phase, f"{why}: deploy {at}."))]
+        seen = [(yield Probe(at, phase, f"{why}: deploy {at}."))]
         self._note(at, seen[-1])
         while len(seen) < lot(seen, self._settings.most_repeats, self._settings):
             reading = self._evidence.reading(at)
             doubt = self._doubt(reading, foreseen) or self._stock(reading, seen, foreseen)
             if not doubt:
                 return
-            seen.append((yield Move(at, "measure", f"measure {at} again: {doubt}.")))
+            seen.append((yield Probe(at, "measure", f"measure {at} again: {doubt}.")))
             self._note(at, seen[-1])
 
     def _doubt(self, reading: Reading, foreseen: tuple[float, float, float] | None) -> str:
@@ -152,7 +152,7 @@ class AutoSearch:
         whole = max(step, 1 / max(supply, LEAST_SUPPLY))
         return time * model.unit, deviation * model.unit, whole * model.unit
 
-    def _choose(self, at: Deployment, limits: Limits, last: bool = False) -> Choice:
+    def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
         readings = self._evidence.readings()
         best = self._cheapest(readings, limits)
@@ -217,7 +217,7 @@ class AutoSearch:
         pick = int(np.flatnonzero(few & (options.workers == options.workers[few].max()))[-1])
         return Choice(options[pick], f"the trainer never waited beside {best.deployment}, so see whether half will do")
 
-    def _other_kind(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+    def _other_kind(self, best: Reading, readings: Sequence[Reading], limits: DeploymentLimits) -> Choice | None:
         """Where the trainer waits beside workers of one kind, and none of the other was ever measured: try some.
 
         They may be many times as fast, which the prior, that a worker is a worker, hardly allows for.
@@ -231,7 +231,7 @@ class AutoSearch:
                 return Choice(other, f"the trainer waits beside {at}, and no {kind} worker was measured yet")
         return None
 
-    def _further(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+    def _further(self, best: Reading, readings: Sequence[Reading], limits: DeploymentLimits) -> Choice | None:
         """Where the trainer still waits, go on in a direction in which the last workers brought enough to pay for more.
 
         A line through two measurements knows less than the model, and is not misled by what the others have in common.
@@ -258,7 +258,7 @@ class AutoSearch:
             more, f"the trainer waits beside {at}, and {more} save {1 - cost / self._cost(best):.1%} at that rate"
         )
 
-    def _unproven(self, best: Reading, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+    def _unproven(self, best: Reading, readings: Sequence[Reading], limits: DeploymentLimits) -> Choice | None:
         """Where remote workers are dear, and it was not shown that fewer do not suffice beside so many local ones: try
         the middle between what suffices and what does not, or more, if the model rules that out.
 
@@ -297,7 +297,7 @@ class AutoSearch:
         time = model.unit / max(supply + self._settings.generous * deviation, LEAST_SUPPLY)
         return time * self._setting.per_hour(fewer) < self._cost(best)
 
-    def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: Limits) -> Choice | None:
+    def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: DeploymentLimits) -> Choice | None:
         """Where waiting is not measured, find the trainer's own time first: double the workers until it shows.
 
         Remote workers alone, as Pecan does it: local ones might disturb the trainer, and their pace and the
@@ -322,7 +322,7 @@ class AutoSearch:
         more = on_one_side(limits, 2 * last.deployment.workers)
         return None if more == last.deployment else Choice(more, f"{seen}, and {more} may be faster")
 
-    def _cheapest(self, readings: Sequence[Reading], limits: Limits) -> Reading:
+    def _cheapest(self, readings: Sequence[Reading], limits: DeploymentLimits) -> Reading:
         allowed = [r for r in readings if limits.clamp(r.deployment.local, r.deployment.remote) == r.deployment]
         cost = {r: self._cost(r) for r in allowed}
         least = min(cost.values())
@@ -331,7 +331,7 @@ class AutoSearch:
             key=lambda r: (r.deployment.workers, r.deployment.remote, cost[r]),
         )
 
-    def _candidates(self, at: Deployment, limits: Limits, readings: Sequence[Reading]) -> Candidates:
+    def _candidates(self, at: Deployment, limits: DeploymentLimits, readings: Sequence[Reading]) -> Candidates:
         most = max(
             self._settings.least_jump,
             self._settings.jump * at.workers,
@@ -370,7 +370,7 @@ class AutoSearch:
 
     # --- watching ------------------------------------------------------------------------------------------
 
-    def _watch(self, at: Deployment, why: str, limits: Limits) -> Steps[str]:
+    def _watch(self, at: Deployment, why: str, limits: DeploymentLimits) -> Steps[str]:
         """Stay until the windows have left the reference; say how.
 
         The first windows are the reference, and evidence: a deployment that was chosen by a lucky measurement is
@@ -378,7 +378,7 @@ class AutoSearch:
         """
         seen: list[Window] = []
         while not seen or len(seen) < lot(seen, self._settings.watched, self._settings):
-            seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
+            seen.append((yield Probe(at, "converged", f"stay with {at}: {why}.", settled=True)))
         self._renew(at, seen)
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
@@ -386,7 +386,7 @@ class AutoSearch:
         reference, away, lasted = list(seen), 0, 0
         batches = sum(window.batches for window in seen)
         while True:
-            seen.append((yield Move(at, "converged", f"stay with {at}: {why}.", settled=True)))
+            seen.append((yield Probe(at, "converged", f"stay with {at}: {why}.", settled=True)))
             batches += seen[-1].batches
             recent = lot(seen, self._settings.watched, self._settings)
             before, now = pooled(at, reference), pooled(at, seen[-recent:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pecan_ray.autoscaler.policy import CACHEW, CACHEW_CODE, Scale, ScalingRule, cachew
-from pecan_ray.autoscaler.search import Begin, Limits, Move, Search
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment
 
@@ -22,7 +22,7 @@ def collocated(setting: Setting) -> Begin:
     """Local workers only, as many as shorten the batch time."""
     rule = CACHEW.with_threshold(setting.threshold)
 
-    def begin(start: Deployment, limits: Limits) -> Search:
+    def begin(start: Deployment, limits: DeploymentLimits) -> Search:
         remote = limits.min_remote
         scale = Scale(
             lambda count: Deployment(count, remote),
@@ -36,7 +36,7 @@ def collocated(setting: Setting) -> Begin:
 
 
 def _remote_only(rule: ScalingRule) -> Begin:
-    def begin(start: Deployment, limits: Limits) -> Search:
+    def begin(start: Deployment, limits: DeploymentLimits) -> Search:
         local = limits.min_local
         scale = Scale(lambda count: Deployment(local, count), max(1, limits.min_remote), limits.max_remote)
         return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
@@ -52,14 +52,14 @@ def fastflow(setting: Setting) -> Begin:
     part of a placement policy.
     """
 
-    def begin(_start: Deployment, limits: Limits) -> Search:
+    def begin(_start: Deployment, limits: DeploymentLimits) -> Search:
         alone = limits.clamp(setting.fixed.local, 0)
         both = limits.clamp(setting.fixed.local, setting.fixed.remote)
-        first = yield Move(alone, "scale_local", f"measure {alone} first.")
-        second = yield Move(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
+        first = yield Probe(alone, "scale_local", f"measure {alone} first.")
+        second = yield Probe(both, "scale_remote", f"{alone} take {first.batch_time:.4g} s a batch: try {both}.")
         at = both if second.batch_time < first.batch_time else alone
         why = f"{alone} take {first.batch_time:.4g} s a batch and {both} {second.batch_time:.4g} s: stay with {at}."
         while True:
-            yield Move(at, "converged", why, settled=True)
+            yield Probe(at, "converged", why, settled=True)
 
     return begin

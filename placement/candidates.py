@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pecan_ray.autoscaler.search import Limits
+from pecan_ray.autoscaler.search import DeploymentLimits
 from pecan_ray.placement.model import Model, Vector
 from pecan_ray.plan.windows import Deployment
 
@@ -78,7 +78,7 @@ def ladder(least: int, most: int, near: int) -> list[int]:
     return sorted(counts)
 
 
-def on_one_side(limits: Limits, workers: int) -> Deployment:
+def on_one_side(limits: DeploymentLimits, workers: int) -> Deployment:
     """Return so many workers on one side alone: the remote one, if there is one."""
     if limits.max_remote:
         return limits.clamp(limits.min_local, workers - limits.min_local)

@@ -33,16 +33,6 @@ class Cost:
         return self.host + self.remote
 
     @property
-    def host_share(self) -> float:
-        """Share of the hosts in the total; 0 if nothing was paid."""
-        return self.host / self.total if self.total else 0.0
-
-    @property
-    def remote_share(self) -> float:
-        """Share of the remote workers in the total; 0 if nothing was paid."""
-        return self.remote / self.total if self.total else 0.0
-
-    @property
     def wasted_share(self) -> float:
         """Share of the total that was paid for waiting; 0 if nothing was paid."""
         return self.wasted / self.total if self.total else 0.0

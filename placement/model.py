@@ -34,8 +34,10 @@ BEND = 0.35
 """Standard deviation of a bend of the supply, in workers."""
 LEAST_SPEED = 1e-3
 """Supply of a worker that seems to supply nothing, in the model's units."""
-BELIEVED, STEP_ERROR = 0.6, 0.04
-"""A step that was measured beside a wait is believed from this share of those without a wait on, with that error."""
+BELIEVED = 0.6
+"""A step that was measured beside a wait is believed from this share of those without a wait on,"""
+STEP_ERROR = 0.04
+"""with this relative error."""
 AGED = 0.5
 """Relative standard deviation of what was learned before the job changed."""
 STALL = 0.03
@@ -43,7 +45,9 @@ STALL = 0.03
 CROWDING = 2.0
 """Standard deviation of a bend of the step, in those of its slope: a host that is full disturbs suddenly."""
 LOCAL_KNOTS = (2.0, 4.0, 8.0, 12.0)
+"""Numbers of local workers at which the lines may bend."""
 REMOTE_KNOTS = (4.0, 8.0, 16.0, 32.0)
+"""Numbers of remote workers at which the lines may bend."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Line:
+class FittedLine:
     """A fitted linear function and its uncertainty."""
 
     weights: Vector
@@ -76,7 +80,7 @@ class Line:
         return features @ self.weights, np.sqrt(np.maximum(variance, 0.0))
 
 
-def fit(features: NDArray[np.float64], values: Vector, errors: Vector, mean: Vector, spread: Vector) -> Line:
+def fit(features: NDArray[np.float64], values: Vector, errors: Vector, mean: Vector, spread: Vector) -> FittedLine:
     """Return the posterior of the weights: values = features @ weights + noise, weights ~ N(mean, spread**2)."""
     # In units of the prior's spread and by singular values: sound however far apart the measurements are.
     left, singular, right = np.linalg.svd(features * spread / errors[:, None])
@@ -89,7 +93,7 @@ def fit(features: NDArray[np.float64], values: Vector, errors: Vector, mean: Vec
     shift = right.T @ (shrink * kept * along)
     weights = mean + spread * shift
     residuals = (values - features @ weights) / errors
-    return Line(weights, covariance * np.outer(spread, spread), float(residuals @ residuals + shift @ shift))
+    return FittedLine(weights, covariance * np.outer(spread, spread), float(residuals @ residuals + shift @ shift))
 
 
 def bent(local: Vector, remote: Vector) -> list[Vector]:
@@ -115,8 +119,8 @@ class Model:
 
     unit: float
     """Seconds of one unit of time."""
-    supply: Line
-    step: Line
+    supply: FittedLine
+    step: FittedLine
 
     def learned(self) -> Prior:
         """Return what the job has taught, to begin with once the measurements themselves have aged."""
@@ -130,7 +134,7 @@ class Model:
         return step, step_sd, supply, supply_sd
 
 
-def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, prior: Prior) -> Line:
+def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, prior: Prior) -> FittedLine:
     """Fit the trainer's own time to the readings of which it is known."""
     local, remote = places(readings)
     spread = prior.interference_spread
@@ -157,7 +161,7 @@ def step_errors(readings: Sequence[Reading], steps: Sequence[float]) -> list[flo
     ]
 
 
-def fit_supply(readings: Sequence[Reading], bound: Sequence[bool], unit: float, prior: Prior) -> Line:
+def fit_supply(readings: Sequence[Reading], bound: Sequence[bool], unit: float, prior: Prior) -> FittedLine:
     """Fit the workers' supply: equal to the pace where the trainer waits (`bound`), at least the pace elsewhere."""
     local, remote = places(readings)
     features = supply_features(local, remote)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from pecan_ray.autoscaler.search import PATIENCE, Limits, Pilot
+from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Visitation
 from pecan_ray.placement.algorithm1 import pecan
@@ -17,11 +17,11 @@ from pecan_ray.placement.auto import auto
 from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
 from pecan_ray.placement.released import pecan_code, pecan_cost
-from pecan_ray.placement.setting import FIXED, Mode, Setting
+from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
-MODES: dict[str, Mode] = {
+MODES: dict[str, SearchMaker] = {
     "auto": auto,
     "pecan": pecan,
     "pecan-code": pecan_code,
@@ -78,7 +78,7 @@ class AutoPlacement:
             raise PlanError(f"clients must be a whole number >= 1, but got {clients!r}.")
         if not 0 <= threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {threshold!r}.")
-        limits = Limits(max_local, max_remote, min_local, min_remote)
+        limits = DeploymentLimits(max_local, max_remote, min_local, min_remote)
         limits = within_budget(limits, prices, clients, max_per_hour)
         limits = within_cpus(limits, clients, max_local_cpu_fraction, host_cpus, cpus_per_worker)
         check_side(mode, limits)
@@ -119,7 +119,9 @@ class AutoPlacement:
         return self._pilot.decide(window, deployment)
 
 
-def within_budget(limits: Limits, prices: Prices, clients: int, max_per_hour: float | None) -> Limits:
+def within_budget(
+    limits: DeploymentLimits, prices: Prices, clients: int, max_per_hour: float | None
+) -> DeploymentLimits:
     """Lower the bound on remote workers so that an hour costs no more than the budget."""
     if max_per_hour is None:
         return limits
@@ -136,12 +138,12 @@ def within_budget(limits: Limits, prices: Prices, clients: int, max_per_hour: fl
             affordable = middle
         else:
             too_many = middle
-    return Limits(limits.max_local, affordable, limits.min_local, limits.min_remote)
+    return DeploymentLimits(limits.max_local, affordable, limits.min_local, limits.min_remote)
 
 
 def within_cpus(
-    limits: Limits, clients: int, fraction: float | None, host_cpus: float | None, cpus_per_worker: float
-) -> Limits:
+    limits: DeploymentLimits, clients: int, fraction: float | None, host_cpus: float | None, cpus_per_worker: float
+) -> DeploymentLimits:
     """Lower the bound on local workers so that they use no more than a share of the CPUs of the trainers' hosts."""
     if not 0 < cpus_per_worker < math.inf:
         raise PlanError(f"cpus_per_worker must be positive, but got {cpus_per_worker!r}.")
@@ -152,10 +154,10 @@ def within_cpus(
     if host_cpus is None or not 0 < host_cpus < math.inf:
         raise PlanError(f"max_local_cpu_fraction needs host_cpus, the CPUs of one trainer's host, got {host_cpus!r}.")
     fit = clients * math.floor(fraction * host_cpus / cpus_per_worker + 1e-9)
-    return Limits(min(limits.max_local, fit), limits.max_remote, limits.min_local, limits.min_remote)
+    return DeploymentLimits(min(limits.max_local, fit), limits.max_remote, limits.min_local, limits.min_remote)
 
 
-def check_side(mode: str, limits: Limits) -> None:
+def check_side(mode: str, limits: DeploymentLimits) -> None:
     """Refuse a mode whose only kind of worker is not allowed."""
     if mode.startswith("cachew") and limits.max_remote < 1:
         raise PlanError(f"mode {mode!r} runs remote workers only, but no remote worker is allowed: raise max_remote.")
@@ -163,7 +165,7 @@ def check_side(mode: str, limits: Limits) -> None:
         raise PlanError("mode 'collocated' runs local workers only, but no local worker is allowed: raise max_local.")
 
 
-def first_deployment(mode: str, limits: Limits, workers: int | None, remote: int | None) -> Deployment:
+def first_deployment(mode: str, limits: DeploymentLimits, workers: int | None, remote: int | None) -> Deployment:
     """Return what to launch first: what is expected, else one worker where the mode looks first."""
     if workers is not None and remote is not None:
         raise PlanError("give expected_workers or expected_remote, not both.")

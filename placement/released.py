@@ -11,7 +11,7 @@ unless the time that it saved was worth more than its price.
 from __future__ import annotations
 
 from pecan_ray.autoscaler.policy import Scale, ScalingRule, grow, plausible
-from pecan_ray.autoscaler.search import Begin, Limits, Move, Search, Steps
+from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -32,7 +32,7 @@ def pecan_cost(setting: Setting) -> Begin:
 class Released:
     """The state machine ONLY_REMOTE -> INCREASING_LOCAL <-> DECREASING_REMOTE -> STABLE."""
 
-    def __init__(self, setting: Setting, limits: Limits, by_cost: bool = False) -> None:
+    def __init__(self, setting: Setting, limits: DeploymentLimits, by_cost: bool = False) -> None:
         self._setting, self._limits, self._by_cost = setting, limits, by_cost
         self._rule = ScalingRule(threshold=setting.threshold, implausible=IMPLAUSIBLE)
         self._at = Deployment(0, 1)
@@ -51,12 +51,12 @@ class Released:
             if self._at.remote == started.remote or self._at.local >= self._limits.max_local:
                 break
         while True:
-            yield Move(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
+            yield Probe(self._at, "converged", f"stay with {self._at}: {self._why}.", settled=True)
 
     def _only_remote(self, start: Deployment) -> Steps[None]:
         self._at = self._limits.clamp(0, max(1, start.remote))
         local = self._at.local
-        first = yield Move(self._at, "scale_remote", f"measure {self._at} first.")
+        first = yield Probe(self._at, "scale_remote", f"measure {self._at} first.")
         scale = Scale(lambda count: Deployment(local, count), 1, self._limits.max_remote)
         level = yield from grow(scale, self._at.remote, first, self._rule)
         self._at, self._before, self._why = scale.place(level.count), level.last, level.why
@@ -65,7 +65,7 @@ class Released:
         """Add local workers until one is worse than the configuration before; it stays all the same."""
         while self._at.local < self._limits.max_local:
             self._at = Deployment(self._at.local + 1, self._at.remote)
-            move = Move(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
+            move = Probe(self._at, "add_local", f"{self._why}: add local worker {self._at.local}.")
             if (yield from self._worse(move)):
                 return True
         return False
@@ -74,7 +74,7 @@ class Released:
         """Remove remote workers until one is missed; after an unwanted local worker, only one."""
         while self._at.remote > self._limits.least_remote(self._at.local):
             less = Deployment(self._at.local, self._at.remote - 1)
-            rise = yield from self._rise(Move(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))
+            rise = yield from self._rise(Probe(less, "remove_remote", f"{self._why}: leave {less.remote} remote."))
             if rise > self._bearable(less):
                 self._why += f", so remote worker {self._at.remote} comes back"
                 return
@@ -89,10 +89,10 @@ class Released:
         before = self._setting.per_hour(self._at)
         return (before - self._setting.per_hour(less)) / before
 
-    def _worse(self, move: Move) -> Steps[bool]:
+    def _worse(self, move: Probe) -> Steps[bool]:
         return (yield from self._rise(move)) > WORSE
 
-    def _rise(self, move: Move) -> Steps[float]:
+    def _rise(self, move: Probe) -> Steps[float]:
         now = yield from plausible(move, self._before, self._rule)
         rise = now.batch_time / self._before.batch_time - 1
         self._why = f"{move.target} take {now.batch_time:.4g} s a batch, {rise:+.1%} of the step before"

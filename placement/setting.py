@@ -41,4 +41,4 @@ class Setting:
         return host * self.clients + self.prices.remote_per_hour(deployment.remote)
 
 
-Mode: TypeAlias = Callable[[Setting], Begin]
+SearchMaker: TypeAlias = Callable[[Setting], Begin]

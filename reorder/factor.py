@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from pecan_ray.errors import PlanError
 
-Spec: TypeAlias = tuple[Sequence[int | None] | None, npt.DTypeLike]
+ShapeAndType: TypeAlias = tuple[Sequence[int | None] | None, npt.DTypeLike]
 """Shape and dtype of a column; None for a shape or a dimension that is not known beforehand."""
 
 CUSTOM_BITS = {
@@ -29,8 +29,8 @@ CUSTOM_BITS = {
 
 
 def inflation_factor(
-    before: Mapping[str, Spec] | float,
-    after: Mapping[str, Spec] | float,
+    before: Mapping[str, ShapeAndType] | float,
+    after: Mapping[str, ShapeAndType] | float,
     *,
     elements_in: float = 1,
     elements_out: float = 1,
@@ -57,7 +57,7 @@ def inflation_factor(
     return (elements_out * size_out) / (elements_in * size_in)
 
 
-def _size(what: str, side: Mapping[str, Spec] | float) -> float | None:
+def _size(what: str, side: Mapping[str, ShapeAndType] | float) -> float | None:
     if isinstance(side, Mapping):
         sizes = [_column_bytes(f"{what}[{column!r}]", spec) for column, spec in side.items()]
         known = [size for size in sizes if size is not None]
@@ -66,7 +66,7 @@ def _size(what: str, side: Mapping[str, Spec] | float) -> float | None:
     return float(side)
 
 
-def _column_bytes(what: str, spec: Spec) -> float | None:
+def _column_bytes(what: str, spec: ShapeAndType) -> float | None:
     try:
         shape, dtype = spec
     except (TypeError, ValueError):

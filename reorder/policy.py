@@ -34,7 +34,7 @@ from pecan_ray.reorder.dependencies import (
 from pecan_ray.reorder.moves import explained_moves, rejections, unprofitable
 from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.profile import ProfiledOp
-from pecan_ray.reorder.search import Search, repaired
+from pecan_ray.reorder.search import SectionSearch, repaired
 from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
 
 Pair: TypeAlias = tuple[str, str]
@@ -162,10 +162,10 @@ def _arranged(question: Question, section: range) -> tuple[list[int], list[Rejec
         order = repaired(desired, _needs(constraints))
         return order, rejections(ops, desired, constraints, band)
     start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))
-    order = Search(model, section, start, _needs(constraints)).best(desired)
+    order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
     while question.mode == "strict" and (refused := _refused(question, order)):
         constraints += refused
-        order = Search(model, section, start, _needs(constraints)).best(desired)
+        order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
     rejected = rejections(ops, desired, constraints, band)
     explained = {entry.name for entry in rejected}
     rejected += [entry for entry in unprofitable(model, section, desired, order, band) if entry.name not in explained]

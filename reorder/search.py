@@ -28,7 +28,7 @@ Needs = Mapping[int, Collection[int]]
 
 
 @dataclass(frozen=True)
-class Search:
+class SectionSearch:
     """One section to be ordered; ops are named by their index in the user's order."""
 
     model: CostModel

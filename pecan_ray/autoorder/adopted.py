@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.trial import Comparison, Order
+from pecan_ray.autoorder.trial import OpOrder, SpeedComparison
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan
 
@@ -14,7 +14,7 @@ from pecan_ray.reorder import Mode, Move, OrderPlan
 class Refused:
     """An order that was proposed and not adopted."""
 
-    order: Order
+    order: OpOrder
     reason: str
 
 
@@ -27,13 +27,13 @@ class StretchOrder:
     """The order to run, which may be the user's."""
     proposed: OrderPlan
     """What the policy answered first."""
-    measured: Comparison | None = None
+    measured: SpeedComparison | None = None
     """The user's order against the adopted one; None: it is the user's, or there was no time."""
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
-    def names(self) -> Order:
+    def names(self) -> OpOrder:
         """The operators in the user's order."""
         return tuple(op.name for op in self.sample.ops)
 

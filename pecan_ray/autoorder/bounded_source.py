@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from pecan_ray.autoorder.op_runner import Clock
+from pecan_ray.autoorder.op_runner import SampleClock
 from pecan_ray.plan.splits import Element, Source, Split
 
 
@@ -15,7 +15,7 @@ class Bounded:
     A source that would compute all of its data before it gives any has a method `first(count)`, which is used instead.
     """
 
-    def __init__(self, source: Source, count: int, deadline: float, clock: Clock) -> None:
+    def __init__(self, source: Source, count: int, deadline: float, clock: SampleClock) -> None:
         self._source, self._count, self._deadline, self._clock = source, count, deadline, clock
         self._first: Callable[[int], Iterator[Element]] | None = getattr(source, "first", None)
 

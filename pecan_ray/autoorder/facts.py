@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap
+from pecan_ray.plan.operators import ElementOp, FlatMap
 from pecan_ray.reorder.profile import CostCurve, ProfiledOp
 
 INSENSITIVE_SHARE = 0.05
@@ -62,11 +62,6 @@ class OpSample:
     def spreads(self) -> bool:
         """Whether one element can become several."""
         return isinstance(self.op, FlatMap)
-
-    @property
-    def drops_elements(self) -> bool:
-        """Whether an element can be left out."""
-        return isinstance(self.op, Filter)
 
     @property
     def profiled(self) -> ProfiledOp:

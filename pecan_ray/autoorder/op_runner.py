@@ -16,11 +16,11 @@ from pecan_ray.engines.counting import OpCount, element_bytes
 
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
-Clock: TypeAlias = Callable[[], float]
+SampleClock: TypeAlias = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Limits:
+class SampleLimits:
     """How large a sample may become."""
 
     elements: int = 300
@@ -55,7 +55,7 @@ class Passed:
     outputs: list[Token]
 
 
-Passage: TypeAlias = Callable[[Token], Passed]
+CountedRun: TypeAlias = Callable[[Token], Passed]
 """Runs an element, which stays as it is, through several operators."""
 
 
@@ -114,7 +114,7 @@ class OpRunner(Protocol):
         """
         ...
 
-    def passage(self, order: Sequence[str]) -> Passage:
+    def passage(self, order: Sequence[str]) -> CountedRun:
         """Return what runs elements through operators in an order, counts what goes in and out, and times nothing."""
         ...
 

@@ -12,6 +12,7 @@ from pecan_ray.autoorder.element_spec import has_custom_type, kind_of, rank_of
 from pecan_ray.autoorder.facts import OpSample, Point
 from pecan_ray.engines.counting import OpCount, column_bytes, element_bytes
 from pecan_ray.plan.operators import ElementOp, wants_rng
+from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.profile import CostCurve
 
 MOST_POINTS = 4
@@ -25,11 +26,9 @@ OUTLIER_SHARE = 1 / 32
 """Share of the longest times that is left out: they are those of a machine that did something else."""
 LEAST_TIMED = 8
 
-Element = dict[str, Any]
-
 
 @dataclass
-class Tally:
+class OpTally:
     """The sums of one operator."""
 
     op: ElementOp

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down, scattered
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed, with_ops_of
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.trial import Order, Trial
+from pecan_ray.autoorder.trial import OpOrder, Trial
 from pecan_ray.errors import ColumnError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
@@ -72,7 +72,7 @@ def _pushed(plan: Plan, engine: EngineName, mode: Mode) -> tuple[str, ...]:
     return tuple(one.told() for one in push_down(plan, engine)[1]) if mode == "cost" else ()
 
 
-def _orders(request: OrderRequest, names: Sequence[Order]) -> list[StretchOrder]:
+def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
     """Order the stretches of these operators, in this process."""
     load_engine(request.engine)
     began = time.perf_counter()
@@ -81,7 +81,7 @@ def _orders(request: OrderRequest, names: Sequence[Order]) -> list[StretchOrder]
     with undisturbed():
         for number, one in enumerate(names):
             now = time.perf_counter()
-            limits = Limits(request.elements, now + (began + request.seconds - now) / (len(names) - number))
+            limits = SampleLimits(request.elements, now + (began + request.seconds - now) / (len(names) - number))
             found.append(_order_stretch(copies[one], request, limits))
     return found
 
@@ -108,7 +108,7 @@ def order_for_job(request: OrderRequest) -> Ordering:
         )
 
 
-def _order_stretch(stretch: Stretch, request: OrderRequest, limits: Limits) -> StretchOrder:
+def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits) -> StretchOrder:
     mode = request.mode
     now = time.perf_counter()
     half = now + PROFILE_SHARE * (limits.deadline - now)
@@ -127,7 +127,7 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: Limits) -> S
     trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=mode == "cost")
     ops = {op.name: op for op in stretch.ops}
 
-    def mergeable(order: Order) -> Iterator[tuple[str, ...]]:
+    def mergeable(order: OpOrder) -> Iterator[tuple[str, ...]]:
         """Yield the operators that the decoder would take over if they came directly behind it in an order."""
         return scattered([ops[name] for name in order], request.engine)
 

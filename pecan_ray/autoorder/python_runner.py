@@ -12,11 +12,11 @@ import numpy as np
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.op_runner import (
-    Clock,
+    CountedRun,
     Examined,
     GlobalRandomness,
-    Limits,
-    Passage,
+    SampleClock,
+    SampleLimits,
     Stage,
     pass_through,
     several_threads,
@@ -61,7 +61,7 @@ class PythonRunner:
 
     traced = False
 
-    def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
+    def __init__(self, stretch: Stretch, *, seed: int, limits: SampleLimits, clock: SampleClock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
@@ -83,7 +83,7 @@ class PythonRunner:
             ops = [op for op in merged(ops, "python")[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
-    def passage(self, order: Sequence[str]) -> Passage:
+    def passage(self, order: Sequence[str]) -> CountedRun:
         """Return what runs elements through one operator after the other."""
         stages = self.stages(order)
         return lambda token: pass_through(stages, self.fresh(token), self.columns)

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
-from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.autoorder.trial import Order, Trial
+from pecan_ray.autoorder.trial import OpOrder, Trial
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import reordered, stretches
@@ -69,11 +69,11 @@ def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
     return op if factor is None else replace(op, inflation=factor)
 
 
-def _refused(request: OrderRequest, names: Order, order: Order) -> str:
+def _refused(request: OrderRequest, names: OpOrder, order: OpOrder) -> str:
     """Run a new order on the sample; return why it is refused, or ""."""
     load_engine(request.engine)
     (copy,) = (one for one in stretches(private_copy(request.plan)) if one.names == names)
-    limits = Limits(request.elements, time.perf_counter() + request.seconds)
+    limits = SampleLimits(request.elements, time.perf_counter() + request.seconds)
     with undisturbed():
         sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
         trial = Trial(sampled, request.check, equal_results=request.mode == "strict")

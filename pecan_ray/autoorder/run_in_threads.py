@@ -7,15 +7,15 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeAlias
 
-from pecan_ray.autoorder.op_runner import Passage, Passed, Token
+from pecan_ray.autoorder.op_runner import CountedRun, Passed, Token
 
-Outcome: TypeAlias = Callable[[], "Passed | None"]
+PendingPassed: TypeAlias = Callable[[], "Passed | None"]
 """Waits for an element's result and returns or raises it; None: the time was over before it was begun."""
 
 
 def in_threads(
-    passage: Passage, tokens: Sequence[Token], threads: int, in_time: Callable[[], bool]
-) -> Generator[tuple[Token, Outcome], None, None]:
+    passage: CountedRun, tokens: Sequence[Token], threads: int, in_time: Callable[[], bool]
+) -> Generator[tuple[Token, PendingPassed], None, None]:
     """Yield each element, in order, and its result; not many more are under way than there are threads."""
 
     def run(token: Token) -> Passed | None:

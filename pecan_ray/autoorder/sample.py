@@ -16,8 +16,8 @@ import cloudpickle
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
-from pecan_ray.autoorder.op_runner import Clock, GlobalRandomness, Limits, OpRunner, Passed, Stage, Token
-from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, Tally
+from pecan_ray.autoorder.op_runner import GlobalRandomness, OpRunner, Passed, SampleClock, SampleLimits, Stage, Token
+from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.run_in_threads import in_threads
 from pecan_ray.engines.counting import element_bytes
@@ -32,7 +32,10 @@ READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 64
 """So many elements are enough where the operators are slow."""
-ALWAYS_WATCHED, OFTEN_WATCHED = 2, 16
+ALWAYS_WATCHED = 2
+"""First elements on which every operator is watched."""
+OFTEN_WATCHED = 16
+"""First elements of which each, and not every second one, is watched as long as there is time."""
 WATCHED_IF_TRACED = 8
 """A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
@@ -41,7 +44,7 @@ MOST_TIMED = 160
 """After so many elements the others are only counted, also where some operator was timed on few."""
 
 
-Outcome: TypeAlias = Callable[[], "list[Token] | None"]
+PendingOutputs: TypeAlias = Callable[[], "list[Token] | None"]
 
 
 class Pipeline(Protocol):
@@ -98,7 +101,7 @@ def _profile(request: OrderRequest) -> SampleProfile:
     with undisturbed():
         for number, stretch in enumerate(found):
             now = time.perf_counter()
-            limits = Limits(request.elements, now + (began + request.seconds - now) / (len(found) - number))
+            limits = SampleLimits(request.elements, now + (began + request.seconds - now) / (len(found) - number))
             samples[stretch.names] = sample_stretch(stretch, request.engine, request.seed, limits).profile()
     taken = tuple(samples.values())
     return SampleProfile(
@@ -145,7 +148,7 @@ def load_engine(engine: EngineName) -> None:
         importlib.import_module("pecan_ray.autoorder.tensorflow_runner")
 
 
-def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: Limits, clock: Clock) -> OpRunner:
+def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: SampleLimits, clock: SampleClock) -> OpRunner:
     """Return the runner of an engine; a framework is imported only for its own engine."""
     if ENGINES[engine].framework is not None:
         from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
@@ -162,13 +165,13 @@ class Sampled:
 
     stretch: Stretch
     runner: OpRunner
-    limits: Limits
-    clock: Clock
+    limits: SampleLimits
+    clock: SampleClock
     held: list[Token] = field(default_factory=list)
     """The elements that entered the stretch, and that all its operators took."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, OpTally] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
     notes: list[str] = field(default_factory=list)
@@ -236,7 +239,7 @@ class Sampled:
         for output in outputs:
             self.spec.add(self.runner.columns(output))
 
-    def _runs(self, tokens: Sequence[Token]) -> Generator[tuple[Token, Outcome], None, None]:
+    def _runs(self, tokens: Sequence[Token]) -> Generator[tuple[Token, PendingOutputs], None, None]:
         """Yield each element and what tells what becomes of it: None if the time is over before that."""
         stages, number = self.runner.stages(self.stretch.names), 0
         while number < len(tokens) and not self._timed_enough(number):
@@ -325,9 +328,9 @@ def sample_stretch(
     stretch: Stretch,
     engine: EngineName,
     seed: int,
-    limits: Limits,
+    limits: SampleLimits,
     *,
-    clock: Clock = time.perf_counter,
+    clock: SampleClock = time.perf_counter,
     skip_bad: bool = False,
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
@@ -337,7 +340,7 @@ def sample_stretch(
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
-    tallies = {op.name: Tally(op) for op in stretch.ops}
+    tallies = {op.name: OpTally(op) for op in stretch.ops}
     sampled = Sampled(stretch, runner, limits, clock, tallies=tallies)
     sampled.read(until)
     if sampled.held:

@@ -7,7 +7,7 @@ from itertools import combinations
 
 from pecan_ray.autoorder.adopted import Refused, StretchOrder
 from pecan_ray.autoorder.facts import OpSample, StretchSample
-from pecan_ray.autoorder.trial import MIN_GAIN, Comparison, Order, Trial
+from pecan_ray.autoorder.trial import MIN_GAIN, OpOrder, SpeedComparison, Trial
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order, brought_together, candidates, predict
 from pecan_ray.reorder.policy import Pair
 
@@ -28,21 +28,21 @@ class OrderSearch:
         trial: Trial,
         mode: Mode,
         again: Callable[[], StretchSample],
-        mergeable: Callable[[Order], Iterator[tuple[str, ...]]],
+        mergeable: Callable[[OpOrder], Iterator[tuple[str, ...]]],
     ) -> None:
         self._sample, self._trial, self._mode, self._again = sample, trial, mode, again
         self._mergeable = mergeable
         self._forbidden = list(draws_would_change(sample.ops))
-        self._refused: dict[Order, str] = {}
-        self._tried: set[Order] = set()
+        self._refused: dict[OpOrder, str] = {}
+        self._tried: set[OpOrder] = set()
         self._notes: list[str] = []
-        self._user: Order = tuple(op.name for op in sample.ops)
+        self._user: OpOrder = tuple(op.name for op in sample.ops)
 
     def run(self) -> StretchOrder:
         """Return the best order that passed, or the user's."""
         proposed = next(self._candidates(self._sample))
         adopted: OrderPlan | None = None
-        measured: Comparison | None = None
+        measured: SpeedComparison | None = None
         for _ in range(MOST_MEASURED):
             plan = None if adopted is not None and self._mode == "paper" else self._next(adopted)
             if plan is None:
@@ -161,7 +161,7 @@ class OrderSearch:
                 return pair
         return None
 
-    def _too_slow(self, found: Comparison | None) -> str:
+    def _too_slow(self, found: SpeedComparison | None) -> str:
         if self._mode == "paper":
             if found is None:
                 self._notes.append("there was no time to measure the new order")
@@ -172,7 +172,7 @@ class OrderSearch:
             return ""
         return f"it is not faster: {found.speedup:.2f}x (±{found.error:.2f}) measured on {found.elements} elements"
 
-    def _rest_refused(self, order: Order) -> str:
+    def _rest_refused(self, order: OpOrder) -> str:
         refused, ran = self._trial.verify_rest(order)
         if not refused and ran < self._sample.elements:
             self._notes.append(f"the new order was verified on {ran} of {self._sample.elements} elements")
@@ -183,7 +183,7 @@ def _and(names: Iterable[str]) -> str:
     return " and ".join(map(repr, names))
 
 
-def _estimate(sample: StretchSample, order: Order, lost_s: float = 0.0) -> float:
+def _estimate(sample: StretchSample, order: OpOrder, lost_s: float = 0.0) -> float:
     """Return the estimated speed-up of an order, by all times measured so far and what it is known to lose."""
     profiled = sample.profiled
     before, after = (
@@ -203,13 +203,13 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
             yield first.name, second.name
 
 
-def exchanges(user: Order, order: Order) -> list[Pair]:
+def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:
     """Return the pairs, as in the user's order, that another order has the other way round."""
     place = {name: number for number, name in enumerate(order)}
     return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
 
 
-def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:
+def suspected_exchange(failed: str, user: OpOrder, order: OpOrder) -> Pair | None:
     """Return the exchange that has most likely made an operator fail in an order, as a pair in the user's order.
 
     First suspected is the nearest operator that was put before it and changes what it is given; where none was, the
@@ -223,7 +223,7 @@ def suspected_exchange(failed: str, user: Order, order: Order) -> Pair | None:
     return (lacking[-1], failed) if lacking else None
 
 
-def put_before(name: str, user: Order, order: Order) -> Order:
+def put_before(name: str, user: OpOrder, order: OpOrder) -> OpOrder:
     """Return the operators that come before one in an order and behind it in the user's."""
     behind = user[user.index(name) + 1 :]
     return tuple(other for other in order[: order.index(name)] if other in behind)

@@ -8,11 +8,11 @@ from typing import Any
 
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.op_runner import (
-    Clock,
+    CountedRun,
     Examined,
-    Limits,
-    Passage,
     Passed,
+    SampleClock,
+    SampleLimits,
     Stage,
     pass_through,
     several_threads,
@@ -68,7 +68,7 @@ class TensorFlowRunner:
 
     traced = True
 
-    def __init__(self, stretch: Stretch, *, seed: int, limits: Limits, clock: Clock) -> None:
+    def __init__(self, stretch: Stretch, *, seed: int, limits: SampleLimits, clock: SampleClock) -> None:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
@@ -110,7 +110,7 @@ class TensorFlowRunner:
             spec = compiled.spec
         return found
 
-    def passage(self, order: Sequence[str]) -> Passage:
+    def passage(self, order: Sequence[str]) -> CountedRun:
         """Return what runs elements through consecutive maps at once; where they fail, through one by one."""
         stages = self.stages(order)
         parts: list[CompiledStage | CompiledMaps] = []

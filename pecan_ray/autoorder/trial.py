@@ -21,8 +21,8 @@ from pecan_ray.engines.counting import element_bytes
 from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 
-Order: TypeAlias = tuple[str, ...]
-Runs: TypeAlias = dict[str, list[Point]]
+OpOrder: TypeAlias = tuple[str, ...]
+TimedRuns: TypeAlias = dict[str, list[Point]]
 """Of one element: the sizes that each operator was given, and the seconds that it took."""
 Pairs: TypeAlias = npt.NDArray[np.float64]
 """Seconds of one element, [repeat, order]."""
@@ -33,11 +33,18 @@ LEAST_LOOKED_AT = 8
 COMMUTE_ELEMENTS = 8
 REPEATS = 2
 """Runs of an element in each order; what differs from run to run is the error of measuring."""
-CHUNK, LEAST_COMPARED = 8, 32
-SOON_S, PATIENCE_S = 0.7, 2.0
-"""Measured seconds after which a comparison may do with fewer elements, and after which it is given up."""
-SLOWED, SLOWED_SHARE = 1.25, 0.02
-"""An operator has become slower if it takes so many times what was foretold, and loses that share of all the time."""
+CHUNK = 8
+"""Elements that are run before it is asked whether that is enough."""
+LEAST_COMPARED = 32
+"""Elements that are compared at least, if there are so many."""
+SOON_S = 0.7
+"""Measured seconds after which a comparison may do with fewer elements,"""
+PATIENCE_S = 2.0
+"""and after which it is given up."""
+SLOWED = 1.25
+"""An operator has become slower if it takes so many times what was foretold,"""
+SLOWED_SHARE = 0.02
+"""and loses that share of all the time."""
 CERTAINTY = 2.0
 """Standard errors that count as certain."""
 MIN_GAIN = 0.02
@@ -45,7 +52,7 @@ MIN_GAIN = 0.02
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SpeedComparison:
     """The user's order and another one, run in turn on the same elements."""
 
     speedup: float
@@ -83,13 +90,13 @@ class Trial:
         """The operator that failed in the order that was looked at last; empty if none did."""
         self.slowed: dict[str, float] = {}
         """Operators that the sizes alone do not explain in that order: the seconds that they lost per element."""
-        self._usual_runs: list[Runs] = []
+        self._usual_runs: list[TimedRuns] = []
         self.recasting: set[str] = set()
         """Operators that changed a column's dtype in some order."""
 
-    def look(self, order: Order) -> str:
+    def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
-        runs: list[Runs] = []
+        runs: list[TimedRuns] = []
         refused = self._verify(order, 0, FIRST_LOOK, runs)[0]
         user = self._sampled.stretch.names
         moved = [name for name in order if set(user[: user.index(name)]) != set(order[: order.index(name)])]
@@ -100,7 +107,7 @@ class Trial:
                 self._sampled.tallies[name].elsewhere += [point for run in runs for point in run.get(name, [])]
         return refused
 
-    def _lost(self, name: str, runs: Sequence[Runs]) -> float:
+    def _lost(self, name: str, runs: Sequence[TimedRuns]) -> float:
         """Return the seconds per element that an operator takes beyond what the sizes foretell; 0 if hardly more.
 
         An element draws the same random numbers in every order: each is compared with itself in the user's order.
@@ -115,7 +122,7 @@ class Trial:
         times = median(new[1] / max(known, 1e-12) for (_, new), known in zip(single, foretold, strict=True))
         return (times - 1.0) * fmean(foretold) if times > SLOWED else 0.0
 
-    def _usual(self) -> list[Runs]:
+    def _usual(self) -> list[TimedRuns]:
         """Return what the operators take for the first elements in the user's order."""
         if not self._usual_runs:
             for token in self._sampled.held[:FIRST_LOOK]:
@@ -123,12 +130,12 @@ class Trial:
                 self._timed(self._user, self._runner.fresh(token), self._usual_runs[-1])
         return self._usual_runs
 
-    def verify_rest(self, order: Order) -> tuple[str, int]:
+    def verify_rest(self, order: OpOrder) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
         refused, ran = self._verify(order, FIRST_LOOK, len(self._sampled.held))
         return refused, min(FIRST_LOOK, len(self._sampled.held)) + ran
 
-    def _verify(self, order: Order, begin: int, end: int, runs: list[Runs] | None = None) -> tuple[str, int]:
+    def _verify(self, order: OpOrder, begin: int, end: int, runs: list[TimedRuns] | None = None) -> tuple[str, int]:
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
@@ -166,7 +173,7 @@ class Trial:
                 return refused
         return ""
 
-    def _timed(self, stages: Sequence[Stage], token: Token, runs: Runs) -> list[Token]:
+    def _timed(self, stages: Sequence[Stage], token: Token, runs: TimedRuns) -> list[Token]:
         """Run the stages and note what the operators take."""
         pieces = [token]
         timer = self._runner.timer()
@@ -214,7 +221,7 @@ class Trial:
             return False
         return True
 
-    def compare(self, order: Order) -> Comparison | None:
+    def compare(self, order: OpOrder) -> SpeedComparison | None:
         """Run both orders in turn, until it is clear which is faster; None if there was no time for it."""
         sampled = self._sampled
         orders = (sampled.stretch.names, order)
@@ -247,7 +254,7 @@ class Trial:
         return seconds
 
 
-def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> Comparison:
+def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> SpeedComparison:
     """Weigh the seconds [repeat, order] of the elements that were run, of all that are held.
 
     Of an element's runs the shortest counts: whatever disturbs makes them longer.  The error is that of measuring
@@ -262,7 +269,7 @@ def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> Comparison:
     measuring = 1.4826 * float(np.median(np.abs(repeated))) / math.sqrt(2)
     choosing = float(np.std(shortest @ weights)) * math.sqrt(1.0 - len(known) / held)
     error = math.hypot(measuring, choosing) / math.sqrt(len(known)) / max(after, 1e-12)
-    return Comparison(speedup, float(error), float(before), float(after), len(known))
+    return SpeedComparison(speedup, float(error), float(before), float(after), len(known))
 
 
 def _seconds(stages: Sequence[Stage], token: Token, timer: Timer) -> float:

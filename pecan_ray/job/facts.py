@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.messages import Placement
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Prices
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.sampling.spans import Span
@@ -49,7 +49,7 @@ class JobFacts:
     workers_lost: int = 0
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
     events: tuple[JobEvent, ...] = ()
-    timeline: tuple[Step, ...] = ()
+    timeline: tuple[PlacementStep, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
     prices: Prices | None = None
     hosts: int = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pecan_ray.job.fleet import Fleet, FleetWorker
-from pecan_ray.job.placing import TRIES_BOTH_SIDES, Placing, Room, Step, begin
+from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
@@ -64,7 +64,7 @@ class PlacementLoop:
         self.deployments.append((now - self.began, fleet.running(draining=True)))
         self.touched()
 
-    def decide(self, fleet: Fleet, now: float, *, closing: bool) -> Step | None:
+    def decide(self, fleet: Fleet, now: float, *, closing: bool) -> PlacementStep | None:
         """Return a decision if a window has ended; `closing`: an epoch ends."""
         placing = self.placing
         if placing is None:
@@ -93,7 +93,7 @@ class PlacementLoop:
         limits = placing.policy.limits
         return host if (limits.max_local if host else limits.max_remote) > 0 else None
 
-    def timeline(self) -> tuple[Step, ...]:
+    def timeline(self) -> tuple[PlacementStep, ...]:
         """Return every window that AutoPlacement saw, and what it decided."""
         return tuple(self.placing.timeline) if self.placing is not None else ()
 

@@ -31,7 +31,7 @@ class Room:
 
 
 @dataclass(frozen=True)
-class Step:
+class PlacementStep:
     """A decision and what it was made from; the timeline of a job is a list of them."""
 
     seconds: float
@@ -53,7 +53,7 @@ class Placing:
     """What was asked for last."""
     stopped: bool = False
     """The user has fixed the numbers of workers."""
-    timeline: deque[Step] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+    timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
     """Windows so far, those included that the timeline has forgotten."""
 
@@ -69,7 +69,7 @@ class Placing:
         """Tell whether a window has ended: else there is nothing to decide."""
         return not self.stopped and self.meter.due()
 
-    def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> Step | None:
+    def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> PlacementStep | None:
         """Return a decision if a window has ended.
 
         While `awaited` workers may still come, the policy is not asked: nodes take minutes, windows seconds.
@@ -85,7 +85,7 @@ class Placing:
         else:
             decision = self.policy.decide(window, running)
         self.target = decision.target
-        step = Step(seconds, window, running, decision)
+        step = PlacementStep(seconds, window, running, decision)
         self.timeline.append(step)
         self.steps += 1
         return step

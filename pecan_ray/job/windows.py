@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from pecan_ray.plan.windows import Window
@@ -182,11 +182,3 @@ def delivered(part: StepTotals, stock: float) -> float:
     from_stock = -part.ready
     by_chance = min(FROM_STOCK * part.batches, max(1.0, (1 - STOCK_LEFT) * stock))
     return max(1, part.batches - from_stock) if from_stock > by_chance else part.batches
-
-
-def cpu_share(before: Mapping[str, float], now: Mapping[str, float], seconds: float, cpus: float) -> float | None:
-    """Return the share of their CPUs that workers used between two readings of their CPU seconds."""
-    common = before.keys() & now.keys()
-    if not common or seconds <= 0:
-        return None
-    return sum(now[name] - before[name] for name in common) / (seconds * cpus * len(common))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Cost, cost_of
 from pecan_ray.plan.windows import Deployment
 
@@ -36,7 +36,7 @@ class Report:
     events: tuple[JobEvent, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
     """What ran from when on, in seconds since the job began."""
-    timeline: tuple[Step, ...] = ()
+    timeline: tuple[PlacementStep, ...] = ()
     """Every window that AutoPlacement saw, and what it decided."""
     cost: Cost | None = None
     """At the prices of `AutoWorkers`; None where the numbers of workers were fixed."""
@@ -110,7 +110,7 @@ class Report:
         return json.dumps(asdict(self), indent=1)
 
 
-def placement_so_far(timeline: Sequence[Step]) -> str:
+def placement_so_far(timeline: Sequence[PlacementStep]) -> str:
     """Say in one line where AutoPlacement has arrived."""
     last = timeline[-1].decision
     thrown_away = sum(step.decision.phase == "discarded" for step in timeline)
@@ -121,7 +121,7 @@ def placement_so_far(timeline: Sequence[Step]) -> str:
     )
 
 
-def recent_wait_share(timeline: Sequence[Step], windows: int = 5) -> float:
+def recent_wait_share(timeline: Sequence[PlacementStep], windows: int = 5) -> float:
     """Return the share of the time in which the trainer waited during the newest windows that were not thrown away."""
     used = [step.window for step in timeline if step.decision.phase != "discarded"][-windows:]
     seconds = sum(window.batches * window.batch_time for window in used)

@@ -2,8 +2,8 @@
 
 from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
 from pecan_ray.simulator.cluster import Simulated, Simulation, simulate
-from pecan_ray.simulator.drivers import Driver, Fixed, RemoteOnly, placement
-from pecan_ray.simulator.job import JobSpec, Turn
+from pecan_ray.simulator.drivers import Driver, FixedDeployment, RemoteOnly, placement
+from pecan_ray.simulator.job import SimulatedJob, Turn
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.what_if import Forecast, RunProfile
@@ -14,14 +14,14 @@ __all__ = [
     "RELEASED",
     "ClientRule",
     "Driver",
-    "Fixed",
+    "FixedDeployment",
     "Forecast",
-    "JobSpec",
     "Outcome",
     "PoolRule",
     "RemoteOnly",
     "RunProfile",
     "Simulated",
+    "SimulatedJob",
     "Simulation",
     "Turn",
     "Workload",

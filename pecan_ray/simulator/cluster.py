@@ -16,7 +16,7 @@ from pecan_ray.errors import PlanError
 from pecan_ray.plan.windows import Window
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.flow import NEVER
-from pecan_ray.simulator.job import JobSpec, Turn, drain_time, new_job, start_delay
+from pecan_ray.simulator.job import SimulatedJob, Turn, drain_time, new_job, start_delay
 from pecan_ray.simulator.nodes import Node, Pool, PoolRule, Request
 from pecan_ray.simulator.outcome import Outcome, outcome_of
 
@@ -37,7 +37,7 @@ class Simulated:
 class Simulation:
     """The engine."""
 
-    def __init__(self, specs: Sequence[JobSpec], pool: PoolRule, seed: int = 0) -> None:
+    def __init__(self, specs: Sequence[SimulatedJob], pool: PoolRule, seed: int = 0) -> None:
         if not specs:
             raise PlanError("a simulation needs at least one job.")
         tables: dict[tuple[int, bool], PaceTable] = {}
@@ -219,7 +219,7 @@ class Simulation:
             self._remove(number, member, killed=False)
 
 
-def simulate(spec: JobSpec, pool: PoolRule | None = None, seed: int | None = None) -> Outcome:
+def simulate(spec: SimulatedJob, pool: PoolRule | None = None, seed: int | None = None) -> Outcome:
     """Run one job; the pool is what its workload says, if not given."""
     nodes = spec.workload.nodes
     rule = pool or PoolRule(nodes.available, speed_cv=nodes.speed_cv, life_s=nodes.life_s)

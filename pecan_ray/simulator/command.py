@@ -14,7 +14,7 @@ from pecan_ray.simulator import what_if
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import AFTER, client_of, mean
-from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.workload import Workload, load, names
 
@@ -75,7 +75,7 @@ def report_simulation(args: argparse.Namespace) -> str:
     workload = load(args.workload)
     outcomes = [
         simulate(
-            JobSpec(
+            SimulatedJob(
                 workload,
                 placement(workload, args.mode, args.threshold),
                 ordered=args.ordered,

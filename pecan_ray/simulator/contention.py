@@ -18,11 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pecan_ray.placement.model import Vector
 from pecan_ray.simulator.workload import Worker, Workload
-
-Vector = NDArray[np.float64]
 
 ITERATIONS = 60
 LEAST_BUSY = 0.01
@@ -42,15 +41,8 @@ class Pace:
     """Of one local worker; infinite where there is none."""
     remote_s: Vector
     """Of one remote worker."""
-    host_cpu: Vector
-    """Utilization of the trainer's host."""
     busy: Vector
     """Share of the time in which the workers work, not held up by full queues."""
-
-    @property
-    def wait_s(self) -> Vector:
-        """Of batch_s, the time in which the trainer waits."""
-        return np.maximum(0.0, self.batch_s - self.step_s)
 
 
 def work_of(worker: Worker, ordered: bool) -> float:
@@ -87,7 +79,6 @@ def pace(workload: Workload, local: ArrayLike, remote: ArrayLike, ordered: bool 
         step_s=step,
         local_s=np.where(here > 0, here / np.maximum(local_supply, 1e-12), np.inf),
         remote_s=np.full_like(here, each),
-        host_cpu=used / host.cpus,
         busy=busy,
     )
 

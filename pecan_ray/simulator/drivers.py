@@ -31,7 +31,7 @@ class Driver(Protocol):
         """Return what shall run next."""
 
 
-class Fixed:
+class FixedDeployment:
     """A deployment that stays."""
 
     window_batches = 500

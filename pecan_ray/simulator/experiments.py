@@ -10,19 +10,23 @@ from pecan_ray.placement import AutoPlacement
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.client import LIVE, RELEASED, ClientRule
 from pecan_ray.simulator.cluster import simulate
-from pecan_ray.simulator.drivers import Driver, Fixed, placement
-from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.drivers import Driver, FixedDeployment, placement
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.workload import Workload
 
-X, T = 500, 0.03
-"""Pecan §5.1."""
+X = 500
+"""Batches of a window (Pecan §5.1)."""
+T = 0.03
+"""Share by which a batch time must change to count as changed (Pecan §5.1)."""
 SEEDS = tuple(range(20))
 MOST_BATCHES = 100_000
 AFTER = 9000
 """Batches after convergence over which the pace is measured: two host loops of ResNet50 at least."""
-COLLOCATED, FASTFLOW = Deployment(1, 0), Deployment(2, 2)
-"""tf.data in the trainer's process; FastFlow as Pecan §6.1 provisions it."""
+COLLOCATED = Deployment(1, 0)
+"""tf.data in the trainer's process."""
+FASTFLOW = Deployment(2, 2)
+"""FastFlow as Pecan §6.1 provisions it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ def repeat(
     """Run a workload once for every seed, each time with a new policy."""
     return [
         simulate(
-            JobSpec(
+            SimulatedJob(
                 workload,
                 driver(),
                 ordered=ordered,
@@ -119,7 +123,9 @@ def run_fixed(
     batches: int = 4000,
 ) -> list[Outcome]:
     """Run a deployment that stays; its first window is left out of the pace."""
-    return repeat(workload, lambda: Fixed(deployment), ordered=ordered, seeds=seeds, after=batches, client=released())
+    return repeat(
+        workload, lambda: FixedDeployment(deployment), ordered=ordered, seeds=seeds, after=batches, client=released()
+    )
 
 
 def mean(outcomes: Sequence[Outcome], value: Callable[[Outcome], float]) -> float:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
 from pecan_ray.job.windows import PAUSE_S, StepTotals, is_pause
-from pecan_ray.simulator.noise import BLOCK, Services, Steps
+from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
 from pecan_ray.simulator.workload import Trainer
 
 NEVER = math.inf
@@ -36,11 +36,13 @@ class Client:
 
 
 @dataclass
-class Feed:
+class SimulatedFeed:
     """The workers of a job and what they have finished; every client takes of it."""
 
     services: Services
     capacity: int
+    client_places: float = NEVER
+    """Finished batches that one client holds, and sees in its queue; workers hold the others."""
     heap: list[tuple[float, int]] = field(default_factory=list)
     """(when it finishes its batch, worker), of those at work."""
     service_s: dict[int, float] = field(default_factory=dict)
@@ -139,24 +141,19 @@ class Flow:
     def __init__(
         self,
         trainer: Trainer,
-        feed: Feed,
-        steps: Steps,
+        feed: SimulatedFeed,
+        steps: StepTimes,
         *,
         clients: int = 1,
         begin: float = 0.0,
         batches_per_epoch: int = 1,
         pauses: bool = True,
-        client_places: int | None = None,
     ) -> None:
-        """`pauses`: leave out of the totals a step that is far out of line, as the live client does.
-
-        `client_places`: finished batches that one client holds, and sees in its queue; workers hold the others.
-        """
+        """`pauses`: leave out of the totals a step that is far out of line, as the live client does."""
         self.trainer, self.steps, self.feed = trainer, steps, feed
         self.clients = [Client(begin, begin) for _ in range(clients)]
         self._per_epoch = batches_per_epoch
         self.may_pause = pauses
-        self.client_places = NEVER if client_places is None else client_places
         self.step_s = trainer.step_s
         self.consumed = 0
         """Steps that were begun: batches of each client."""
@@ -180,7 +177,7 @@ class Flow:
         self.feed.produce_until(min(asked, until))
         ready = self.feed.ready
         waits = not ready or ready[0][0] > asked
-        return 0.0 if waits else min(len(ready) / len(self.clients), self.client_places)
+        return 0.0 if waits else min(len(ready) / len(self.clients), self.feed.client_places)
 
     @property
     def latest(self) -> float:
@@ -258,14 +255,14 @@ class Flow:
         return min((self.consumed // period + 1) * period for period in periods if period) if any(periods) else NEVER
 
 
-def advance_alone(flow: Flow, client: Client, feed: Feed, until: float, most: int) -> bool:
+def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float, most: int) -> bool:
     """Do what `Flow.advance_together` does, for one client and written out: this loop is where simulations spend time.
 
     Everything is kept in local variables meanwhile.
     """
     heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
     service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
-    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, flow.client_places
+    most_ahead, at_once, held = ahead.maxlen, not flow.trainer.run_ahead, feed.client_places
     got, asked, done, step_s, dispatch_s = client.got, client.asked, flow.done, flow.step_s, flow.dispatch_s
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
     batches, seconds, squares = totals.batches, totals.seconds, totals.squares

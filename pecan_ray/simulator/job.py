@@ -10,8 +10,8 @@ from pecan_ray.plan.windows import Decision, Deployment, Window
 from pecan_ray.simulator.client import LIVE, ClientRule, SimulatedMeter
 from pecan_ray.simulator.contention import PaceTable
 from pecan_ray.simulator.drivers import Driver
-from pecan_ray.simulator.flow import NEVER, Feed, Flow
-from pecan_ray.simulator.noise import Services, Steps, factors, generator
+from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
+from pecan_ray.simulator.noise import Services, StepTimes, factors, generator
 from pecan_ray.simulator.workload import Workload
 
 LOOKAHEAD_S = 0.5
@@ -19,7 +19,7 @@ LOOKAHEAD_S = 0.5
 
 
 @dataclass(frozen=True)
-class JobSpec:
+class SimulatedJob:
     """What to run."""
 
     workload: Workload
@@ -48,7 +48,7 @@ class Turn:
 
 
 @dataclass
-class Member:
+class SimulatedWorker:
     """A worker of the job."""
 
     placement: str
@@ -81,14 +81,14 @@ class Snapshot:
 class JobState:
     """Everything about a job that changes."""
 
-    spec: JobSpec
+    spec: SimulatedJob
     flow: Flow
     meter: SimulatedMeter
     table: PaceTable
     wanted: Deployment
     fast: bool = False
     """Workers that are too many leave at once."""
-    members: dict[int, Member] = field(default_factory=dict)
+    members: dict[int, SimulatedWorker] = field(default_factory=dict)
     agenda: list[tuple[float, int, str]] = field(default_factory=list)
     """(when, member, what) of what is known to happen to its workers."""
     timeline: list[Turn] = field(default_factory=list)
@@ -191,7 +191,7 @@ class JobState:
         """Let a worker finish its split and go."""
         self.members[number].draining = True
 
-    def coming(self) -> list[Member]:
+    def coming(self) -> list[SimulatedWorker]:
         """Return the workers that were asked for and do not work yet."""
         return [m for m in self.members.values() if not m.working and not m.draining]
 
@@ -222,7 +222,7 @@ class JobState:
     def new_member(self, placement: str) -> int:
         """Add a worker that is to start."""
         number, self.made = self.made, self.made + 1
-        self.members[number] = Member(placement, self.now)
+        self.members[number] = SimulatedWorker(placement, self.now)
         return number
 
     def superfluous(self, placement: str, count: int) -> list[int]:
@@ -231,7 +231,7 @@ class JobState:
         return sorted(staying, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
-def new_job(spec: JobSpec, table: PaceTable) -> JobState:
+def new_job(spec: SimulatedJob, table: PaceTable) -> JobState:
     """Return a job that is about to begin."""
     workload = spec.workload
     noise = workload.noise
@@ -239,13 +239,12 @@ def new_job(spec: JobSpec, table: PaceTable) -> JobState:
     services = Services(rng, noise.batch_cv, noise.drift_sd, noise.drift_batches)
     flow = Flow(
         workload.trainer,
-        Feed(services, workload.clients * workload.client_buffer),
-        Steps(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv),
+        SimulatedFeed(services, workload.clients * workload.client_buffer, workload.client_buffer),
+        StepTimes(generator(spec.seed, workload.name, "steps"), workload.trainer.step_cv),
         clients=workload.clients,
         begin=spec.arrives_s,
         batches_per_epoch=workload.batches_per_epoch,
         pauses=spec.client.pauses,
-        client_places=workload.client_buffer,
     )
     meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)

@@ -28,7 +28,7 @@ def factors(rng: np.random.Generator, cv: float, count: int) -> NDArray[np.float
     return np.exp(rng.normal(-sigma * sigma / 2, sigma, count))
 
 
-class Steps:
+class StepTimes:
     """Factors of the trainer's steps, one after another."""
 
     def __init__(self, rng: np.random.Generator, cv: float) -> None:

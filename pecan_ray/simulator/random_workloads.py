@@ -18,7 +18,7 @@ from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import client_of
-from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.noise import generator
 from pecan_ray.simulator.steady import Evaluator
 from pecan_ray.simulator.workload import Workload, build
@@ -27,8 +27,10 @@ TUNED = 10_000
 """Seeds from here on judge; those below may be tuned on."""
 DRAWN_LATER = 20_000
 """Seeds from here on judge as well: those from TUNED on had been scored once before the search was changed last."""
-NEAR, FAR = 0.05, 0.15
-"""A policy must end within NEAR of the cheapest deployment nearly always, and within FAR always."""
+NEAR = 0.05
+"""A policy must end within this share of the cheapest deployment's cost nearly always,"""
+FAR = 0.15
+"""and within this one always."""
 AFTER = 10000
 
 
@@ -91,7 +93,7 @@ def draw(seed: int, family: str = "plain") -> Workload:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class JudgedRun:
     """One policy on one workload."""
 
     seed: int
@@ -109,13 +111,13 @@ class Verdict:
     """Until convergence."""
 
 
-def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03) -> list[Verdict]:
+def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float = 0.03) -> list[JudgedRun]:
     """Run policies on a workload, and compare each with exhaustive search."""
     evaluator = Evaluator(workload, seed=seed)
     best = evaluator.cheapest()
     verdicts = []
     for mode in modes:
-        spec = JobSpec(
+        spec = SimulatedJob(
             workload,
             placement(workload, mode, threshold),
             seed=seed,
@@ -126,7 +128,7 @@ def judge(workload: Workload, modes: Iterable[str], seed: int, threshold: float 
         outcome = simulate(spec)
         final = evaluator.price(outcome.settled)
         verdicts.append(
-            Verdict(
+            JudgedRun(
                 seed,
                 mode,
                 outcome.settled,
@@ -159,7 +161,7 @@ class Score:
     """Mean cost until convergence, in epochs of the cheapest deployment."""
 
 
-def score(verdicts: Sequence[Verdict]) -> dict[str, Score]:
+def score(verdicts: Sequence[JudgedRun]) -> dict[str, Score]:
     """Sum verdicts up by mode."""
     scores = {}
     for mode in dict.fromkeys(verdict.mode for verdict in verdicts):

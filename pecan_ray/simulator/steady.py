@@ -13,12 +13,14 @@ import numpy as np
 
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.contention import PaceTable, epoch_costs
-from pecan_ray.simulator.flow import NEVER, Feed, Flow
-from pecan_ray.simulator.noise import Services, Steps, generator
+from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed
+from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Workload
 
-WARM, MEASURED = 500, 3000
-"""Batches that are left out, and batches over which the pace is measured."""
+WARM = 500
+"""Batches that are left out."""
+MEASURED = 3000
+"""Batches behind them over which the pace is measured."""
 SLACK = 0.01
 """Share by which a simulation may be faster than its bound, by chance."""
 
@@ -59,11 +61,11 @@ class Evaluator:
         rng = generator(self._seed, "services")
         services = Services(rng, noise.batch_cv, noise.drift_sd, noise.drift_batches)
         held = deployment.local * workload.local.buffer + deployment.remote * workload.remote.buffer
-        feed = Feed(services, workload.clients * workload.client_buffer + held)
+        feed = SimulatedFeed(services, workload.clients * workload.client_buffer + held)
         flow = Flow(
             workload.trainer,
             feed,
-            Steps(generator(self._seed, "steps"), workload.trainer.step_cv),
+            StepTimes(generator(self._seed, "steps"), workload.trainer.step_cv),
             clients=workload.clients,
             batches_per_epoch=workload.batches_per_epoch,
         )

@@ -21,7 +21,7 @@ from pecan_ray.simulator.client import LIVE, ClientRule
 from pecan_ray.simulator.cluster import simulate
 from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import T, X, released
-from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.random_workloads import AFTER, TUNED, draw
 from pecan_ray.simulator.steady import Evaluator
@@ -74,7 +74,7 @@ class Tuned:
 
 
 @dataclass(frozen=True)
-class Task:
+class TuningTask:
     """A workload to tune on, and what its cheapest deployment costs."""
 
     seed: int
@@ -82,14 +82,14 @@ class Task:
     cheapest: float
 
 
-def tasks(count: int) -> list[Task]:
+def tasks(count: int) -> list[TuningTask]:
     """Draw the workloads to tune on."""
     if not 1 <= count < TUNED:
         raise PlanError(f"between 1 and {TUNED - 1} workloads may be tuned on, but {count} were asked for.")
     found = []
     for seed in range(count):
         workload = draw(seed)
-        found.append(Task(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
+        found.append(TuningTask(seed, workload, Evaluator(workload, seed=seed).cheapest().epoch_cost))
     return found
 
 
@@ -109,10 +109,10 @@ def search_settings(settings: Settings) -> AutoSettings:
     )
 
 
-def training_cost(mode: str, settings: Settings, task: Task) -> float:
+def training_cost(mode: str, settings: Settings, task: TuningTask) -> float:
     """Return what a training costs with some settings, over the least possible."""
     outcome = simulate(
-        JobSpec(
+        SimulatedJob(
             task.workload,
             placement(task.workload, mode, settings["threshold"], settings=search_settings(settings)),
             seed=task.seed,
@@ -126,7 +126,7 @@ def training_cost(mode: str, settings: Settings, task: Task) -> float:
     return (outcome.convergence_cost + rest) / (EPOCHS * task.cheapest)
 
 
-def attempt(mode: str, settings: Settings, on: Sequence[Task]) -> Attempt:
+def attempt(mode: str, settings: Settings, on: Sequence[TuningTask]) -> Attempt:
     """Try settings on all workloads."""
     return Attempt(dict(settings), math.exp(fmean(math.log(training_cost(mode, settings, task)) for task in on)))
 

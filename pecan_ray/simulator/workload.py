@@ -52,7 +52,7 @@ class Trainer:
 
 
 @dataclass(frozen=True)
-class Host:
+class TrainerHost:
     """The machine that the trainer runs on."""
 
     cpus: float = measured_in("CPUs", 96.0)
@@ -118,7 +118,7 @@ class Workload:
     name: str
     prices: Prices
     trainer: Trainer = field(default_factory=Trainer)
-    host: Host = field(default_factory=Host)
+    host: TrainerHost = field(default_factory=TrainerHost)
     local: Worker = field(default_factory=Worker)
     remote: Worker = field(default_factory=Worker)
     nodes: Nodes = field(default_factory=Nodes)
@@ -191,7 +191,7 @@ def units(kind: type[Any] = Workload, path: str = "") -> dict[str, str]:
 
 GROUPS: dict[str, type[Any]] = {
     "trainer": Trainer,
-    "host": Host,
+    "host": TrainerHost,
     "local": Worker,
     "remote": Worker,
     "nodes": Nodes,

@@ -18,7 +18,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import pecan_ray as pecan
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Deployment
 from pecan_ray.runtime.cluster import this_node
 from tests.ray.conftest import living_actors
@@ -38,7 +38,7 @@ def near(found: Deployment, best: Deployment) -> bool:
     return abs(found.local - best.local) + abs(found.remote - best.remote) <= 1
 
 
-def reasons(timeline: Sequence[Step], phase: str) -> list[str]:
+def reasons(timeline: Sequence[PlacementStep], phase: str) -> list[str]:
     return [step.decision.reason for step in timeline if step.decision.phase == phase]
 
 

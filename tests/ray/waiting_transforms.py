@@ -12,7 +12,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from pecan_ray.batches import Batches
-from pecan_ray.job.placing import Step
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Deployment, Prices
 from pecan_ray.plan.prices import GCP_TPU_V2
 
@@ -63,7 +63,7 @@ def elements(batch: Any) -> list[int]:
     return [int(row[0]) for row in batch["i"]]
 
 
-def settled(timeline: Sequence[Step]) -> bool:
+def settled(timeline: Sequence[PlacementStep]) -> bool:
     """Tell whether the newest windows have changed nothing."""
     used = [step for step in timeline if step.decision.phase != "discarded"][-SETTLED:]
     unchanged = len({step.decision.target for step in used}) == 1
@@ -73,7 +73,7 @@ def settled(timeline: Sequence[Step]) -> bool:
 def train(
     batches: Batches,
     step: float,
-    until: Callable[[tuple[Step, ...]], bool] = lambda timeline: False,
+    until: Callable[[tuple[PlacementStep, ...]], bool] = lambda timeline: False,
     *,
     look_every: int = 20,
 ) -> Counter[int]:

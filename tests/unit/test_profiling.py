@@ -22,7 +22,7 @@ from pecan_ray.autoorder import OpSample, SampleProfile
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import HOLDS_STATE
-from pecan_ray.autoorder.op_runner import Limits
+from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.op_tally import curve_points
 from pecan_ray.autoorder.sample import sample_stretch
 from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
@@ -381,7 +381,7 @@ def test_a_slow_source_leaves_time_for_the_operators() -> None:
 def test_the_bytes_that_are_held_are_bounded() -> None:
     pipe = rows(100).map(double, on="x")
     (stretch,) = stretches(pipe.plan)
-    limits = Limits(elements=100, bytes=10 * 47)
+    limits = SampleLimits(elements=100, bytes=10 * 47)
     found = sample_stretch(stretch, "python", 0, limits).profile()
     assert 9 <= found.elements <= 12 and "they fill" in found.notes[0]
 

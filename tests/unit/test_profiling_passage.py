@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder.op_runner import Limits, several_threads
+from pecan_ray.autoorder.op_runner import SampleLimits, several_threads
 from pecan_ray.autoorder.op_tally import ENOUGH_TIMED
 from pecan_ray.autoorder.run_in_threads import in_threads
 from pecan_ray.autoorder.sample import MOST_TIMED, Sampled, sample_stretch
@@ -33,7 +33,7 @@ def rows(engine: EngineName = "python") -> pecan.PecanPipeline:
 
 def run(pipe: pecan.PecanPipeline, *, skip_bad: bool = False, seconds: float = 20.0) -> Sampled:
     (stretch,) = stretches(pipe.plan)
-    limits = Limits(COUNT, time.perf_counter() + seconds)
+    limits = SampleLimits(COUNT, time.perf_counter() + seconds)
     return sample_stretch(stretch, pipe.engine, 0, limits, skip_bad=skip_bad)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pecan_ray.errors import PlanError
 from pecan_ray.reorder import inflation_factor
-from pecan_ray.reorder.factor import Spec
+from pecan_ray.reorder.factor import ShapeAndType
 
 
 def test_a_resize_counts_the_bytes_of_all_columns() -> None:
@@ -73,4 +73,4 @@ def test_nonsense_is_refused_by_name() -> None:
     with pytest.raises(PlanError, match="unknown dtype 'float31'"):
         inflation_factor(spec, {"x": ((1,), "float31")})
     with pytest.raises(PlanError, match=r"must be \(shape, dtype\)"):
-        inflation_factor(spec, cast(dict[str, Spec], {"x": 3}))
+        inflation_factor(spec, cast(dict[str, ShapeAndType], {"x": 3}))

@@ -13,10 +13,10 @@ from pecan_ray.simulator import (
     LIVE,
     RELEASED,
     ClientRule,
-    Fixed,
-    JobSpec,
+    FixedDeployment,
     Outcome,
     PoolRule,
+    SimulatedJob,
     Simulation,
     Workload,
     placement,
@@ -47,7 +47,7 @@ def run(
     workload: Workload, mode: str = "auto", seed: int = 0, batches: int = 2000, pool: PoolRule | None = None
 ) -> Outcome:
     """Run one job for so many batches."""
-    spec = JobSpec(workload, placement(workload, mode), seed=seed, most_batches=batches, after_convergence=None)
+    spec = SimulatedJob(workload, placement(workload, mode), seed=seed, most_batches=batches, after_convergence=None)
     return simulate(spec, pool)
 
 
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_run_and_another_one_another(mode: str) -> 
 )
 def test_a_fixed_deployment_takes_what_the_closed_form_says(deployment: Deployment, batch_s: float) -> None:
     workload = small()
-    outcome = simulate(JobSpec(workload, Fixed(deployment), after_convergence=1000))
+    outcome = simulate(SimulatedJob(workload, FixedDeployment(deployment), after_convergence=1000))
     assert outcome.batch_s == pytest.approx(batch_s, rel=0.01)
     per_hour = 10.0 + deployment.remote
     assert outcome.epoch_cost == pytest.approx(1000 * batch_s / 3600 * per_hour, rel=0.01)
@@ -89,7 +89,7 @@ def test_a_fixed_deployment_takes_what_the_closed_form_says(deployment: Deployme
 
 
 def test_windows_say_what_the_live_client_would() -> None:
-    outcome = simulate(JobSpec(small(), Fixed(Deployment(0, 2)), after_convergence=1000))
+    outcome = simulate(SimulatedJob(small(), FixedDeployment(Deployment(0, 2)), after_convergence=1000))
     turn = outcome.timeline[-1]
     assert turn.window.batch_time == pytest.approx(0.1, rel=0.01)
     assert turn.window.wait_time == pytest.approx(0.05, rel=0.05)
@@ -102,7 +102,7 @@ def test_windows_say_what_the_live_client_would() -> None:
 def test_windows_in_which_workers_drain_or_are_awaited_are_thrown_away() -> None:
     driver = Restless([Deployment(0, 3), Deployment(0, 5), Deployment(0, 2)])
     slow = small(nodes__start_s=20.0, split_batches=40.0)
-    timeline = simulate(JobSpec(slow, driver, most_batches=1500, after_convergence=None)).timeline
+    timeline = simulate(SimulatedJob(slow, driver, most_batches=1500, after_convergence=None)).timeline
     assert any(turn.window.touched for turn in timeline)
     assert any(not turn.window.touched for turn in timeline)
 
@@ -111,7 +111,9 @@ def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> Non
     """Ten workers fill the queue; one then supplies half a batch a step, while the trainer does not wait yet."""
     targets = [Deployment(0, 10), Deployment(0, 2)]
     deep = small(client_buffer=60)
-    spec = JobSpec(deep, Restless(targets), most_batches=200, after_convergence=None, client=ClientRule(window_s=None))
+    spec = SimulatedJob(
+        deep, Restless(targets), most_batches=200, after_convergence=None, client=ClientRule(window_s=None)
+    )
     turns = [turn for turn in simulate(spec).timeline if turn.deployment == Deployment(0, 2)]
     lived_on = [turn.window for turn in turns if turn.window.queue_size > 10 and not turn.window.touched]
     assert lived_on
@@ -121,7 +123,7 @@ def test_a_trainer_that_lives_on_its_stock_is_shown_the_pace_that_lasts() -> Non
 def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -> None:
     driver = Restless([Deployment(0, 4), Deployment(0, 5)])
     quick = small(nodes__start_s=0.5)
-    outcome = simulate(JobSpec(quick, driver, client=RELEASED, most_batches=1000, after_convergence=None))
+    outcome = simulate(SimulatedJob(quick, driver, client=RELEASED, most_batches=1000, after_convergence=None))
     assert not any(turn.window.touched for turn in outcome.timeline)
     gaps = [
         after.batches - before.batches for before, after in zip(outcome.timeline, outcome.timeline[1:], strict=False)
@@ -131,7 +133,7 @@ def test_the_papers_client_measures_nothing_until_150_batches_after_a_change() -
 
 def test_a_node_is_paid_for_from_its_grant_and_takes_its_time() -> None:
     slow = small(nodes__start_s=60.0)
-    spec = JobSpec(slow, Restless([Deployment(2, 0), Deployment(2, 3)]), most_batches=300, after_convergence=None)
+    spec = SimulatedJob(slow, Restless([Deployment(2, 0), Deployment(2, 3)]), most_batches=300, after_convergence=None)
     outcome = simulate(spec)
     first = outcome.timeline[0]
     assert first.decision.target == Deployment(2, 3)
@@ -161,7 +163,9 @@ def test_a_job_without_any_worker_waits_and_the_simulation_ends() -> None:
 
 def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed() -> None:
     mortal = small(nodes__life_s=20.0, noise__batch_cv=0.2)
-    outcome = simulate(JobSpec(mortal, Fixed(Deployment(0, 6)), most_batches=4000, after_convergence=None))
+    outcome = simulate(
+        SimulatedJob(mortal, FixedDeployment(Deployment(0, 6)), most_batches=4000, after_convergence=None)
+    )
     assert outcome.killed > 5
     assert outcome.end.batches >= 4000
     flows = outcome.flows
@@ -172,7 +176,7 @@ def test_dead_workers_are_replaced_and_no_batch_is_made_twice_or_lost_unnoticed(
 
 def test_workers_of_one_node_die_together() -> None:
     workload = small()
-    spec = JobSpec(workload, Fixed(Deployment(0, 6)), most_batches=3000, after_convergence=None)
+    spec = SimulatedJob(workload, FixedDeployment(Deployment(0, 6)), most_batches=3000, after_convergence=None)
     outcome = Simulation([spec], PoolRule(workers=12, slots=3, life_s=30.0), 3).run().jobs[0]
     assert outcome.killed > 0
     assert outcome.killed % 3 == 0
@@ -183,7 +187,7 @@ def test_drained_workers_finish_and_fast_ones_drop_what_they_hold() -> None:
     workload = small(split_batches=8.0, noise__batch_cv=0.2)
     lost = {}
     for removal in ("drain", "fast"):
-        spec = JobSpec(workload, Restless(targets, removal), most_batches=2000, after_convergence=None)
+        spec = SimulatedJob(workload, Restless(targets, removal), most_batches=2000, after_convergence=None)
         outcome = simulate(spec)
         lost[removal] = outcome.flows.lost
         assert outcome.flows.produced == outcome.flows.consumed + outcome.flows.queued + outcome.flows.lost
@@ -194,7 +198,14 @@ def test_drained_workers_finish_and_fast_ones_drop_what_they_hold() -> None:
 def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> None:
     workload = changed(small(), max_local=0)
     specs = [
-        JobSpec(workload, Fixed(Deployment(0, 4)), seed=n, arrives_s=10.0 * n, most_batches=600, after_convergence=None)
+        SimulatedJob(
+            workload,
+            FixedDeployment(Deployment(0, 4)),
+            seed=n,
+            arrives_s=10.0 * n,
+            most_batches=600,
+            after_convergence=None,
+        )
         for n in range(2)
     ]
     both = Simulation(specs, PoolRule(workers=4)).run()
@@ -206,8 +217,8 @@ def test_jobs_share_a_pool_and_the_second_is_served_when_the_first_ends() -> Non
 
 def test_a_job_with_an_open_wish_is_not_computed_beyond_the_moment_it_is_served() -> None:
     workload = small(nodes__start_s=3.0)
-    one = JobSpec(workload, Fixed(Deployment(0, 5)), most_batches=400, after_convergence=None)
-    two = JobSpec(workload, Fixed(Deployment(1, 3)), seed=1, most_batches=4000, after_convergence=None)
+    one = SimulatedJob(workload, FixedDeployment(Deployment(0, 5)), most_batches=400, after_convergence=None)
+    two = SimulatedJob(workload, FixedDeployment(Deployment(1, 3)), seed=1, most_batches=4000, after_convergence=None)
     first, second = Simulation([one, two], PoolRule(workers=5)).run().jobs
     grown = next(turn for turn in second.timeline if turn.deployment.remote == 3)
     assert first.end.seconds + 3.0 <= grown.seconds <= first.end.seconds + 3.0 + 10.0
@@ -216,7 +227,7 @@ def test_a_job_with_an_open_wish_is_not_computed_beyond_the_moment_it_is_served(
 @pytest.mark.parametrize("clients", [1, 2, 4])
 def test_several_trainers_step_together_and_share_all_workers(clients: int) -> None:
     workload = small(clients=clients, max_local=4 * clients)
-    outcome = simulate(JobSpec(workload, Fixed(Deployment(0, 2)), after_convergence=500))
+    outcome = simulate(SimulatedJob(workload, FixedDeployment(Deployment(0, 2)), after_convergence=500))
     assert outcome.batch_s == pytest.approx(0.1 * clients, rel=0.02)
     assert outcome.flows.consumed == clients * outcome.end.batches
     assert outcome.epoch_cost == pytest.approx(1000 * outcome.batch_s / 3600 * (10.0 * clients + 2), rel=0.01)
@@ -224,8 +235,8 @@ def test_several_trainers_step_together_and_share_all_workers(clients: int) -> N
 
 def test_the_host_is_shared_by_local_workers_loading_and_receiving() -> None:
     tight = small(host__cpus=12.0, host__load_cpu_s=0.02, host__receive_cpu_s=0.1, trainer__step_s=0.01)
-    alone = simulate(JobSpec(tight, Fixed(Deployment(4, 0)), after_convergence=800))
-    beside = simulate(JobSpec(tight, Fixed(Deployment(4, 8)), after_convergence=4000))
+    alone = simulate(SimulatedJob(tight, FixedDeployment(Deployment(4, 0)), after_convergence=800))
+    beside = simulate(SimulatedJob(tight, FixedDeployment(Deployment(4, 8)), after_convergence=4000))
     # 12 CPUs less 0.02 s for every batch make 11.76 batches a second of one CPU second each.
     assert 1 / alone.batch_s == pytest.approx(12 / 1.02, rel=0.02)
     made_here = (1 - beside.received_share) / beside.batch_s
@@ -246,7 +257,7 @@ def test_whatever_a_policy_asks_for_batches_are_conserved(
     targets: list[Deployment], removal: str, life_s: float, clients: int, seed: int
 ) -> None:
     workload = small(noise__batch_cv=0.3, nodes__life_s=life_s, clients=clients, max_local=8, split_batches=4.0)
-    spec = JobSpec(workload, Restless(targets, removal), seed=seed, most_batches=600, after_convergence=None)
+    spec = SimulatedJob(workload, Restless(targets, removal), seed=seed, most_batches=600, after_convergence=None)
     flows = simulate(spec).flows
     assert flows.produced == flows.consumed + flows.queued + flows.lost
     assert flows.consumed >= 600 * clients
@@ -256,7 +267,7 @@ def test_whatever_a_policy_asks_for_batches_are_conserved(
 def test_many_jobs_use_no_more_nodes_than_there_are(client: ClientRule) -> None:
     workload = small(noise__batch_cv=0.2, noise__drift_sd=0.01)
     specs = [
-        JobSpec(workload, placement(workload, mode), seed=n, client=client, arrives_s=float(n), most_batches=1500)
+        SimulatedJob(workload, placement(workload, mode), seed=n, client=client, arrives_s=float(n), most_batches=1500)
         for n, mode in enumerate(["auto", "pecan-code", "cachew", "pecan"] * 5)
     ]
     found = Simulation(specs, PoolRule(workers=30, slots=2, life_s=200.0), 1).run()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pecan_ray.simulator.flow import NEVER, Feed, Flow, advance_alone
-from pecan_ray.simulator.noise import Services, Steps, generator
+from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed, advance_alone
+from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Trainer
 
 
@@ -16,10 +16,10 @@ def quiet_flow(
 ) -> Flow:
     """A job with these workers at work from the start; without noise, unless it is asked for."""
     services = Services(generator(seed, "services"), cv, 0.0, 100)
-    feed = Feed(services, places)
+    feed = SimulatedFeed(services, places)
     for worker, service_s in enumerate(services_s):
         feed.join(worker, service_s, 0.0, remote=worker % 2 == 0)
-    return Flow(trainer, feed, Steps(generator(seed, "steps"), cv), clients=clients, batches_per_epoch=1000)
+    return Flow(trainer, feed, StepTimes(generator(seed, "steps"), cv), clients=clients, batches_per_epoch=1000)
 
 
 def pace(flow: Flow, batches: int = 400) -> float:

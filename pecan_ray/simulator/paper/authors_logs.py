@@ -60,7 +60,7 @@ class Trace:
 
 
 @dataclass(frozen=True)
-class Step:
+class ReplayedWindow:
     """A recorded window, what the authors' system did, and what our policy decides."""
 
     ran: Deployment
@@ -78,14 +78,14 @@ def load_trace(name: str) -> Trace:
     return Trace(name=name, final=Deployment(*entry.pop("final")), windows=windows, **entry)
 
 
-def replay_decisions(trace: Trace) -> list[Step]:
+def replay_decisions(trace: Trace) -> list[ReplayedWindow]:
     """Show the recorded windows to the policy, one after another, whatever it decides."""
     policy = trace.policy()
     following = [ran for ran, _ in trace.windows[1:]] + [trace.final]
     steps = []
     for (ran, batch_s), theirs in zip(trace.windows, following, strict=True):
         decision = policy.decide(Window(batch_s, 0.0, X), ran)
-        steps.append(Step(ran, batch_s, theirs, decision.target, decision.phase))
+        steps.append(ReplayedWindow(ran, batch_s, theirs, decision.target, decision.phase))
     return steps
 
 

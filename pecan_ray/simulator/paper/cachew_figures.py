@@ -11,7 +11,7 @@ from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator.cluster import Simulation
 from pecan_ray.simulator.drivers import RemoteOnly
 from pecan_ray.simulator.experiments import SEEDS, epoch_seconds, mean, released, repeat, run_fixed
-from pecan_ray.simulator.job import JobSpec
+from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
@@ -83,7 +83,7 @@ def run_tenants(seed: int) -> tuple[Outcome, ...]:
     first = load("cachew-multitenancy")
     second = changed(first, trainer__step_s=first.trainer.step_s / 2)
     specs = [
-        JobSpec(
+        SimulatedJob(
             workload,
             RemoteOnly(Autoscaler(max_workers=8), WINDOW),
             seed=seed + 1000 * place,

@@ -16,8 +16,8 @@ from pecan_ray.simulator.random_workloads import (
     FAR,
     NEAR,
     TUNED,
+    JudgedRun,
     Score,
-    Verdict,
     draw,
     judge,
     score,
@@ -29,7 +29,7 @@ OTHER_FAMILIES = 0.25
 """Workloads of the harder families, as a share of those of the plain one."""
 
 
-def run_judgement(workloads: int, modes: Sequence[str] = MODES) -> dict[str, list[Verdict]]:
+def run_judgement(workloads: int, modes: Sequence[str] = MODES) -> dict[str, list[JudgedRun]]:
     """Run the policies on random workloads of every family, and ours on a second set of the plain one."""
     found = {}
     for family in FAMILIES:
@@ -62,7 +62,7 @@ def verdict_of(found: Score) -> str:
 
 
 def judgement(
-    verdicts: Mapping[str, Sequence[Verdict]], runs: Mapping[tuple[str, str, bool], Sequence[Outcome]]
+    verdicts: Mapping[str, Sequence[JudgedRun]], runs: Mapping[tuple[str, str, bool], Sequence[Outcome]]
 ) -> Section:
     """Report what was reached, and what was not."""
     head = [

@@ -19,7 +19,7 @@ from pecan_ray.simulator.experiments import (
     run_mode,
     run_setup,
 )
-from pecan_ray.simulator.job import JobSpec, Turn
+from pecan_ray.simulator.job import SimulatedJob, Turn
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.paper.reported import (
@@ -258,7 +258,7 @@ def run_figure7(seeds: Sequence[int] = SEEDS) -> list[Outcome]:
             visitation="at_most_once",
             fast_removal=True,
         )
-        spec = JobSpec(workload, policy, ordered=True, seed=seed, client=released(), after_convergence=3000)
+        spec = SimulatedJob(workload, policy, ordered=True, seed=seed, client=released(), after_convergence=3000)
         runs.append(simulate(spec))
     return runs
 

@@ -22,7 +22,7 @@ from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figure
 from pecan_ray.simulator.paper.judgement import judgement, run_judgement
 from pecan_ray.simulator.paper.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
 from pecan_ray.simulator.paper.tables import Section, misses, summary
-from pecan_ray.simulator.random_workloads import NEAR, Verdict
+from pecan_ray.simulator.random_workloads import NEAR, JudgedRun
 from pecan_ray.simulator.workload import load, names, parameters, units
 
 FIGURES = "reproduction"
@@ -56,7 +56,7 @@ class Everything:
     figure7: Sequence[Outcome]
     cachew: cachew_figures.CachewRuns
     traces: Mapping[str, Sequence[Outcome]]
-    verdicts: Mapping[str, Sequence[Verdict]]
+    verdicts: Mapping[str, Sequence[JudgedRun]]
 
 
 def run_everything(seeds: Sequence[int], workloads: int, say: Callable[[str], None]) -> Everything:
