@@ -15,7 +15,7 @@ from pyarrow import flight
 from pecan_ray.errors import ClusterError
 from pecan_ray.transport.certificates import cluster_certificates
 from pecan_ray.transport.choice import FlightAddress
-from pecan_ray.transport.flight_wire import ANSWER, GRANTED, HELLO, RECEIVED, arrivals, unwrap
+from pecan_ray.transport.flight_wire import ANSWER, HELLO, arrivals, unwrap
 from pecan_ray.transport.messages import Message
 
 logger = logging.getLogger("pecan_ray.client")
@@ -40,11 +40,11 @@ class _Answers:
         """Guards the stream: Arrow lets one thread write at a time."""
         self._over = False
 
-    def say(self, kind: int, number: int) -> bool:
+    def say(self, received: int, granted: int) -> bool:
         """Write an answer; False if the stream is over."""
         with self._lock:
             if not self._over:
-                self._writer.write_metadata(ANSWER.pack(kind, number))
+                self._writer.write_metadata(ANSWER.pack(received, granted))
             return not self._over
 
     def end(self) -> None:
@@ -89,6 +89,8 @@ class FlightReader:
         """By lane, of streams that are open: the one that has brought something last is the last."""
         self._granted = 0
         """Lots, since the beginning: a sum, since a stream that breaks may have lost what was said."""
+        self._delivering: set[int] = set()
+        """Threads that will say what was granted when they confirm what they deliver."""
         self._reached = False
         self._trouble: str | None = None
         self._ended = 0
@@ -121,11 +123,13 @@ class FlightReader:
         """Let the worker send so many more messages; never blocks for long, and does no harm after the end."""
         with self._lock:
             self._granted += count
-            lanes = list(self._answers.values())
-        for answers in reversed(lanes):
+            if threading.get_ident() in self._delivering:
+                return
+            lanes = list(self._answers.items())
+        for lane, answers in reversed(lanes):
             # What a stream that breaks does not say is said again when the next one is opened.
             with contextlib.suppress(*FAILURES):
-                if answers.say(GRANTED, self._granted):
+                if answers.say(self.received[lane], self._granted):
                     return
 
     def stop(self) -> None:
@@ -168,7 +172,7 @@ class FlightReader:
                 missed = self._granted > granted
             try:
                 if missed:  # meanwhile, and no other stream may have been there to say it
-                    answers.say(GRANTED, self._granted)
+                    answers.say(self.received[lane], self._granted)
                 if not self._stopped.is_set() and self._take(lane, answers, reader):
                     with self._lock:
                         self._ended += 1
@@ -194,13 +198,24 @@ class FlightReader:
                 self._answers[lane] = self._answers.pop(lane)
             messages = unwrap(label, memory)
             del arrival, label, memory
-            if not self._deliver(messages):
+            if not self._hand_over(messages):
                 self.stop()
                 return False
             del messages
             self.received[lane] += 1
-            answers.say(RECEIVED, self.received[lane])
+            answers.say(self.received[lane], self._granted)
         return True
+
+    def _hand_over(self, messages: list[Message]) -> bool:
+        """Deliver batches; what is granted meanwhile goes with their confirmation."""
+        thread = threading.get_ident()
+        with self._lock:
+            self._delivering.add(thread)
+        try:
+            return self._deliver(messages)
+        finally:
+            with self._lock:
+                self._delivering.discard(thread)
 
     def _connect(self) -> Any:
         """Return a connection that has been answered; raises what Flight raises if there is no answer in time."""

@@ -27,7 +27,7 @@ from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.flight_lanes import Lane
-from pecan_ray.transport.flight_wire import ANSWER, END, GONE, GRANTED, HELLO, SCHEMA, send, wrap
+from pecan_ray.transport.flight_wire import ANSWER, END, GONE, HELLO, SCHEMA, send, wrap
 from pecan_ray.transport.outbox import Outbox
 
 logger = logging.getLogger(__name__)
@@ -188,13 +188,11 @@ class _Stream:
         """Take confirmations and credits until the client closes its side."""
         try:
             while True:
-                kind, number = ANSWER.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
-                if kind == GRANTED:
-                    self._client.granted(number)
-                    continue
+                received, granted = ANSWER.unpack(self._reader.read_chunk().app_metadata.to_pybytes())
                 with self._measuring:
-                    self._meter.confirmed(number - 1, time.monotonic())
-                self._lane.confirm(number)
+                    self._meter.confirmed(received - 1, time.monotonic())
+                self._lane.confirm(received)
+                self._client.granted(granted)
         except StopIteration:
             self._whole = True
         except FAILURES as error:

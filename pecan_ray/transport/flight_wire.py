@@ -28,12 +28,10 @@ HELLO = "hello"
 """Action that shows whether a server can be reached and believes the token."""
 END, GONE = b"end", b"gone"
 """Last words of a stream: there is no more; there may be more, but not here."""
-ANSWER = struct.Struct("<Bq")
-"""What a client answers: one of two kinds, and a number."""
-RECEIVED, GRANTED = 1, 2
-"""How many lots of this lane it has received, or how many it has granted, of all lanes since it began.
+ANSWER = struct.Struct("<qq")
+"""What a client says: how many lots of this lane it has received, and how many it has granted, of all its lanes.
 
-Sums, so that it does not matter which of the answers on a stream that breaks have arrived.
+Both are sums since the beginning, so that it does not matter which of the answers on a stream that breaks arrive.
 """
 ALIGNMENT = 16
 """gRPC puts a message at a multiple of it: so the body is aligned if what precedes it is padded."""

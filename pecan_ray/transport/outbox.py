@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,8 +22,7 @@ MOST_WAITING = 512
 """Batches without arrays take no slot: the number that waits with one address, or with none, is bounded instead."""
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(NamedTuple):
     """A finished batch; of two the one with the lower number goes first."""
 
     number: int
@@ -73,7 +72,9 @@ class Outbox:
         """By address; none is empty."""
         self._bytes: Counter[int | None] = Counter()
         self._takers: list[_Taker] = []
-        """Those that wait, the longest first."""
+        """Those that wait, the longest first;"""
+        self._wished: set[int | None] = {None}
+        """the addresses of what they may have."""
         self._given: dict[int, Counter[int]] = {}
         """Batches by epoch and rank."""
         self._at_end: list[tuple[int, Callable[[], None]]] = []
@@ -83,18 +84,18 @@ class Outbox:
     def put(self, produced: Produced, rank: int | None) -> None:
         """Add a batch, for one rank or for whoever may have it; waits while very many with this address are there.
 
-        So a batch never waits behind those with other addresses.  While very many without an address are there,
-        nobody starves: a client that has nothing has granted a credit, and takes them.  Addressed batches are dealt
-        to all ranks in turn: if the next one waits behind many for its own rank, which has no credit, then every other
-        rank has been dealt as many, and can have them with a credit.  So whoever starves is ahead of that rank by all
-        that wait; that rank has batches in its queue that it may use, and grants a credit when it does.
+        So a batch never waits behind those with other addresses, and this ends.  Without an address: a client that
+        starves has granted a credit, and takes what is there.  With one: batches are dealt to all ranks in turn, so
+        whoever starves was given as many as the rank that these are for, and those that wait here besides.  That rank
+        is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.
         """
+        weight = _weight(produced)
         with self._lock:
             self._room.wait_for(lambda: self._closed or len(self._batches.get(rank, ())) < MOST_WAITING)
-            batch = _Waiting(self._next, rank, produced, _weight(produced))
+            batch = _Waiting(self._next, rank, produced, weight)
             self._next += 1
             self._batches.setdefault(rank, deque()).append(batch)
-            self._bytes[rank] += batch.nbytes
+            self._bytes[rank] += weight
             self._rouse()
 
     def take(
@@ -113,6 +114,7 @@ class Outbox:
         with self._lock:
             taker = _Taker(rank, most, most_bytes, not_before, self._lock)
             self._takers.append(taker)
+            self._wished.add(rank)
             try:
                 while wanted():
                     taker.woken = False
@@ -127,6 +129,7 @@ class Outbox:
                 return []
             finally:
                 self._takers.remove(taker)
+                self._wished = {None, *(other.rank for other in self._takers)}
                 self._rouse()
 
     def put_back(self, rank: int, batches: list[Produced]) -> None:
@@ -179,31 +182,34 @@ class Outbox:
 
     def _plenty(self) -> bool:
         """Tell whether nobody has to wait for more: there is a message for everybody who waits, or the last one."""
-        batches = [self._batches[address] for address in self._wished() if address in self._batches]
-        count = sum(map(len, batches))
+        count = nbytes = 0
+        for address in self._wished:
+            if address in self._batches:
+                count += len(self._batches[address])
+                nbytes += self._bytes[address]
         if self._closed or count >= min(sum(taker.most for taker in self._takers), MOST_WAITING):
             return True
-        nbytes = sum(self._bytes[address] for address in self._wished())
         return nbytes >= sum(taker.most_bytes for taker in self._takers)
-
-    def _wished(self) -> set[int | None]:
-        """Return the addresses of what those who wait may have."""
-        return {None, *(taker.rank for taker in self._takers)}
 
     def _allot(self) -> None:
         """Share the batches out among those who wait, as far as they go into a message to each."""
         for taker in self._takers:
             taker.clear()
+        lots = [self._batches[address] for address in self._wished if address in self._batches]
+        batches = lots[0] if len(lots) == 1 else heapq.merge(*lots, key=lambda batch: batch.number)
+        if len(self._takers) == 1:
+            all(map(self._takers[0].add, batches))  # until it is full
+            return
         able = list(self._takers)
         given: dict[int, Counter[int]] = {}
-        lots = [self._batches[address] for address in self._wished() if address in self._batches]
-        for batch in heapq.merge(*lots, key=lambda batch: batch.number):
+        for batch in batches:
             epoch = batch.produced.epoch
-            counts = given.setdefault(epoch, Counter(self._given.get(epoch)))
+            if epoch not in given:
+                given[epoch] = Counter(self._given.get(epoch))
             while fitting := [taker for taker in able if batch.rank in (None, taker.rank)]:
-                poorest = _poorest(fitting, counts)
+                poorest = _poorest(fitting, given[epoch])
                 if poorest.add(batch):
-                    counts[poorest.rank] += 1
+                    given[epoch][poorest.rank] += 1
                     break
                 able.remove(poorest)
             if not able:
@@ -211,32 +217,37 @@ class Outbox:
 
     def _give(self, taker: _Taker) -> list[Produced]:
         """Take out what was allotted."""
-        for address in {batch.rank for batch in taker.share}:
-            numbers = {batch.number for batch in taker.share if batch.rank == address}
-            left = deque(batch for batch in self._batches[address] if batch.number not in numbers)
-            if left:
-                self._batches[address] = left
-            else:
-                del self._batches[address]
+        behind: set[int] = set()
         for batch in taker.share:
+            lot = self._batches[batch.rank]
+            if lot[0] is batch:
+                lot.popleft()
+            else:
+                behind.add(batch.number)
             self._bytes[batch.rank] -= batch.nbytes
-            self._count(batch.produced.epoch, taker.rank)
+            self._ranks(batch.produced.epoch)[taker.rank] += 1
+        for address in {batch.rank for batch in taker.share}:
+            if behind:
+                self._batches[address] = deque(one for one in self._batches[address] if one.number not in behind)
+            if not self._batches[address]:
+                del self._batches[address]
         self._room.notify_all()
         if self._closed:
             self._tell()
             self._wake(self._takers)
         return [batch.produced for batch in taker.share]
 
-    def _count(self, epoch: int, rank: int) -> None:
+    def _ranks(self, epoch: int) -> Counter[int]:
+        """Return how many batches of an epoch the ranks were given; the epochs before the last one are forgotten."""
         if epoch not in self._given:
             self._given = {known: ranks for known, ranks in self._given.items() if known >= epoch - 1}
             self._given[epoch] = Counter()
-        self._given[epoch][rank] += 1
+        return self._given[epoch]
 
     def _rouse(self) -> None:
         """Wake those who have something to take now, each once."""
         asleep = [taker for taker in self._takers if not taker.woken]
-        if not asleep or not any(address in self._batches for address in self._wished()):
+        if not asleep or self._wished.isdisjoint(self._batches):
             return
         if not self._plenty():
             now = time.monotonic()
@@ -254,8 +265,8 @@ class Outbox:
 
 
 def _poorest(takers: list[_Taker], given: Counter[int]) -> _Taker:
-    """Return whose rank was given the fewest batches."""
-    return min(takers, key=lambda taker: given[taker.rank]) if len(takers) > 1 else takers[0]
+    """Return whose rank was given the fewest batches; of equals the first."""
+    return min(takers, key=lambda taker: given[taker.rank])
 
 
 def nbytes(produced: Produced) -> int:
@@ -265,8 +276,9 @@ def nbytes(produced: Produced) -> int:
 
 def _weight(produced: Produced) -> int:
     """Estimate the bytes of a batch, those of its strings included."""
-    weight = nbytes(produced)
+    weight = 0
     for column in produced.columns.values():
+        weight += getattr(column, "nbytes", 0)
         if isinstance(column, np.ndarray) and column.dtype.hasobject:
             weight += sum(len(value) for value in column.flat if isinstance(value, (bytes, str)))
     return weight

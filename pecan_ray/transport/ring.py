@@ -1,8 +1,9 @@
 """Shared memory that a worker writes batches into and a trainer on the same node maps: no copy, no name.
 
-Slots are anonymous memory files (memfd).  The reader opens them through ``/proc/<pid>/fd``, so there is no name to
-unlink and no crash can leak one.  The reader says through a pipe of the writer, opened the same way, when the trainer
-has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
+Slots are cut out of anonymous memory files (memfd), many small ones out of one file: a process may have 1,024 files
+open.  The reader opens them through ``/proc/<pid>/fd``, so there is no name to unlink and no crash can leak one.  The
+reader says through a pipe of the writer, opened the same way, when the trainer has *taken* a batch and when it has
+*released* it, that is when the last view of it was garbage-collected.
 """
 
 from __future__ import annotations
@@ -22,46 +23,94 @@ import numpy as np
 
 from pecan_ray.errors import ClusterError
 
-PAGE = 4096
+PAGE = mmap.PAGESIZE
+FILE_BYTES = 32 << 20
+"""Size of a memory file, unless a single slot is larger: pages that nobody has written take no memory."""
 LEAST_IN_FLIGHT = 2
 """So many slots may always be in flight, so that one huge batch cannot stop a worker."""
 MOST_IN_FLIGHT = 2048
-"""Slots, however small they are: each is an open file and a mapping."""
+"""Slots, however small they are."""
 RECORD = struct.Struct("=Iq")
 TAKEN, RELEASED = 1, 2
 ALIGNMENT = 64
 
 
 @dataclass(frozen=True)
-class SlotAddress:
-    """Where another process finds a slot."""
+class MemoryFile:
+    """Where another process finds a file with slots, and the pipe that is read by its writer."""
 
     pid: int
     token: str
-    """Random name of the memory file, so that a reused process id is not mistaken for its writer."""
-    slot: int
+    """Random name of the writer's memory files, so that a reused process id is not mistaken for its writer."""
+    number: int
     fd: int
     pipe_fd: int
     size: int
 
 
-class RingSlot:
-    """One memory file, mapped by the writer."""
+@dataclass(frozen=True)
+class SlotAddress:
+    """Where another process finds a slot."""
 
-    def __init__(self, ring: RingSlots, number: int, size: int) -> None:
-        self.number = number
-        self.size = -(-max(size, 1) // PAGE) * PAGE
-        self.fd = os.memfd_create(ring.token, os.MFD_CLOEXEC)
-        os.ftruncate(self.fd, self.size)
-        self.map = mmap.mmap(self.fd, self.size)
+    file: MemoryFile
+    slot: int
+    offset: int
+    size: int
+
+    @property
+    def token(self) -> str:
+        """The name of the slot's writer."""
+        return self.file.token
+
+
+class _CutFile:
+    """A memory file, mapped by the writer, out of which slots are cut one after the other."""
+
+    def __init__(self, token: str, number: int, size: int, pipe_fd: int) -> None:
+        fd = os.memfd_create(token, os.MFD_CLOEXEC)
+        os.ftruncate(fd, size)
+        self.map = mmap.mmap(fd, size)
+        self.address = MemoryFile(os.getpid(), token, number, fd, pipe_fd, size)
+        self._end = self._slots = 0
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether a slot of this size can be cut."""
+        return self._end + size <= self.address.size
+
+    def cut(self, size: int) -> int:
+        """Return where a new slot begins."""
+        offset = self._end
+        self._end += size
+        self._slots += 1
+        return offset
+
+    def give_up(self, offset: int, size: int) -> bool:
+        """Return a slot's memory to the system; True if it was the last one: then the file can be cut anew."""
+        self.map.madvise(mmap.MADV_REMOVE, offset, size)
+        self._slots -= 1
+        if not self._slots:
+            self._end = 0
+        return not self._slots
+
+    def close(self) -> None:
+        """Close the file; the memory goes when the reader's mapping goes too."""
+        os.close(self.address.fd)
+
+
+class RingSlot:
+    """A piece of a memory file."""
+
+    def __init__(self, ring: RingSlots, number: int, file: _CutFile, size: int) -> None:
+        self.number, self.file, self.size = number, file, size
+        self.offset = file.cut(size)
         self.state: Literal["free", "in flight", "taken"] = "free"
         self._ring = ring
-        self._address = SlotAddress(os.getpid(), ring.token, number, self.fd, ring.pipe_fd, self.size)
+        self._address = SlotAddress(file.address, number, self.offset, size)
 
     @property
     def buffer(self) -> memoryview:
         """The writable bytes."""
-        return memoryview(self.map)
+        return memoryview(self.file.map)[self.offset : self.offset + self.size]
 
     def release(self) -> None:
         """Give the slot back: nobody will read what was written."""
@@ -70,10 +119,6 @@ class RingSlot:
     def address(self) -> SlotAddress:
         """Return what a reader needs to map the slot."""
         return self._address
-
-    def unmap(self) -> None:
-        """Close the file; the memory goes when the reader's mapping goes too."""
-        os.close(self.fd)
 
 
 class RingSlots:
@@ -87,12 +132,13 @@ class RingSlots:
     def __init__(self, limit_bytes: int) -> None:
         self.token = f"pecan-{secrets.token_hex(8)}"
         self._limit = limit_bytes
+        self._files: dict[int, _CutFile] = {}
         self._slots: dict[int, RingSlot] = {}
         self._free: dict[int, list[RingSlot]] = {}
         """Free slots by size."""
         self._free_bytes = self._free_count = 0
         self._flying = self._flying_bytes = 0
-        self._made = 0
+        self._made = self._files_made = 0
         self._changed = threading.Condition()
         self._closed = False
         self._read_fd, self.pipe_fd = os.pipe()
@@ -107,9 +153,7 @@ class RingSlots:
             slot = self._free_slot(nbytes)
             if slot is None:
                 self._trim()
-                slot = RingSlot(self, self._made, nbytes)
-                self._made += 1
-                self._slots[slot.number] = slot
+                slot = self._cut(-(-max(nbytes, 1) // PAGE) * PAGE)
             self._flying += 1
             self._flying_bytes += slot.size
             slot.state = "in flight"
@@ -136,14 +180,28 @@ class RingSlots:
         self._free_count -= 1
         return slot
 
+    def _cut(self, size: int) -> RingSlot:
+        """Make a slot, in a file that has room for it or a new one."""
+        file = next((file for file in self._files.values() if file.has_room(size)), None)
+        if file is None:
+            file = _CutFile(self.token, self._files_made, max(size, FILE_BYTES), self.pipe_fd)
+            self._files[self._files_made] = file
+            self._files_made += 1
+        slot = self._slots[self._made] = RingSlot(self, self._made, file, size)
+        self._made += 1
+        return slot
+
     def _trim(self) -> None:
         """Give up free slots of a size that is no longer asked for."""
         while self._free:
-            self._unmap(self._leave_free(next(iter(self._free))))
+            self._give_up(self._leave_free(next(iter(self._free))))
 
-    def _unmap(self, slot: RingSlot) -> None:
-        slot.unmap()
+    def _give_up(self, slot: RingSlot) -> None:
         del self._slots[slot.number]
+        # An empty file is cut anew: the reader has it mapped already.  Only those for one large slot would pile up.
+        if slot.file.give_up(slot.offset, slot.size) and slot.size > FILE_BYTES:
+            del self._files[slot.file.address.number]
+            slot.file.close()
 
     def freed(self, number: int) -> None:
         """Make a slot free."""
@@ -164,7 +222,7 @@ class RingSlots:
             self._free_bytes += slot.size
             self._free_count += 1
             if self._free_bytes > self._limit and self._free_count > LEAST_IN_FLIGHT:
-                self._unmap(self._leave_free(slot.size))
+                self._give_up(self._leave_free(slot.size))
 
     def _listen(self) -> None:
         with os.fdopen(self._read_fd, "rb", buffering=0) as pipe:
@@ -186,8 +244,9 @@ class RingSlots:
             if self._closed:
                 return
             self._closed = True
-            for slot in self._slots.values():
-                slot.unmap()
+            for file in self._files.values():
+                file.close()
+            self._files.clear()
             self._slots.clear()
             self._changed.notify_all()
         os.write(self.pipe_fd, RECORD.pack(0, 0))
@@ -195,7 +254,7 @@ class RingSlots:
 
 
 class RingReader:
-    """The trainer's side: maps slots once, hands out views, and tells the writer when they are gone."""
+    """The trainer's side: maps files once, hands out views, and tells the writer when they are gone."""
 
     def __init__(self) -> None:
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
@@ -208,31 +267,31 @@ class RingReader:
         When the last view of them is garbage-collected the writer gets its slot back.
         """
         with self._lock:
-            shared = self._maps.get((address.token, address.slot))
+            shared = self._maps.get((address.token, address.file.number))
             if shared is None:
-                shared = self._map(address)
+                shared = self._map(address.file)
                 if shared is None:
                     return None
             pipe = self._pipes[address.token]
-        block = (ctypes.c_uint8 * address.size).from_buffer(shared)
+        block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
         finalizer = weakref.finalize(block, pipe.say, RELEASED, address.slot)
         finalizer.atexit = False
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
 
-    def _map(self, address: SlotAddress) -> mmap.mmap | None:
-        base = f"/proc/{address.pid}/fd"
+    def _map(self, file: MemoryFile) -> mmap.mmap | None:
+        base = f"/proc/{file.pid}/fd"
         try:
-            if address.token not in os.readlink(f"{base}/{address.fd}"):
+            if file.token not in os.readlink(f"{base}/{file.fd}"):
                 return None
-            if address.token not in self._pipes:
-                self._pipes[address.token] = _Pipe(f"{base}/{address.pipe_fd}")
-            fd = os.open(f"{base}/{address.fd}", os.O_RDWR)
+            if file.token not in self._pipes:
+                self._pipes[file.token] = _Pipe(f"{base}/{file.pipe_fd}")
+            fd = os.open(f"{base}/{file.fd}", os.O_RDWR)
         except (FileNotFoundError, ProcessLookupError):
             return None
-        with os.fdopen(fd, "rb+", buffering=0) as file:
-            shared = mmap.mmap(file.fileno(), address.size)
-        self._maps[address.token, address.slot] = shared
+        with os.fdopen(fd, "rb+", buffering=0) as opened:
+            shared = mmap.mmap(opened.fileno(), file.size)
+        self._maps[file.token, file.number] = shared
         return shared
 
     def taken(self, address: SlotAddress) -> None:

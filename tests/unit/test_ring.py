@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -34,7 +35,7 @@ def produce(slots: RingSlots, columns: dict[str, Any]) -> Produced:
     placed, offset = dict(columns), 0
     for name, column in columns.items():
         if isinstance(column, np.ndarray) and not column.dtype.hasobject:
-            view = np.frombuffer(slot.map, np.uint8)[offset : offset + column.nbytes]
+            view = np.frombuffer(slot.buffer, np.uint8)[offset : offset + column.nbytes]
             placed[name] = view.view(column.dtype).reshape(column.shape)
             placed[name][...] = column
             offset += -(-column.nbytes // 64) * 64
@@ -92,8 +93,10 @@ def test_mapped_batches_survive_a_killed_writer_and_unmapped_ones_are_refused() 
     os.kill(process.pid, signal.SIGKILL)
     process.join(30)
     assert first is not None and (first["x"] == 0).all()
-    assert reader.open(messages[2]) is None
-    del first
+    second = reader.open(messages[1])  # it lies in the same file
+    assert second is not None and (second["x"] == 1).all()
+    assert BatchReader().open(messages[2]) is None
+    del first, second
     gc.collect()
 
 
@@ -154,7 +157,7 @@ def test_arrays_keep_shape_and_type(value: np.ndarray[Any, Any]) -> None:
 def test_another_process_under_the_same_id_is_not_believed() -> None:
     slots = RingSlots(1 << 20)
     address = slots.acquire(10).address()
-    forged = type(address)(address.pid, "pecan-other", address.slot, address.fd, address.pipe_fd, address.size)
+    forged = replace(address, file=replace(address.file, token="pecan-other"))
     assert RingReader().open(forged) is None
 
 
@@ -205,6 +208,97 @@ def test_a_batch_that_an_engine_has_laid_out_arrives_whole_and_its_layout_is_sen
             assert arrived[name].dtype == values.dtype and arrived[name].tolist() == values.tolist()
     del arrived, opened
     slots.close()
+
+
+FEW_FILES = """
+import os, pickle, resource, sys
+import numpy as np
+from pecan_ray.transport.ring import RingReader, RingSlots
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+if sys.argv[1] == "writer":
+    slots = RingSlots(512 << 20)
+    for lot in range(15):
+        addresses = []
+        for number in range(100 * lot, 100 * lot + 100):
+            slot = slots.acquire(int(sys.argv[2]))
+            np.frombuffer(slot.buffer, np.int32)[:250] = number
+            addresses.append(slot.address())
+        pickle.dump(addresses, sys.stdout.buffer)
+    sys.stdout.buffer.flush()
+    sys.stdin.read()
+else:
+    reader, held = RingReader(), []
+    for lot in range(15):
+        for address in pickle.load(sys.stdin.buffer):
+            held.append(reader.open(address))
+            reader.taken(address)
+    assert len(held) == 1500
+    assert all((view[:1000].view(np.int32) == number).all() for number, view in enumerate(held))
+    print(len(os.listdir("/proc/self/fd")))
+"""
+
+
+@pytest.mark.parametrize("nbytes", [1000, 300_000])
+def test_many_batches_at_a_time_take_few_files_of_both_sides(nbytes: int) -> None:
+    command = [sys.executable, "-c", FEW_FILES]
+    with subprocess.Popen([*command, "writer", str(nbytes)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        done = subprocess.run([*command, "reader"], stdin=writer.stdout, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) < 32
+        writer.communicate()
+        assert writer.returncode == 0
+
+
+def memory_of(slot: RingSlot) -> int:
+    """Bytes that the file of a slot takes."""
+    return os.fstat(slot.file.address.fd).st_blocks * 512
+
+
+def test_memory_of_a_size_that_is_no_longer_asked_for_is_given_up_and_its_file_cut_anew() -> None:
+    slots, reader = RingSlots(64 << 20), RingReader()
+    first = [slots.acquire(2 << 20) for _ in range(5)]
+    files = {slot.file.address for slot in first}
+    views = [reader.open(slot.address()) for slot in first]
+    for slot, view in zip(first, views, strict=True):
+        assert view is not None
+        view[:] = 1
+        slot.release()
+    assert memory_of(first[0]) >= 10 << 20
+    del view, views
+    again = slots.acquire(16 << 20)
+    assert memory_of(again) == 0, "its pages are new"
+    assert {slots.acquire(16 << 20).file.address, again.file.address} == files, "no other file was needed"
+    assert len(reader._maps) == 1
+    slots.close()
+
+
+def test_slots_of_one_file_do_not_overlap_whatever_their_sizes() -> None:
+    slots, reader = RingSlots(64 << 20), RingReader()
+    sizes = [1, 4096, 4097, 100_000, 3 << 20, 40 << 20, 10, 5 << 20]
+    held = [slots.acquire(size) for size in sizes]
+    views = [reader.open(slot.address()) for slot in held]
+    for number, slot in enumerate(held):
+        np.frombuffer(slot.buffer, np.uint8)[:] = number
+    for number, (size, view) in enumerate(zip(sizes, views, strict=True)):
+        assert view is not None and view.size >= size and (view == number).all()
+    assert len({slot.file.address.number for slot in held}) == 2, "a slot that is larger than a file has its own"
+    slots.close()
+
+
+def test_a_view_keeps_its_memory_when_other_slots_of_its_file_are_given_up() -> None:
+    slots, reader = RingSlots(1 << 20), RingReader()
+    kept, other = slots.acquire(100_000), slots.acquire(100_000)
+    view = reader.open(kept.address())
+    assert view is not None
+    view[:] = 7
+    reader.taken(kept.address())
+    other.release()
+    slots.acquire(500_000)  # no slot is free that is as large: the one that is goes
+    assert (view == 7).all()
+    slots.close()
+    reader.forget(slots.token)
+    assert (view == 7).all()
 
 
 TRAINER = """
