@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pecan_ray.sampling.ledger import JobShape, Ledger
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Origin, Produced
 from pecan_ray.engines.inprocess import AllLeases
@@ -17,6 +16,9 @@ from pecan_ray.engines.positions import MOST_BAD, MOST_DROPPED, MOST_INTERVALS, 
 from pecan_ray.engines.python import PythonEngine, run_here
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.whole import ending_with_the_last_batch
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Split
@@ -270,14 +272,14 @@ class LedgerLeases:
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell the ledger."""
-        self._ledger.ended(self._worker, lease.key, elements)
+        self._ledger.ended(self._worker, lease.epoch, lease.key, elements)
 
 
 @pytest.mark.parametrize("trainers", [1, 2])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_around_a_torn_split_each_element_is_delivered_once(trainers: int, workers: int) -> None:
     source = Torn(4, length_known=False)
-    ledger = Ledger(JobShape(world_size=trainers, batch_size=64))
+    ledger = Ledger(LedgerShape(world_size=trainers, batch_size=64))
     ledger.add_splits(0, list(source.splits()))
     ledger.end_listing(0)
     for number in range(workers):
@@ -292,27 +294,27 @@ def test_around_a_torn_split_each_element_is_delivered_once(trainers: int, worke
                 break
             for number in range(workers):
                 worker = f"w{number}"
-                stretch = ledger.next_stretch(worker)
-                if isinstance(stretch, str):
+                assignment = ledger.next_assignment(worker)
+                if isinstance(assignment, str):
                     continue
                 leftovers = []
                 for produced in engine.batches(LedgerLeases(ledger, worker)):
-                    ledger.check()
+                    check_ledger(ledger)
                     if produced.partial:
                         leftovers.append(produced)
                     elif not produced.rows:
-                        ledger.consumed(worker, produced.spans)
+                        ledger.consumed(worker, 0, produced.spans)
                     else:
-                        to = rank if stretch.rank is None else stretch.rank
-                        ledger.acked(to, worker, produced.spans)
+                        to = rank if assignment.rank is None else assignment.rank
+                        ledger.acked(to, worker, 0, produced.spans)
                         received += produced.columns["i"].tolist()
                         rank = (rank + 1) % trainers
                 spans = {key: list(intervals) for one in leftovers for key, intervals in one.spans.items()}
-                if ledger.stretch_ended(worker, spans) == "flush":
+                if ledger.assignment_ended(worker, spans) == "flush":
                     for one in leftovers:
-                        ledger.acked(stretch.rank or 0, worker, one.spans)
+                        ledger.acked(assignment.rank or 0, worker, 0, one.spans)
                         received += one.columns["i"].tolist()
-                ledger.check()
+                check_ledger(ledger)
     assert ledger.finished
     readable = [*range(600), *range(SPLIT_ELEMENTS, 4 * SPLIT_ELEMENTS)]
     assert len(received) == len(set(received)) and set(received) <= set(readable)
