@@ -237,7 +237,7 @@ class PecanPipeline:
         return self._then(Skip(name=self._unique("skip"), count=_natural("skip", count)))
 
     def prefetch(self, count: int) -> PecanPipeline:
-        """Ask for `count` batches to be kept ready."""
+        """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
         _positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 

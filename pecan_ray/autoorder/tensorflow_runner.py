@@ -23,9 +23,9 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import OpCount, element_bytes
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.tensorflow.single import (
+    ColumnSpecs,
     Compiled,
     CompiledMaps,
-    ElementSpec,
     Single,
     Singles,
     columns_of,
@@ -54,7 +54,7 @@ class CompiledStage:
         return self.compiled(token, self._singles.place)
 
     @property
-    def spec(self) -> ElementSpec:
+    def spec(self) -> ColumnSpecs:
         """Dtypes and static shapes of what comes out."""
         return self.compiled.spec
 
@@ -152,7 +152,7 @@ class TensorFlowRunner:
         """Several: TensorFlow's operations leave the interpreter to other threads."""
         return several_threads()
 
-    def _compile(self, ops: list[ElementOp], spec: ElementSpec) -> Compiled:
+    def _compile(self, ops: list[ElementOp], spec: ColumnSpecs) -> Compiled:
         key = (*((op.name, type(op.fn)) for op in ops), *sorted((name, str(column)) for name, column in spec.items()))
         if key not in self._compiled:
             self._compiled[key] = Compiled(ops, spec)

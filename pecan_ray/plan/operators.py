@@ -147,7 +147,7 @@ class Skip(Op):
 
 @dataclass(frozen=True, kw_only=True)
 class Prefetch(Op):
-    """Asks for `count` batches to be kept ready per worker."""
+    """Keeps `count` elements, or batches, ready ahead of what takes them, in each worker."""
 
     count: int
 

@@ -24,7 +24,7 @@ from pecan_ray.errors import ElementError, OpError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
 
-ElementSpec = dict[str, Any]
+ColumnSpecs = dict[str, Any]
 """Column name -> tf.TensorSpec."""
 Single = tuple[TensorColumns, Tensor]
 """The columns of an element, and its row."""
@@ -50,7 +50,7 @@ class Singles:
                 feed.open()
             data = Graph(plan, options, _forget).dataset(self._feeds, epoch=0)
         self._data = data
-        self.spec: ElementSpec | None = None if data is None else dict(data.element_spec[0])
+        self.spec: ColumnSpecs | None = None if data is None else dict(data.element_spec[0])
         """Dtypes and static shapes of the columns; None if there is no element."""
 
     def read(self) -> Generator[Single, None, None]:
@@ -88,7 +88,7 @@ class Traced:
 class Compiled:
     """One operator, or several maps, compiled for elements of one spec; called eagerly with one element."""
 
-    def __init__(self, ops: Sequence[ElementOp], spec: ElementSpec) -> None:
+    def __init__(self, ops: Sequence[ElementOp], spec: ColumnSpecs) -> None:
         self.ops = tuple(ops)
         self._traced = Traced()
         (first, *_) = ops
@@ -173,7 +173,7 @@ class Compiled:
             return
         self._traced.reads |= recording.seen | {name for name, value in given.items() if _flows(value, made)}
 
-    def _spec_behind(self, spec: ElementSpec) -> ElementSpec:
+    def _spec_behind(self, spec: ColumnSpecs) -> ColumnSpecs:
         if isinstance(self.ops[0], Filter):
             return spec
         outputs = self._function.traced.structured_outputs
@@ -185,13 +185,13 @@ class Compiled:
 class CompiledMaps:
     """Consecutive maps compiled together, which show what is behind each of them; called eagerly."""
 
-    def __init__(self, ops: Sequence[ElementOp], spec: ElementSpec) -> None:
+    def __init__(self, ops: Sequence[ElementOp], spec: ColumnSpecs) -> None:
         self._ops = tuple(ops)
         row = tf.TensorSpec((meta.WIDTH,), tf.int64)
         with tf.device("/CPU:0"):
             self._function = GraphFunction(self._mapped, spec, row)
         behind = self._function.traced.structured_outputs[-1]
-        self.spec: ElementSpec = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
+        self.spec: ColumnSpecs = {name: tf.type_spec_from_value(column) for name, column in behind.items()}
         """Dtypes and static shapes of what comes out."""
 
     def each(self, pieces: Sequence[Single]) -> list[list[Single]]:
