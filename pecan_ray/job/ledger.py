@@ -232,7 +232,7 @@ class Ledger:
             self.left_out_elements += rows
         else:
             for (branch, repetition, index), returned in spans.items():
-                split = self.queues.listings[branch].splits[index]
+                split = self.queues.listings[branch][index]
                 self.leftovers.add(Lease(self.epoch, split, branch=branch, repetition=repetition), returned)
         self._advance()
 
