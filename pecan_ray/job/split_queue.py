@@ -16,8 +16,7 @@ from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.order import split_permutation
 from pecan_ray.sampling.randomness import random_key
 
-
-_values = attrgetter(*(field.name for field in fields(Split)))
+_values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 
 
 class Listing:
@@ -33,7 +32,7 @@ class Listing:
         return len(self._rows)
 
     def __getitem__(self, index: int) -> Split:
-        return Split(*self._rows[index])
+        return Split(index, *self._rows[index])
 
     def add(self, page: Sequence[Split]) -> None:
         """Add a page; raises ValueError where a split is not named by its place."""

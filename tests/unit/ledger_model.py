@@ -1,4 +1,4 @@
-"""A model of workers and trainers around the ledger, played at random: they die, repeat themselves, come in any order."""
+"""A model of workers and trainers around the ledger, played at random: they die, and come in any order."""
 
 from __future__ import annotations
 
