@@ -45,8 +45,6 @@ class Ledger:
         """The worker that runs a whole plan in this epoch,"""
         self._made: int | None = None
         """and how many batches this makes, once it is known."""
-        self._yielded = False
-        """Some batch of this epoch was delivered."""
 
     # --- splits become known -------------------------------------------------------------------------------
 
@@ -214,7 +212,6 @@ class Ledger:
         if epoch != self.epoch or self.finished:
             return
         self.counts[rank] += batches
-        self._yielded = True
         state = self.workers.get(worker)
         if state is not None:
             state.fulfil(spans)
@@ -232,7 +229,7 @@ class Ledger:
             self.left_out_elements += rows
         else:
             for (branch, repetition, index), returned in spans.items():
-                split = self.queues.listings[branch].splits[index]
+                split = self.queues.listings[branch][index]
                 self.leftovers.add(Lease(self.epoch, split, branch=branch, repetition=repetition), returned)
         self._advance()
 
@@ -285,6 +282,7 @@ class Ledger:
 
     def _next_epoch(self) -> None:
         self.epoch += 1
+        self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.counts = [0] * self.shape.world_size
         self._runner = self._made = None
         self.leftovers.spoilt()
@@ -293,8 +291,6 @@ class Ledger:
             if self.shape.runs_whole:
                 state.holdings.clear()
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
-        self.ran_dry = self.shape.epochs is None and not self._yielded
-        self._yielded = False
         if last or self.ran_dry or self.queues.empty_source:
             self.finished = True
             return

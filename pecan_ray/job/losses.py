@@ -8,7 +8,7 @@ from pecan_ray.job.events import LossCause
 
 MOST_IN_A_ROW = 5
 TOGETHER_S = 10.0
-"""Workers of one node that are lost within this time have one cause, whatever it is."""
+"""Workers of one node that were there at a time and are lost within this one have one cause, whatever it is."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,10 @@ class Loss:
     node: str
     cause: LossCause
     why: str
+    requested: float
+    """When it was asked for, and"""
     time: float
+    """when it was lost."""
 
 
 class Losses:
@@ -39,10 +42,7 @@ class Losses:
         A lost node is no fault of the pipeline's, and neither are the workers that it had, however many.
         """
         self.count += 1
-        together = any(
-            loss.node == other.node and loss.time - other.time < TOGETHER_S for other in self._in_a_row if loss.node
-        )
-        if loss.cause == "node" or (loss.cause == "process" and together):
+        if loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):
             return ""
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:
@@ -52,3 +52,9 @@ class Losses:
             f"{loss.worker}, since {loss.why}. Look at its log for a crash in native code, and at the memory of its "
             "node"
         )
+
+
+def _together(loss: Loss, other: Loss) -> bool:
+    """Tell whether workers were lost together; one that was requested in place of the other was not."""
+    here = bool(loss.node) and loss.node == other.node
+    return here and loss.requested < other.time and loss.time - other.time < TOGETHER_S

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pecan_ray.job import events
 from pecan_ray.job.holdings import LeaseKey
-from pecan_ray.job.instructions import Instruction, Log
+from pecan_ray.job.instructions import Answer, Instruction, Log
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -16,6 +16,7 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
+    Question,
     Reply,
 )
 from pecan_ray.job.worker_calls import WorkerCalls
@@ -44,6 +45,8 @@ class Questions:
         self._versions = 1
         self._version_of: dict[int, int] = {}
         """The version of the plan that each epoch runs, once it has begun."""
+        self._left_out = 0
+        """Reports of bad elements, each of which may be of many."""
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
             events.WorkerAsked: self._on_asked,
             events.OrderKnown: self._on_order_known,
@@ -73,8 +76,10 @@ class Questions:
 
     def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
         worker = self._job.fleet.workers.get(event.worker)
-        if worker is not None:
-            worker.heard = now
+        if worker is None:
+            done.append(Answer(event.worker, event.channel, event.number, _to_nobody(event.question)))
+            return
+        worker.heard = now
         found = self._calls.arrived(event)
         if not isinstance(found, events.WorkerAsked):
             done += [found] if found is not None else []
@@ -103,8 +108,7 @@ class Questions:
         """Take over what a question tells, once."""
         question, worker = asked.question, asked.worker
         if isinstance(question, AskAssignment):
-            if worker in self._job.fleet.workers:
-                self._job.fleet.workers[worker].told = question.progress
+            self._job.fleet.workers[worker].told = question.progress
         elif isinstance(question, EndData):
             self._ledger.consumed(worker, question.epoch, question.spans, left_out=question.rows)
             self.leave_out(question.left_out, now, done)
@@ -154,7 +158,17 @@ class Questions:
     def leave_out(self, elements: tuple[LeftOutElement, ...], now: float, done: list[Instruction]) -> None:
         """Count elements that were left out, and end the job where they are too many."""
         for one in self._job.bad.add(elements):
-            if self._job.bad.count <= MOST_LOGGED:
+            self._left_out += 1
+            if self._left_out <= MOST_LOGGED:
                 done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
         if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
             self._job.fail(over, now, done)
+
+
+def _to_nobody(question: Question) -> Reply:
+    """Return what a worker is told that is fenced off: nothing that it says counts."""
+    if isinstance(question, AskAssignment):
+        return "stop"
+    if isinstance(question, AskLeases):
+        return ()
+    return "return" if isinstance(question, EndAssignment) else "noted"

@@ -50,7 +50,7 @@ class Queues:
     @property
     def empty_source(self) -> bool:
         """Whether there is not a single split, as far as is known."""
-        return not any(listing.splits for listing in self.listings)
+        return not any(map(len, self.listings))
 
     @property
     def passes_left(self) -> bool:
@@ -60,7 +60,7 @@ class Queues:
     def _passes_to_come(self, branch: int) -> int:
         """Return how many passes of a `repeat` over a branch may follow the current one; endless ones count as many."""
         listing = self.listings[branch]
-        if self._shape.sharding != "dynamic" or not (listing.complete and listing.splits):
+        if self._shape.sharding != "dynamic" or not (listing.complete and len(listing)):
             return 0
         limit = self._shape.repetitions
         return MANY if limit is None else limit - self._repetition[branch] - 1
@@ -146,5 +146,5 @@ class Queues:
         if own and own[branch]:
             return len(own[branch])
         waiting = sum(len(queue) for queue in self._shared[branch])
-        waiting += self._passes_to_come(branch) * len(self.listings[branch].splits)
+        waiting += self._passes_to_come(branch) * len(self.listings[branch])
         return max(1, waiting // (2 * max(1, workers)))

@@ -178,7 +178,7 @@ class Staffing:
             self._draining.discard(name)
             self._placement.changed(self._fleet, now)
             return
-        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, now))
+        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, worker.requested, now))
         said = f"{name} is lost: {why}; what it held is given out again"
         self._job.tell("lost", said, now)
         done.append(Log("warning", said))

@@ -217,7 +217,7 @@ class JobState:
         if not self._questions.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
         elif not self.ledger.queues.listed and self._questions.idle:
-            splits = sum(len(listing.splits) for listing in self.ledger.queues.listings)
+            splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
         waits.update(self._staffing.waiting_for())
         for worker, ranks in self.ledger.unsettled().items():

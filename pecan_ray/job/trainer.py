@@ -92,7 +92,7 @@ class TrainerState:
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerInstruction]:
         """Take an event and return what must be done, in this order."""
         if self._closed:
-            return []
+            return [Discard(batch) for batch in event.batches] if isinstance(event, BatchesCame) else []
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
@@ -171,6 +171,7 @@ class TrainerState:
         if self._wanted_since is None:
             self._wanted_since = now
             self._ready_when_asked = len(self._queue)
+            self._on_time(TrainerTime(), now, done)
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self._outgoing.answered(event.number, now)
@@ -208,7 +209,8 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        waits: dict[Hashable, str] = {"batch": self._waiting_for()} if self._wanted_since is not None else {}
+        asked = self._wanted_since
+        waits: dict[Hashable, str] = {asked: self._waiting_for()} if asked is not None else {}
         if waits or self._waits:
             done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 

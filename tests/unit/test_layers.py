@@ -58,6 +58,9 @@ def test_imports_point_downwards() -> None:
     [
         ("cache/planted.py", "import ray"),
         ("reorder/planted.py", "from pecan_ray.runtime import cluster"),
+        ("cache/planted.py", "import pecan_ray.job.events"),
+        ("pecan_ray/job/planted.py", "import ray"),
+        ("pecan_ray/job/planted.py", "import pecan_ray.simulator"),
         ("placement/planted.py", "from pecan_ray import cache"),
         ("pecan_ray/sources/planted.py", "import pecan_ray.engines.contract"),
         ("pecan_ray/engines/planted.py", "import ray"),

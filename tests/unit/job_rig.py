@@ -1,0 +1,151 @@
+"""A job without a cluster, for tests: its trainers have come, its workers run, and what it wants done is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from pecan_ray.job import events
+from pecan_ray.job.instructions import Answer, Instruction, Log, StartWorker
+from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.job.messages import (
+    Acknowledgement,
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    GivenBack,
+    Question,
+    Reply,
+    TrainerReport,
+)
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.state import JobState
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+
+I = TypeVar("I", bound=Instruction)  # noqa: E741  # an instruction
+
+
+def of_kind(kind: type[I], done: list[Instruction]) -> list[I]:
+    """Return the instructions of one kind."""
+    return [one for one in done if isinstance(one, kind)]
+
+
+def said(done: list[Instruction]) -> str:
+    """Return all that was logged."""
+    return "\n".join(one.text for one in of_kind(Log, done))
+
+
+def elements(first: int, count: int = 1) -> tuple[int, int]:
+    """Return the positions of elements from a number on."""
+    return first << OUTPUT_BITS, (first + count) << OUTPUT_BITS
+
+
+class JobRig:
+    """A job and its clock; every event is handled, kept, and followed by a look at the ledger."""
+
+    def __init__(
+        self,
+        shape: LedgerShape | None = None,
+        workers: Workers | AutoWorkers | None = None,
+        **options: float,
+    ) -> None:
+        shape = shape or LedgerShape()
+        self.spec = JobSpec("job", shape, workers or Workers(1), **options)  # type: ignore[arg-type]  # numbers alone
+        self.job = JobState(self.spec, 0.0)
+        self.now = 0.0
+        self.log: list[tuple[float, events.Event]] = []
+        self._asked: dict[tuple[str, str], int] = {}
+        self._reported: dict[int, int] = {}
+
+    def handle(self, event: events.Event, after: float = 0.0) -> list[Instruction]:
+        """Let the job take an event, so many seconds after the one before."""
+        self.now += after
+        self.log.append((self.now, event))
+        done = self.job.handle(event, self.now)
+        check_ledger(self.job.ledger)
+        return done
+
+    # --- what usually happens ------------------------------------------------------------------------------
+
+    def come(self, *hosts: tuple[str, float], remote: tuple[float, ...] = ()) -> list[str]:
+        """Let all trainers come and room be found; return the workers that are to be started."""
+        nodes = hosts or (("node", 4.0),)
+        for rank in range(self.spec.shape.world_size):
+            self.handle(events.TrainerCame(rank, f"t{rank}", nodes[rank % len(nodes)][0]))
+        done = self.handle(events.RoomFound(nodes, remote))
+        return [start.worker for start in of_kind(StartWorker, done)]
+
+    def place(self, worker: str, node: str = "node") -> list[Instruction]:
+        """Let a worker find a place and come up."""
+        self.handle(events.WorkerPlaced(worker, node, 1))
+        return self.handle(events.WorkerReady(worker))
+
+    def begin(self, splits: int = 1) -> list[str]:
+        """Let trainers and workers come, all on one node, and so many splits be listed; return the workers."""
+        workers = self.come()
+        for worker in workers:
+            self.place(worker)
+        self.list_splits(splits)
+        return workers
+
+    def list_splits(self, splits: int) -> None:
+        """Let so many splits become known, and no more."""
+        self.handle(events.SplitsListed(0, tuple(Split(index) for index in range(splits))))
+        self.handle(events.ListingEnded(0))
+
+    # --- what workers ask ----------------------------------------------------------------------------------
+
+    def ask(self, worker: str, question: Question, channel: str = "main", again: bool = False) -> list[Instruction]:
+        """Let a worker ask something; `again`: under the number of its last question."""
+        number = self._asked.get((worker, channel), 0) + (not again)
+        self._asked[worker, channel] = number
+        return self.handle(events.WorkerAsked(worker, channel, number, question))
+
+    def answer(self, worker: str, question: Question) -> Reply:
+        """Let a worker ask something that has an answer at once."""
+        (answer,) = [one for one in of_kind(Answer, self.ask(worker, question)) if one.worker == worker]
+        return answer.reply
+
+    def assign(self, worker: str) -> Assignment:
+        """Let a worker get work that there is."""
+        reply = self.answer(worker, AskAssignment())
+        assert isinstance(reply, Assigned)
+        return reply.assignment
+
+    def take(self, worker: str, most: int = 1) -> tuple[Lease, ...]:
+        """Let a worker take leases."""
+        reply = self.answer(worker, AskLeases(self.job.ledger.epoch, 0, most))
+        assert isinstance(reply, tuple)
+        return reply
+
+    def leases(self, worker: str) -> Iterator[Lease]:
+        """Let a worker take all leases, one at a time."""
+        while taken := self.take(worker):
+            yield from taken
+
+    def end(self, worker: str, **told: object) -> Reply:
+        """Let a worker end its assignment."""
+        return self.answer(worker, EndAssignment(self.job.ledger.epoch, **told))  # type: ignore[arg-type]  # its fields
+
+    # --- what trainers report ------------------------------------------------------------------------------
+
+    def report(self, rank: int = 0, **told: object) -> list[Instruction]:
+        """Let a trainer report something."""
+        self._reported[rank] = self._reported.get(rank, 0) + 1
+        return self.handle(events.TrainerReported(self.next_report(rank, **told)))
+
+    def next_report(self, rank: int = 0, **told: object) -> TrainerReport:
+        """Return a report, numbered as the last one that was made."""
+        return TrainerReport(rank, f"t{rank}", self._reported.get(rank, 0), **told)  # type: ignore[arg-type]  # its fields
+
+    def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
+        """Let a trainer acknowledge a batch of elements of one split."""
+        ack = Acknowledgement(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
+        return self.report(rank, acks=(ack,))
+
+    def give_back(self, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
+        """Let a trainer give back a batch of elements of one split."""
+        return self.report(rank, given_back=GivenBack(lease.epoch, {lease.key: [elements(first, count)]}, 1, count))

@@ -1,0 +1,244 @@
+"""The splits that wait: in which order they come, what came back first, and what a million of them cost."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.sampling.order import split_permutation
+
+MANY = 1_000_000
+ENOUGH = 200_000
+"""To tell what each of many costs."""
+PAGE = 256
+
+
+def pages(splits: int, size: int = PAGE, start: int = 0) -> Iterator[list[Split]]:
+    """Splits as a source lists them."""
+    for first in range(start, splits, size):
+        yield [Split(index) for index in range(first, min(first + size, splits))]
+
+
+def listing_of(splits: int, *, complete: bool = True) -> Listing:
+    """A listing of so many splits."""
+    listing = Listing()
+    listing.add([Split(index) for index in range(splits)])
+    listing.complete = complete
+    return listing
+
+
+def drain(queue: SplitQueue, most: int | None = None) -> list[int]:
+    """Take leases until there are no more, or so many."""
+    taken: list[int] = []
+    while (most is None or len(taken) < most) and (lease := queue.take()) is not None:
+        taken.append(lease.split.index)
+    return taken
+
+
+def permutation(splits: int, seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
+    """The order that a seed gives."""
+    return [int(place) for place in split_permutation(splits, seed, epoch, repetition, 0)]
+
+
+def test_without_shuffling_splits_come_as_listed() -> None:
+    queue = SplitQueue(listing_of(5), 0, None)
+    assert len(queue) == 5 and queue
+    assert drain(queue) == [0, 1, 2, 3, 4]
+    assert len(queue) == 0 and not queue
+
+
+def test_a_lease_is_the_whole_split_as_it_was_listed() -> None:
+    listing = Listing()
+    split = Split(0, path="a", start=3, stop=9, elements=4, files=("x", "y"), payload={"rows": [1, 2]})
+    listing.add([split])
+    queue = SplitQueue(listing, 2, None)
+    queue.begin(5, 1)
+    assert queue.take() == Lease(5, split, branch=2, repetition=1)
+
+
+def test_a_split_that_is_not_named_by_its_place_is_refused() -> None:
+    listing = listing_of(2, complete=False)
+    with pytest.raises(ValueError, match=r"split 5 of part-5 was listed at place 2"):
+        listing.add([Split(5, path="part-5")])
+    assert len(listing) == 2
+
+
+def test_what_came_back_goes_first_the_latest_before_the_others() -> None:
+    queue = SplitQueue(listing_of(4), 0, None)
+    first, second = queue.take(), queue.take()
+    assert first is not None and second is not None
+    queue.put_back(first)
+    queue.put_back(second)
+    assert drain(queue) == [1, 0, 2, 3]
+
+
+def test_what_came_back_is_part_of_the_next_pass_and_goes_when_the_pass_begins_anew() -> None:
+    queue = SplitQueue(listing_of(3), 0, None)
+    lease = queue.take()
+    assert lease is not None
+    queue.put_back(lease)
+    queue.begin(0, 1)
+    assert len(queue) == 4
+    queue.clear()
+    assert drain(queue) == [0, 1, 2]
+
+
+def test_every_nth_split_from_a_number_on_is_a_share() -> None:
+    shares = [drain(SplitQueue(listing_of(10), 0, None, (place, 3))) for place in range(3)]
+    assert shares == [[0, 3, 6, 9], [1, 4, 7], [2, 5, 8]]
+
+
+def test_shares_of_a_shuffled_source_are_shuffled_and_disjoint() -> None:
+    shares = [drain(SplitQueue(listing_of(100), 0, 3, (place, 3))) for place in range(3)]
+    assert sorted(index for share in shares for index in share) == list(range(100))
+    assert shares[1] == [index for index in permutation(100) if index % 3 == 1]
+
+
+def test_a_queue_of_what_is_put_back_has_nothing_of_its_own() -> None:
+    for seed in (None, 3):
+        queue = SplitQueue(listing_of(7), 0, seed, (0, 0))
+        assert not queue and queue.take() is None
+        queue.put_back(Lease(0, Split(4)))
+        assert drain(queue) == [4]
+
+
+def test_a_complete_listing_gives_the_permutation_of_seed_epoch_and_repetition() -> None:
+    queue = SplitQueue(listing_of(50), 0, 3)
+    for epoch, repetition in ((0, 0), (0, 1), (1, 0)):
+        queue.begin(epoch, repetition)
+        assert drain(queue) == permutation(50, 3, epoch, repetition)
+
+
+@pytest.mark.parametrize("sizes", [[1000], [1, 256, 743], [999, 1]])
+def test_how_a_listing_was_paged_does_not_matter_where_nothing_was_taken_meanwhile(sizes: list[int]) -> None:
+    listing, start = Listing(), 0
+    queue = SplitQueue(listing, 0, 3)
+    for size in sizes:
+        listing.add([Split(index) for index in range(start, start + size)])
+        start += size
+        assert len(queue) == start
+    listing.complete = True
+    assert drain(queue) == permutation(1000)
+
+
+def test_a_shuffled_source_is_worked_on_before_its_listing_has_ended() -> None:
+    listing = listing_of(100, complete=False)
+    queue = SplitQueue(listing, 0, 3)
+    first = drain(queue, 10)
+    assert first != sorted(first)
+    for page in pages(1000, start=100):
+        listing.add(page)
+    listing.complete = True
+    rest = drain(queue)
+    assert sorted(first + rest) == list(range(1000))
+    assert rest == [index for index in permutation(1000) if index not in first]
+
+
+def test_all_that_was_listed_may_be_drawn_before_more_is_listed() -> None:
+    listing = listing_of(5, complete=False)
+    queue = SplitQueue(listing, 0, 3)
+    assert sorted(drain(queue)) == [0, 1, 2, 3, 4] and queue.take() is None
+    listing.add([Split(5), Split(6)])
+    assert sorted(drain(queue)) == [5, 6]
+    listing.complete = True
+    assert not queue and queue.take() is None
+
+
+@given(st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "back", "look"])), max_size=60), st.booleans())
+def test_each_split_waits_once_whatever_comes_between(steps: list[int | str], shuffled: bool) -> None:
+    """Pages, takings and what comes back, in any order: a split is either taken or waits."""
+    listing = Listing()
+    queue = SplitQueue(listing, 0, 3 if shuffled else None)
+    out: list[Lease] = []
+
+    def look() -> None:
+        waiting = [lease.split.index for lease in queue]
+        assert sorted(waiting + [lease.split.index for lease in out]) == list(range(len(listing)))
+        assert len(queue) == len(waiting)
+
+    for step in steps:
+        if isinstance(step, int):
+            listing.add([Split(len(listing) + number) for number in range(step)])
+        elif step == "take" and (lease := queue.take()) is not None:
+            out.append(lease)
+        elif step == "back" and out:
+            queue.put_back(out.pop())
+        look()
+    listing.complete = True
+    look()
+
+
+@contextmanager
+def at_most_bytes(most: float) -> Iterator[None]:
+    """Fails where the peak of what is allocated inside exceeds this."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_million_splits_wait_without_an_object_for_each(seed: int | None) -> None:
+    """Beside what is known of each split, a queue has numbers alone; nothing of it does the garbage collector visit."""
+    ledger = Ledger(LedgerShape(epochs=None, shuffle_seed=seed))
+    ledger.join("w")
+    ledger.next_assignment("w")
+    before = len(gc.get_objects())
+    for number, page in enumerate(pages(MANY)):
+        ledger.add_splits(0, page)
+        if number % 100 == 0:
+            assert isinstance(ledger.take("w"), Lease)
+    gc.collect()
+    assert len(gc.get_objects()) - before < 50_000
+    with at_most_bytes(40 * MANY):
+        ledger.end_listing(0)
+        assert isinstance(ledger.take("w"), Lease)
+        ledger.queues.begin_epoch(1)
+        assert isinstance(ledger.take("w"), Lease)
+        assert ledger.share("w") == (MANY - 1) // 2
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) -> None:
+    with at_most_bytes(150 * ENOUGH):
+        listing = Listing()
+        queue = SplitQueue(listing, 0, seed)
+        for page in pages(ENOUGH):
+            listing.add(page)
+        assert len(queue) == ENOUGH
+        listing.complete = True
+        assert queue.take() is not None
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_many_splits_are_each_taken_once(seed: int | None) -> None:
+    listing = Listing()
+    queue = SplitQueue(listing, 0, seed)
+    seen = bytearray(ENOUGH)
+
+    def take(most: int) -> None:
+        for _ in range(most):
+            lease = queue.take()
+            assert lease is not None
+            seen[lease.split.index] += 1
+
+    for number, page in enumerate(pages(ENOUGH)):
+        listing.add(page)
+        if number % 100 == 0:
+            take(20)
+    listing.complete = True
+    take(ENOUGH - sum(seen))
+    assert queue.take() is None and seen == bytes([1]) * ENOUGH
