@@ -332,6 +332,16 @@ def test_an_epoch_is_not_closing_while_passes_are_to_come_and_newcomers_get_thei
     assert ledger.closing()
 
 
+def test_static_sharding_waits_for_its_workers_where_the_listing_ends_first() -> None:
+    ledger = ledger_of(LedgerShape(sharding="static"), "w", "x", splits=4)
+    assert not ledger.closing() and ledger.next_assignment("w") == "wait"
+    ledger.assign_static(["w", "x"])
+    for worker, mine in (("w", [0, 2]), ("x", [1, 3])):
+        assert ledger.next_assignment(worker) == Assignment(0)
+        assert [take(ledger, worker).split.index for _ in range(2)] == mine
+    assert ledger.closing()
+
+
 def test_what_a_lost_worker_held_of_a_group_goes_to_the_same_rank() -> None:
     ledger = ledger_of(LedgerShape(world_size=2), "w", "x")
     ledger.next_assignment("w")
