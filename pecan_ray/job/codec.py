@@ -13,7 +13,6 @@ import json
 import pickle
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import cache
 from typing import Any, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from pecan_ray.errors import JournalError, PecanError
@@ -84,9 +83,19 @@ class _Form(NamedTuple):
     decode: Callable[[Json], Any]
 
 
-@cache
+_forms: dict[Any, _Form] = {}
+"""Those that were made."""
+
+
 def _form(hint: Any) -> _Form:
     """Return the form of an annotation."""
+    form = _forms.get(hint)
+    if form is None:
+        form = _forms[hint] = _form_of(hint)
+    return form
+
+
+def _form_of(hint: Any) -> _Form:
     origin, arguments = get_origin(hint), get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _dataclass_form(cast(type[Any], hint))
@@ -126,7 +135,7 @@ def _dataclass_form(kind: type[Any]) -> _Form:
 
 def _union_form(arguments: tuple[Any, ...]) -> _Form:
     """Members are told apart by what JSON has for them: null, an object with its type, a list, or a word."""
-    kinds = {kind.__name__: kind for kind in arguments if dataclasses.is_dataclass(kind)}
+    kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in arguments if dataclasses.is_dataclass(kind)}
     others = [hint for hint in arguments if hint not in kinds.values() and hint is not type(None)]
     lists = [_form(hint) for hint in others if get_origin(hint) is tuple]
     words = [_form(hint) for hint in others if get_origin(hint) is not tuple]

@@ -211,11 +211,13 @@ def test_autoplacement_without_any_worker_asks_on_the_other_side_as_well(
 
 
 def test_another_job_gets_a_local_worker_of_autoplacement_where_more_than_one_runs() -> None:
-    rig = JobRig(workers=AutoWorkers())
-    rig.come(("node", 8.0), remote=(8.0,))
-    rig.job.placement.fast_removal = False
-    rig.handle(events.RoomAsked("other"))
-    assert rig.job.fleet.wanted.workers == 1, "the last one stays"
+    rig = JobRig(workers=AutoWorkers(min_local=2))
+    first, second = rig.come(("node", 8.0), remote=(8.0,))
+    rig.place(first)
+    rig.place(second)
+    done = rig.handle(events.RoomAsked("other"))
+    assert of_kind(DrainWorker, done) == [DrainWorker(second)]
+    assert rig.handle(events.RoomAsked("other")) == [], "the last one stays"
     fixed = JobRig(workers=Workers(3))
     fixed.begin()
     assert fixed.handle(events.RoomAsked("other")) == [], "the user has fixed the number"
