@@ -36,13 +36,14 @@ class Losses:
     def add(self, loss: Loss) -> str:
         """Note a loss; return why the job cannot go on, or nothing if it can.
 
-        A lost node is no fault of the pipeline's, and neither are the workers that it had, however many.
+        A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
+        streams broke is often known before it is.
         """
         self.count += 1
         together = any(
             loss.node == other.node and loss.time - other.time < TOGETHER_S for other in self._in_a_row if loss.node
         )
-        if loss.cause == "node" or (loss.cause == "process" and together):
+        if loss.cause == "node" or together:
             return ""
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:

@@ -116,6 +116,8 @@ class Queues:
 
     def take(self, worker: str, branch: int) -> Lease | NoLease:
         """Return the next lease of a branch for a worker; "wait" while more are being listed."""
+        if self._shape.serial and self._shape.shuffle_seed is not None and not self.listed:
+            return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
             lease = queue.take()

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.holdings import LeaseKey
+from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.simulator.protocol.engine import WIDTH, Made, Piece, pieces_of
 from pecan_ray.simulator.protocol.scenario import BAD, Scenario
-from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.job import JobModel
@@ -40,9 +41,9 @@ class Audit:
         """Of each rank and epoch."""
         self._short: Counter[int] = Counter()
         """Batches of each epoch that are not full."""
-        self.excess_bytes = 0
-        """By how much a queue was above its bound at most;"""
-        self.regrouping_bytes = 0
+        self.excess = 0.0
+        """By how many messages for each worker a queue was above its bound at most;"""
+        self.regrouping = 0.0
         """while leftovers were regrouped."""
 
     # --- while it runs -------------------------------------------------------------------------------------
@@ -84,10 +85,11 @@ class Audit:
         excess = state.queued_bytes - self._scenario.prefetch_bytes
         if excess <= 0:
             return
+        messages = excess / max(1, trainer.largest_message) / max(1, len(trainer.streams))
         if state.orders.regrouping:
-            self.regrouping_bytes = max(self.regrouping_bytes, excess)
+            self.regrouping = max(self.regrouping, messages)
         else:
-            self.excess_bytes = max(self.excess_bytes, excess)
+            self.excess = max(self.excess, messages)
 
     # --- at the end ----------------------------------------------------------------------------------------
 
@@ -95,6 +97,7 @@ class Audit:
         """Check the whole history."""
         for worker in job.processes.values():
             must(not worker.alive, f"{worker.name} outlives the job")
+        self._check_endings(job, trainers)
         if not trainers or any(trainer.ended != "end" for trainer in trainers):
             return
         must(job.state.ledger.finished, "all trainers are at the end, and the job is not")
@@ -112,6 +115,36 @@ class Audit:
             self._check_serial(job, epochs)
         else:
             self._check_positions(job, epochs)
+
+    def _check_endings(self, job: JobModel, trainers: list[TrainerModel]) -> None:
+        """Training loops end well unless there is a reason for something else, and with that reason."""
+        scenario, world = self._scenario, self._world
+        timeout = scenario.trainer_timeout_s
+        reasons: dict[str, str] = {}
+        if scenario.stop_after is not None:
+            reasons |= {"enough": "", "ClusterError": "has left before the end"}
+        if scenario.absent:
+            reasons |= {"gave up": "", "ClusterError": "has left before the end"}
+        if scenario.error_budget < 1.0:
+            reasons["ErrorBudgetError"] = "error budget"
+        if world.faults["fail"]:
+            reasons["PlanError"] = "the function failed"
+        silent = any(f.kind == "freeze trainer" and f.seconds + 15.0 > timeout for f in scenario.faults)
+        if world.faults["kill trainer"] or silent:
+            reasons["ClusterError"] = "has not been heard"
+        if world.losses > MOST_IN_A_ROW:
+            reasons.setdefault("ClusterError", "in a row")
+        error = job.state.error
+        if error is not None:
+            must(type(error).__name__ in reasons, f"the job failed without a reason: {error}")
+            reasons.setdefault("ClusterError", "the controller is gone")
+        for trainer in trainers:
+            must(trainer.ended == "end" or trainer.ended in reasons, f"{trainer.name} ended: {trainer.error}")
+            since = max((at for at in world.killed if at < trainer.ended_at), default=math.inf)
+            frozen = max((fault.seconds for fault in scenario.faults if fault.seconds < math.inf), default=0.0)
+            within = timeout + 20.0 + 200.0 * scenario.lost + frozen
+            if trainer.ended == "ClusterError":
+                must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
 
     def _check_numbers(self, trainers: list[TrainerModel], epochs: int) -> None:
         scenario = self._scenario
@@ -169,9 +202,9 @@ class Audit:
             )
             return
         splits = [split for source in scenario.sources for split in source]
-        if any(split.torn is not None for split in splits) and not scenario.apart:
+        if any(split.torn is not None for split in splits) and (scenario.ranks > 1 or not scenario.apart):
             return  # elements before the place where a split is torn are counted together with it
-        nothing = sum(split.outputs.count(0) + split.outputs.count(BAD) for split in splits)
+        nothing = sum(outputs != 1 for split in splits for outputs in split.outputs)
         nothing += sum(split.torn is not None for split in splits)
         counted, most = ledger.left_out_elements, len(missing) + nothing * epochs * scenario.repetitions
         must(
@@ -206,8 +239,3 @@ def _within(piece: Piece, spans: object, scenario: Scenario) -> bool:
     end = begin + WIDTH // outputs
     assert isinstance(spans, (list, tuple))
     return any(other == key and start < end and stop > begin for other, start, stop in spans)
-
-
-def most_in_message(scenario: Scenario) -> int:
-    """Return the bytes of the largest message."""
-    return max(MESSAGE_BYTES, scenario.batch_size * scenario.row_bytes)

@@ -24,7 +24,7 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
     ("fail", 1),
 )
 """Kinds of faults, and how often each is drawn."""
-LARGE_EVERY, FAULTLESS_SHARE = 250, 0.35
+LARGE_EVERY, FAULTLESS_SHARE = 600, 0.35
 
 
 def draw(seed: int) -> Scenario:
@@ -137,6 +137,8 @@ def _large(random: Random, scenario: Scenario) -> Scenario:
         ranks=ranks,
         epochs=random.choice((1, 2)),
         stop_after=None,
+        page=100,
+        page_s=min(scenario.page_s, 1.0),
         batch_size=random.choice((1, 4, 32)),
         local=random.choice((1, 8)),
         remote=random.choice((0, 8)),
@@ -166,7 +168,7 @@ def _faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
     ]
     if random.random() < 0.1:
         # One kind, many times: what adds up shows.
-        faults += [replace(faults[0], at=random.uniform(0.0, horizon), target=random.randrange(1000)) for _ in range(8)]
+        faults += [_fault(random, faults[0].kind, random.uniform(0.0, horizon)) for _ in range(8)]
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 

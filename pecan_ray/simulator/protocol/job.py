@@ -20,6 +20,8 @@ HOLD_S = 5.0
 """A trainer that waits for orders is answered after so long in any case."""
 STARTS_S, KILLS_S, NOTICES_S = 0.3, 0.5, 0.5
 """Means of how long it takes to start a process, to kill one, and to notice that one is gone."""
+MANY_SPLITS = 50
+"""With so many the ledger is checked now and then only."""
 WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
 """Events that do not touch the ledger."""
 
@@ -34,6 +36,9 @@ class JobModel(Party):
         self.processes: dict[str, WorkerModel] = {}
         self.ended_at: float | None = None
         self.logged: list[str] = []
+        self._handled = 0
+        splits = sum(len(source) for source in world.scenario.sources)
+        self._check_every = 1 if splits < MANY_SPLITS else 50
         self._polls: dict[int, tuple[TrainerModel, int]] = {}
         """Trainers that wait for orders, and the numbers of their calls."""
         self._changed: set[int] = set()
@@ -66,7 +71,9 @@ class JobModel(Party):
         epoch = self.state.ledger.epoch
         done = self.state.handle(event, self.world.clock.now)
         if not isinstance(event, WITHOUT_LEDGER):
-            check_ledger(self.state.ledger)
+            self._handled += 1
+            if not self._handled % self._check_every:
+                check_ledger(self.state.ledger)
         if self.state.ledger.epoch != epoch:
             self.world.progressed()
         for instruction in done:

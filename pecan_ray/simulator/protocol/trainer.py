@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 POLL_S = 8.0
 """A trainer that waits for orders asks anew after so long."""
+LONGEST_STEP_S = 20.0
 MUST_SAY_S = 7.0
 """A trainer that waits for a batch longer than this must have said why."""
 
@@ -36,6 +37,7 @@ class TrainerModel(Party):
             rank, scenario.ranks, self.incarnation, scenario.prefetch_bytes, world.clock.now
         )
         self.slowness = 1.0
+        self.largest_message = 0
         self.streams: dict[str, Stream] = {}
         self.registered = False
         self.ended: str | None = None
@@ -172,6 +174,7 @@ class TrainerModel(Party):
             stream.over = True
             self.handle(told.StreamEnded(name))
             return
+        self.largest_message = max(self.largest_message, message.nbytes)
         received = []
         for made in message.batches:
             number = self.world.number()
@@ -204,7 +207,7 @@ class TrainerModel(Party):
         self._stop_waiting()
         self.world.audit.used(self, batch.worker, self._batches.pop(batch.id))
         if batch.rows:
-            seconds = self.step_s * self.slowness * (0.5 + self.world.clock.random.random())
+            seconds = min(LONGEST_STEP_S, self.step_s * self.slowness) * (0.5 + self.world.clock.random.random())
             self.world.clock.after(seconds, self, self._want)
         else:
             self.world.clock.after(0.0, self, self._want)

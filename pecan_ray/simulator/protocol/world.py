@@ -39,8 +39,10 @@ class Outcome:
     endings: Counter[str] = field(default_factory=Counter)
     """How the training loops ended."""
     batches: int = 0
-    excess_bytes: int = 0
-    regrouping_bytes: int = 0
+    excess: float = 0.0
+    """By how many messages for each worker a queue was above its bound at most;"""
+    regrouping: float = 0.0
+    """while leftovers were regrouped."""
 
 
 class World:
@@ -63,6 +65,10 @@ class World:
         self.faults: Counter[str] = Counter()
         self._progress = 0.0
         self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
+        self.losses = 0
+        """Workers that were lost, or will be, by a fault;"""
+        self.killed: list[float] = []
+        """and when trainers were killed."""
         self._numbers = 0
 
     def number(self) -> int:
@@ -97,7 +103,7 @@ class World:
         outcome.faults["message doubled"] += self.links.repeated
         outcome.endings.update(str(trainer.ended) for trainer in self.trainers)
         outcome.batches = sum(trainer.state.yielded for trainer in self.trainers)
-        outcome.excess_bytes, outcome.regrouping_bytes = self.audit.excess_bytes, self.audit.regrouping_bytes
+        outcome.excess, outcome.regrouping = self.audit.excess, self.audit.regrouping
         return outcome
 
     def _begin(self) -> None:
@@ -133,7 +139,9 @@ class World:
             if not workers:
                 return
             self._hurt_worker(fault, workers[fault.target % len(workers)], workers)
+            self.losses += fault.kind != "slow worker"
         elif fault.kind == "break stream":
+            self.losses += 1
             streams = [s for t in self.trainers if t.alive for s in t.streams.values() if not s.over]
             if not streams:
                 return
@@ -175,6 +183,7 @@ class World:
             self._freeze(trainer, fault.seconds)
         else:
             trainer.die()
+            self.killed.append(self.clock.now)
 
     def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> None:
         party.frozen_until = max(party.frozen_until, self.clock.now + seconds)
