@@ -171,7 +171,6 @@ class TrainerState:
         if self._wanted_since is None:
             self._wanted_since = now
             self._ready_when_asked = len(self._queue)
-            self._on_time(TrainerTime(), now, done)
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self._outgoing.answered(event.number, now)
