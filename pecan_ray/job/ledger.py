@@ -93,7 +93,7 @@ class Ledger:
         if self.shape.runs_whole:
             self._runner, self._made = worker, None
             return Assignment(self.epoch, delivered=tuple(self.counts))
-        return Assignment(self.epoch, delivered=(0,) * self.shape.world_size if self.shape.serial else ())
+        return Assignment(self.epoch)
 
     def _elsewhere(self, worker: str) -> bool:
         """Tell whether another worker has the only assignment that may be given at a time."""

@@ -241,7 +241,10 @@ class TrainerState:
         return self.orders.allowed - self._used.get(self.orders.epoch, 0)
 
     def _room(self) -> bool:
-        return self._credits.room(self.queued_bytes) or self.orders.regrouping
+        """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself."""
+        if self._credits.room(self.queued_bytes):
+            return True
+        return self.orders.regrouping and not self._usable(self._queue[0])
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.

@@ -267,10 +267,10 @@ class WorkerModel(Party):
     # --- sending -------------------------------------------------------------------------------------------
 
     def _deal(self, made: Made) -> None:
-        rank = self._assignment.rank
+        rank, number = self._assignment.rank, self._number
+        self._number += 1
         if delivered := self._assignment.delivered:
-            turn, rank = divmod(self._number, len(delivered))
-            self._number += 1
+            turn, rank = divmod(number, len(delivered))
             if turn < delivered[rank]:
                 return
         self._batches += 1
