@@ -166,7 +166,7 @@ class TrainerState:
         if self._wanted_since is None:
             self._wanted_since = now
             self._ready_when_asked = len(self._queue)
-            self._on_time(TrainerTime(), now, done)
+            self._look(now, done)
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self._outgoing.answered(event.number, now)
@@ -185,8 +185,11 @@ class TrainerState:
         self._closed = True
 
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
-        asked = self._wanted_since
-        waits: dict[Hashable, str] = {asked: self._waiting_for()} if asked is not None else {}
+        self._look(now, done)
+
+    def _look(self, now: float, done: list[TrainerInstruction]) -> None:
+        """Say what the training loop has been waiting for, for long."""
+        waits: dict[Hashable, str] = {"batch": self._waiting_for()} if self._wanted_since is not None else {}
         done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
     # --- what follows --------------------------------------------------------------------------------------
@@ -204,6 +207,7 @@ class TrainerState:
         else:
             return
         self._wanted_since = None
+        self._look(now, done)
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self._queue.popleft()
