@@ -204,9 +204,16 @@ class Staffing:
             first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
             who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
             waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
-        for worker in self._fleet.workers.values():
-            if worker.told.stuck:
-                waits["stuck", worker.name, worker.told.stuck] = f"{worker.name}: {worker.told.stuck}"
+        for key, worker in self._stuck().items():
+            waits[key] = f"{worker.name}: {worker.told.stuck}"
         if not self._fleet.workers and self._fleet.wanted.workers == 0 and self._fleet.hosts:
             waits["none"] = "no worker is wanted"
         return waits
+
+    def stuck_since(self) -> dict[Hashable, float]:
+        """Return since when workers have been doing what they have been doing for long."""
+        return {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+
+    def _stuck(self) -> dict[Hashable, FleetWorker]:
+        workers = self._fleet.workers.values()
+        return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}

@@ -199,7 +199,7 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
                 why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
                 self._staffing.lose(worker, "stream", why, now, done)
-        for text in self._waits.look(now, self._waiting_for()):
+        for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 

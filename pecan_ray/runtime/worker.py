@@ -6,6 +6,7 @@ import functools
 import os
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,6 +17,7 @@ from pecan_ray.engines.contract import EngineOptions, Produced, SpansByKey
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
+from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
@@ -31,7 +33,7 @@ from pecan_ray.transport.ring import RingSlots
 HEARTBEAT_S = 10.0
 """Longest time that a worker says nothing;"""
 NEWS_S = 1.0
-"""with how many threads it works, it says after this time."""
+"""with how many threads it works, and what takes it long, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 USUAL_STREAMS = 64
@@ -103,7 +105,7 @@ class PreprocessingWorker:
         threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         try:
             while not self._draining.is_set():
-                assigned = self._leases.ask_for_work(self._progress)
+                assigned = self._leases.ask_for_work(replace(self._progress, threads=self._engine.threads))
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
@@ -119,16 +121,23 @@ class PreprocessingWorker:
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, and how it gets on."""
-        told, quiet_s = -1, HEARTBEAT_S
+        told, quiet_s = (-1, ""), HEARTBEAT_S
         while True:
-            if quiet_s >= HEARTBEAT_S or self._engine.threads != told:
-                self._progress = replace(self._progress, threads=self._engine.threads)
-                told, quiet_s = self._progress.threads, 0.0
-                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
+            now = time.monotonic()
+            under_way = self._engine.under_way(now)  # asked every time, since it compares
+            long = long_retry(now) or under_way
+            news = (self._engine.threads, long.text if long else "")
+            if quiet_s >= HEARTBEAT_S or news != told:
+                told, quiet_s = news, 0.0
+                self._tell(*news, now - long.since if long else 0.0)
             if self._over.wait(NEWS_S):
-                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
+                self._tell(news[0])
                 return
             quiet_s += NEWS_S
+
+    def _tell(self, threads: int, stuck: str = "", stuck_s: float = 0.0) -> None:
+        progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s)
+        self._controller.told.remote(self._name, progress, dict(self._engine.counts()))
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
