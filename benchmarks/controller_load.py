@@ -353,7 +353,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
+    ray.init(
+        "local",
+        num_cpus=os.cpu_count(),
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
     found = {regime: measure(regime, args.members, args.rounds) for regime in map(REGIMES.get, args.regimes) if regime}
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, Ray {ray.__version__}"
     print(f"\n{machine}; medians of {args.rounds} rounds\n")
