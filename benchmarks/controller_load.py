@@ -39,7 +39,7 @@ from benchmarks.simulated_members import ELEMENTS, Crowd, Pace
 from pecan_ray.job.events import WorkerPlaced, WorkerReady
 from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Reply, WorkerProgress
+from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import AutoWorkers, Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
@@ -192,9 +192,9 @@ class EmptyController:
         """Answer at once."""
         return b""
 
-    async def ask(self, pickled: bytes) -> Reply:
+    async def ask(self, pickled: bytes) -> bytes:
         """Answer at once."""
-        return ()
+        return b""
 
     async def look(self, feel: bool = False) -> tuple[float, float, float]:
         """Say how this process does."""

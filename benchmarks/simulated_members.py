@@ -199,11 +199,12 @@ class SimulatedWorker:
         self._progress = WorkerProgress(threads=4)
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._lease_s: float | None = None
+        self._lot_s = 0.0
 
     async def _ask(self, channel: str, question: Question) -> Any:
         self._numbers[channel] += 1
         asked = WorkerAsked(self.name, channel, self._numbers[channel], question)
-        return await self._crowd.call("ask", pickle.dumps(asked))
+        return pickle.loads(await self._crowd.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
         question = AskLeases(epoch, 0, lot_of(self._lease_s, lot_s), self._noted())
@@ -217,6 +218,7 @@ class SimulatedWorker:
         """Work until the job is over."""
         await asyncio.sleep(random.random() * self._crowd.pace.batch_s)
         while isinstance(assigned := await self._ask("run", AskAssignment(self._progress)), Assigned):
+            self._lot_s = assigned.lot_s
             made = await self._work(assigned.assignment, assigned.lot_s)
             await self._ask("run", EndAssignment(assigned.assignment.epoch, {}, made, self._noted()))
 
@@ -249,4 +251,4 @@ class SimulatedWorker:
         await asyncio.sleep(random.random() * HEARTBEAT_S)
         while True:
             await self._crowd.call("told", self.name, self._progress, counts)
-            await asyncio.sleep(HEARTBEAT_S)
+            await asyncio.sleep(max(HEARTBEAT_S, self._lot_s))

@@ -96,6 +96,12 @@ class Ledger:
             self._runner, self._made = worker, None
         return Assignment(self.epoch, delivered=tuple(self.counts) if self.shape.serial else ())
 
+    def any_will_do(self, worker: str) -> bool:
+        """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
+        state = self.workers.get(worker)
+        mine = state is None or state.unsettled is not None or bool(state.group)
+        return not (mine or self.shape.serial) and self.shape.sharding == "dynamic"
+
     def _elsewhere(self, worker: str) -> bool:
         """Tell whether another worker has the only assignment that may be given at a time."""
         if self.shape.runs_whole:

@@ -29,7 +29,7 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing;"""
+"""Longest time that a worker says nothing, but where lots last longer, with many workers;"""
 NEWS_S = 1.0
 """with how many threads it works, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -121,7 +121,7 @@ class PreprocessingWorker:
         """Say now and then that this process lives, and how it gets on."""
         told, quiet_s = -1, HEARTBEAT_S
         while True:
-            if quiet_s >= HEARTBEAT_S or self._engine.threads != told:
+            if quiet_s >= max(HEARTBEAT_S, self._leases.lot_s) or self._engine.threads != told:
                 self._progress = replace(self._progress, threads=self._engine.threads)
                 told, quiet_s = self._progress.threads, 0.0
                 self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
