@@ -41,6 +41,10 @@ class Ledger:
         self.left_out_elements = 0
         self.changes = 0
         """Grows whenever a worker that was told to wait might be told something else."""
+        self._lost: dict[str, WorkerHoldings] = {}
+        """Of the workers those that are gone, and about which ranks have yet to settle."""
+        self._regrouped = False
+        """Leftovers of this epoch were distributed."""
         self._runner: str | None = None
         """The worker that runs a whole plan in this epoch,"""
         self._made: int | None = None
@@ -94,6 +98,12 @@ class Ledger:
             self._runner, self._made = worker, None
             return Assignment(self.epoch, delivered=tuple(self.counts))
         return Assignment(self.epoch)
+
+    def any_will_do(self, worker: str) -> bool:
+        """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
+        state = self.workers.get(worker)
+        mine = state is None or state.unsettled is not None or bool(state.group)
+        return not (mine or self.shape.serial) and self.shape.sharding == "dynamic"
 
     def _elsewhere(self, worker: str) -> bool:
         """Tell whether another worker has the only assignment that may be given at a time."""
@@ -184,6 +194,7 @@ class Ledger:
         if self.shape.visitation == "zero_or_more":
             state.unsettled.clear()
         self.changes += 1
+        self._lost[worker] = state
         self._retire_worker(worker, state)
 
     def settled(self, rank: int, worker: str) -> None:
@@ -195,12 +206,12 @@ class Ledger:
 
     def unsettled(self) -> dict[str, set[int]]:
         """Return the lost workers about which ranks have yet to settle, and these ranks."""
-        return {name: state.unsettled for name, state in self.workers.items() if state.unsettled}
+        return {name: state.unsettled for name, state in self._lost.items() if state.unsettled}
 
     def _retire_worker(self, worker: str, state: WorkerHoldings) -> None:
         if state.unsettled:
             return
-        del self.workers[worker]
+        del self.workers[worker], self._lost[worker]
         self.changes += 1
         rest = [held.rest() for held in state.holdings.values()]
         unfinished = worker == self._runner and not self._all_made()
@@ -262,6 +273,8 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
+        if not self._regrouped:
+            return False
         at_work = (state for state in self.workers.values() if state.rank is not None)
         return bool(self.leftovers.groups) or any(state.working or state.holds for state in at_work)
 
@@ -293,11 +306,13 @@ class Ledger:
             if min(self.counts) != max(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
+            self._regrouped = True
             self.changes += 1
             if not self.leftovers.groups:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
+        self._regrouped = False
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._rest
         self.epoch += 1

@@ -69,12 +69,13 @@ class PlacementLoop:
         placing = self.placing
         if placing is None:
             return None
-        if any(worker.draining for worker in fleet.workers.values()):
-            placing.meter.drain()
         if closing:
             placing.meter.disturb()
         if not placing.due():
             return None
+        # A window in which workers began or ended to drain was touched by that.
+        if any(worker.draining for worker in fleet.workers.values()):
+            placing.meter.drain()
         return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
 
     @staticmethod

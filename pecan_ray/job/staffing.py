@@ -60,12 +60,11 @@ class Staffing:
 
     def place(self, now: float, done: Done) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        running = self._fleet.running()
         step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
         if step is None or step.decision.target == self._fleet.wanted:
             return
         decision = step.decision
-        said = f"{decision.phase}: {running} -> {decision.target}: {decision.reason}"
+        said = f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}"
         self._job.tell("placement", said, now)
         done.append(Log("info", said))
         self._placement.fast_removal = decision.removal == "fast"

@@ -280,7 +280,7 @@ class TrainerState:
         if self.world_size == 1:
             return self.orders.closing or bool(self.orders.settle)
         unreported = self._outgoing.unreported
-        return self.orders.closing or bool(self.orders.settle) or unreported * 2 >= max(1, self._headroom())
+        return self.orders.closing or bool(self.orders.settle) or unreported >= max(1, self._headroom())
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         report = self._outgoing.next(now, self._pressing(), self._held(), self.orders.met, self.progress(now))

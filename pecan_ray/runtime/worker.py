@@ -31,7 +31,7 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing;"""
+"""Longest time that a worker says nothing, but where lots last longer, with many workers;"""
 NEWS_S = 1.0
 """with how many threads it works, and what takes it long, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -127,7 +127,7 @@ class PreprocessingWorker:
             under_way = self._engine.under_way(now)  # asked every time, since it compares
             long = long_retry(now) or under_way
             news = (self._engine.threads, long.text if long else "")
-            if quiet_s >= HEARTBEAT_S or news != told:
+            if quiet_s >= max(HEARTBEAT_S, self._leases.lot_s) or news != told:
                 told, quiet_s = news, 0.0
                 self._tell(*news, now - long.since if long else 0.0)
             if self._over.wait(NEWS_S):
