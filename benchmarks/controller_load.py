@@ -8,7 +8,7 @@ time is that of the controller's process alone.  The bound is an actor whose met
 calls from the same process: what is above it is ours.
 
 With `--splits` the longest pause of the controller's loop is measured instead, and its memory, while so many splits
-are listed, taken, and begun anew in the next epoch.
+are listed and taken, shuffled and not.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ SETTLING_S = 15.0
 """After the trainers' first steps, so long nothing is measured: reports have fallen into step;"""
 MEASURED_S = 20.0
 """then everything, for so long."""
+FEW = 4
+"""Workers, and trainers, where splits are many."""
 FEEL_S = 0.002
 """A loop without pauses wakes up this often."""
 
@@ -166,10 +168,6 @@ class CrowdedController(AutoPlacementController):
         """Return whether all splits are known."""
         return self._state.ledger.queues.listed
 
-    async def epoch(self) -> int:
-        """Return the epoch under way."""
-        return self._state.ledger.epoch
-
     async def look(self, feel: bool = False) -> tuple[float, float, float]:
         """Say how this process does."""
         return self._felt.look(feel)
@@ -262,6 +260,36 @@ async def _measure_crowd(controller: Any, pace: Pace) -> Load:
         await crowd.end()
 
 
+async def _measure_splits(controller: Any) -> tuple[Load, Load]:
+    """Return how the controller does while it lists, and while leases are taken after that."""
+    await controller.look.remote(feel=True)
+    crowd = Crowd(controller, Pace(FEW, FEW, batch_s=0.02, step_s=0.02, stock=1))
+    try:
+        await crowd.begin(this_node(), FEW)
+        while not await controller.listed.remote():
+            await crowd.pass_time(0.1)
+        _, memory, pause = await controller.look.remote()
+        listing = Load(0.0, memory_mib=memory, pause_ms=pause)
+        return listing, await _measure(controller, crowd.pass_time)
+    finally:
+        await crowd.end()
+
+
+def measure_splits(splits: int) -> None:
+    """Print the longest pauses with so many splits, shuffled and not."""
+    for shuffled in (False, True):
+        controller = started(CrowdedController, crowded_job((FEW, FEW), splits, shuffled=shuffled))
+        try:
+            listing, taking = asyncio.run(_measure_splits(controller))
+        finally:
+            ray.kill(controller)
+        print(
+            f"{splits:,} splits, {'shuffled' if shuffled else 'in order'}: longest pause {listing.pause_ms:.0f} ms "
+            f"while they are listed, {taking.pause_ms:.0f} ms while they are taken; {taking.memory_mib:.0f} MiB",
+            flush=True,
+        )
+
+
 async def _measure(actor: Any, pass_time: Callable[[float], Awaitable[None]]) -> Load:
     before, _, _ = await actor.look.remote()
     began = time.monotonic()
@@ -350,6 +378,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", nargs="+", type=int, default=[10, 100, 300, 1000])
     parser.add_argument("--regimes", nargs="+", choices=list(REGIMES), default=list(REGIMES))
+    parser.add_argument("--splits", type=int, help="measure pauses with so many splits instead")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -360,6 +389,9 @@ def main() -> None:
         logging_level=logging.ERROR,
         log_to_driver=False,
     )
+    if args.splits:
+        measure_splits(args.splits)
+        return
     found = {regime: measure(regime, args.members, args.rounds) for regime in map(REGIMES.get, args.regimes) if regime}
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, Ray {ray.__version__}"
     print(f"\n{machine}; medians of {args.rounds} rounds\n")

@@ -100,7 +100,7 @@ class Questions:
                 question = asked.question
                 alike = self._ledger.any_will_do(asked.worker)
                 kind: Hashable = (
-                    (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question)
+                    (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question).__name__
                 )
                 if alike and kind in in_vain:
                     continue
