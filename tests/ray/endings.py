@@ -27,8 +27,8 @@ CODES: dict[str, set[int]] = {
     "exit-in-with": {3},
     "error-in-loop": {1},
     "process-exit": {7},
-    "sigint": {-signal.SIGINT, 130},
-    # Ray ends a driver by sys.exit(15).
+    "sigint": {-signal.SIGINT, 1},
+    # Where Ray is used an interrupted program returns 1, and one that is asked to end 15.
     "sigterm": {-signal.SIGTERM, signal.SIGTERM},
     "sigkill": {-signal.SIGKILL},
 }
@@ -69,6 +69,8 @@ def run_ending(kind: str, seed: int, address: str | None, folder: Path) -> Ended
     environment.pop("RAY_ADDRESS", None)
     if address is not None:
         environment["RAY_ADDRESS"] = address
+    else:
+        environment["RAY_TMPDIR"] = str(folder)  # a running cluster is found by a file in it
     arguments = [sys.executable, "-X", "faulthandler", str(PROGRAM), kind, str(seed), *(["remote"] if address else [])]
     program = subprocess.Popen(
         arguments,

@@ -94,7 +94,7 @@ def shutdown_midway() -> None:
             held.append(batch["i"][0])
             time.sleep(0.001)
     except ClusterError as error:
-        print("told:", error)
+        sys.stdout.write(f"told: {error}")
     batches.close()
     assert not ray.is_initialized()
 
