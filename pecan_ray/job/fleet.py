@@ -131,8 +131,9 @@ class Fleet:
         return Deployment(here.count("local"), here.count("remote"))
 
     def has_none(self, besides: FleetWorker) -> bool:
-        """Tell whether no worker beside one has found a place."""
-        return not any(w.node and not w.draining for w in self.workers.values() if w is not besides)
+        """Tell whether no worker beside one has found a place, or needs none."""
+        others = [w for w in self.workers.values() if w is not besides and not w.draining]
+        return not any(w.node or not w.reserved for w in others)
 
     def deliver(self, ack: Acknowledgement) -> bool:
         """Note what a worker has done; return whether these were its first batches."""
