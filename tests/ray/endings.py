@@ -22,7 +22,15 @@ ENDS_S = 120.0
 """A program must end, and"""
 GONE_S = 60.0
 """nothing of it be left, within these times, however loaded the machine is."""
-CODES: dict[str, set[int]] = {
+ENDINGS: dict[str, set[int]] = {
+    "dropped": {0},
+    "kept": {0},
+    "read-and-kept": {0},
+    "batches-held": {0},
+    "generator-left": {0},
+    "shutdown-before-close": {0},
+    "shutdown-before-end": {0},
+    "shutdown-midway": {0},
     "exit-in-loop": {3},
     "exit-in-with": {3},
     "error-in-loop": {1},
@@ -32,7 +40,7 @@ CODES: dict[str, set[int]] = {
     "sigterm": {-signal.SIGTERM, signal.SIGTERM},
     "sigkill": {-signal.SIGKILL},
 }
-"""What a program returns; the others 0."""
+"""What a program returns."""
 TRACEBACKS = {"error-in-loop": 1, "sigint": 1}
 """Of the program's own."""
 CRASHES = ("Exception ignored", "Fatal Python error", "terminate called", "SIGSEGV", "SIGABRT", "Segmentation fault")
@@ -54,7 +62,7 @@ class Ended:
         found = [crash for crash in CRASHES if crash in self.stderr]
         if self.code is None:
             found.append("it did not end")
-        elif self.code not in CODES.get(self.kind, {0}):
+        elif self.code not in ENDINGS[self.kind]:
             found.append(f"it returned {self.code}")
         if len(re.findall("^Traceback", self.stderr, re.MULTILINE)) > TRACEBACKS.get(self.kind, 0):
             found.append("a traceback")
@@ -65,13 +73,15 @@ class Ended:
 
 def run_ending(kind: str, seed: int, address: str | None, folder: Path) -> Ended:
     """Run a program to its end: on the cluster at an address, or with a Ray of its own (None)."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    environment.pop("RAY_ADDRESS", None)
-    if address is not None:
-        environment["RAY_ADDRESS"] = address
-    else:
-        environment["RAY_TMPDIR"] = str(folder)  # a running cluster is found by a file in it
-    arguments = [sys.executable, "-X", "faulthandler", str(PROGRAM), kind, str(seed), *(["remote"] if address else [])]
+    with tempfile.TemporaryDirectory(prefix="ray-") as own:
+        return _run_ending(kind, seed, {"RAY_ADDRESS": address} if address else {"RAY_TMPDIR": own}, folder)
+
+
+def _run_ending(kind: str, seed: int, ray_is: dict[str, str], folder: Path) -> Ended:
+    environment = {**{name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}, **ray_is}
+    environment["PYTHONPATH"] = str(ROOT)
+    remote = ["remote"] if "RAY_ADDRESS" in ray_is else []
+    arguments = [sys.executable, "-X", "faulthandler", str(PROGRAM), kind, str(seed), *remote]
     program = subprocess.Popen(
         arguments,
         env=environment,

@@ -31,7 +31,7 @@ rank, steps, pause, value, job = int(sys.argv[1]), int(sys.argv[2]), float(sys.a
 config = pecan.Config(trainer_timeout_s=6, reorder="off")
 pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4_000)), name="several", config=config)
 pipe = pipe.filter(lambda i, value=value: i >= value, on="i", name="kept").batch(16)
-epochs = 1 if steps else None
+epochs = 1 if steps > 0 else None
 batches = pipe.iter_batches(rank=rank, world_size=2, job=job, workers=pecan.Workers(local=1), epochs=epochs)
 number = 0
 for number, _ in enumerate(batches, 1):
@@ -87,7 +87,7 @@ def trainers(one_node: Any, tmp_path: Path, request: pytest.FixtureRequest) -> I
     found.end()
 
 
-@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: int) -> None:
     first = trainers.start(0)
     until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)  # rank 0 has started it
@@ -115,6 +115,7 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: Trainers) -> None:
     both = [trainers.start(rank) for rank in range(2)]
     for trainer in both:
@@ -146,7 +147,7 @@ def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)
     other = trainers.start(1, value=7)
     assert other.wait(SAID_WITHIN_S) == 1
-    assert "rank 1 differs from rank 0 in filter kept" in trainers.said(other), trainers.said(other)
+    assert "rank 1 differs from rank 0 in operator kept" in trainers.said(other), trainers.said(other)
     trainers.until_said(first, "rank 1 of 2 did not come")
 
 
