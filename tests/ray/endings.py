@@ -24,6 +24,7 @@ GONE_S = 60.0
 """nothing of it be left, within these times, however loaded the machine is."""
 ENDINGS: dict[str, set[int]] = {
     "dropped": {0},
+    "dropped-in-a-cycle": {0},
     "kept": {0},
     "read-and-kept": {0},
     "batches-held": {0},

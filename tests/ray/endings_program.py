@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -44,6 +45,17 @@ def some(batches: Batches) -> Iterator[Any]:
 
 def dropped() -> None:
     begin()
+
+
+def dropped_in_a_cycle() -> None:
+    """The garbage collector finds it, in whatever thread that runs."""
+    circle: list[Any] = [begin()]
+    circle.append(circle)
+    held.extend(some(circle[0]))
+    del circle
+    if chance.random() < 0.5:
+        gc.collect()
+    held.extend([number] for number in range(100_000))
 
 
 def kept() -> None:
@@ -138,6 +150,7 @@ def killed_by(number: signal.Signals) -> Callable[[], None]:
 
 ENDINGS: dict[str, Callable[[], None]] = {
     "dropped": dropped,
+    "dropped-in-a-cycle": dropped_in_a_cycle,
     "kept": kept,
     "read-and-kept": read_and_kept,
     "batches-held": batches_held,
