@@ -55,12 +55,15 @@ class _StoreWay:
 
     def read(self, stream: Any, deliver: Callable[[list[Message]], bool]) -> bool:
         """Read to the end; False if a message cannot be read."""
-        with closing(self._loop):
-            self._reading = self._loop.create_task(self._read(stream, deliver))
-            try:
-                return self._loop.run_until_complete(self._reading)
-            except asyncio.CancelledError:
-                return True
+        self._reading = self._loop.create_task(self._read(stream, deliver))
+        try:
+            return self._loop.run_until_complete(self._reading)
+        except asyncio.CancelledError:
+            return True
+
+    def close(self) -> None:
+        """Close the event loop."""
+        self._loop.close()
 
     async def _read(self, stream: Any, deliver: Callable[[list[Message]], bool]) -> bool:
         async for reference in stream:
@@ -178,10 +181,10 @@ class WorkerStream:
         """Read messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
         method = self._worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4)
         stream = self._calls.begin(method, self._rank, received)
-        way = _StoreWay(self._worker, self._rank, self._calls)
-        if not self._use(way):
-            return True
-        return way.read(stream, lambda messages: self._deliver(self._worker.name, messages))
+        with closing(_StoreWay(self._worker, self._rank, self._calls)) as way:
+            if not self._use(way):
+                return True
+            return way.read(stream, lambda messages: self._deliver(self._worker.name, messages))
 
     def _fetch_by_flight(self, address: FlightAddress) -> dict[int, int] | None:
         """Read by Flight; return None at the end, else what was received before Flight failed.
