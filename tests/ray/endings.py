@@ -18,9 +18,9 @@ from tests.ray.conftest import ROOT, living_actors
 from tests.ray.waiting import until
 
 PROGRAM = Path(__file__).with_name("endings_program.py")
-ENDS_S = 120.0
+ENDS_S = 300.0
 """A program must end, and"""
-GONE_S = 60.0
+GONE_S = 120.0
 """nothing of it be left, within these times, however loaded the machine is."""
 ENDINGS: dict[str, set[int]] = {
     "dropped": {0},
