@@ -12,7 +12,6 @@ from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instruction, KillWorker, Log
 from pecan_ray.job.losses import Loss
 from pecan_ray.job.order_book import OrderBook
-from pecan_ray.job.placement_loop import may_make_room
 from pecan_ray.job.questions import Questions
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
@@ -76,12 +75,12 @@ class Staffing:
         self._shed(now, done)
 
     def _on_room_asked(self, event: events.RoomAsked, now: float, done: Done) -> None:
-        """Give up a local worker for a job that has no place, where more than one runs."""
-        wanted = self._fleet.wanted
-        if not (may_make_room(self._job.spec.workers) and self._placement.decides) or wanted.workers < 2:
+        """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
+        wanted, workers = self._fleet.wanted, self._job.spec.workers
+        if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
             return
-        fewer = Deployment(wanted.local - 1, wanted.remote) if wanted.local else wanted
-        if fewer != wanted:
+        if wanted.local > workers.min_local:
+            fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
             self._scale(fewer, now, done)
 
@@ -140,14 +139,16 @@ class Staffing:
             self._squeeze_in(worker, now, done)
 
     def _squeeze_in(self, worker: FleetWorker, now: float, done: Done) -> None:
-        """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it."""
+        """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it.
+
+        The one that has no place may come yet, on a slow machine: then it is one too many, or the other one is.
+        """
         said = (
             f"{worker.name} has no place ({worker.unplaced}), and the job has no other worker: one is started on that "
             "node that shares the CPUs of others"
         )
         self._job.tell("placement", said, now)
-        done += [Log("warning", said), self._fleet.drain(worker)]
-        done.append(self._fleet.request(worker.host, now, reserve=False))
+        done += [Log("warning", said), self._fleet.request(worker.host, now, reserve=False)]
 
     def _on_ready(self, event: events.WorkerReady, now: float, done: Done) -> None:
         worker = self._fleet.workers.get(event.worker)

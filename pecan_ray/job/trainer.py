@@ -300,4 +300,7 @@ class TrainerState:
                 f"rank {self.rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
                 f"epoch {orders.epoch}, as many as the slowest rank has received"
             )
-        return f"the trainer has waited {{seconds}} for a batch: {orders.running} of {sum(orders.wanted)} workers run"
+        workers = (
+            f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
+        )
+        return f"the trainer has waited {{seconds}} for a batch: {workers}"
