@@ -29,7 +29,9 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing;"""
+"""Longest time that a worker says nothing, or"""
+BEATS = 4
+"""so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
 """with how many threads it works, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -119,9 +121,10 @@ class PreprocessingWorker:
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, and how it gets on."""
-        told, quiet_s = -1, HEARTBEAT_S
+        longest_s = min(HEARTBEAT_S, self._job.config.worker_timeout_s / BEATS)
+        told, quiet_s = -1, longest_s
         while True:
-            if quiet_s >= HEARTBEAT_S or self._engine.threads != told:
+            if quiet_s >= longest_s or self._engine.threads != told:
                 self._progress = replace(self._progress, threads=self._engine.threads)
                 told, quiet_s = self._progress.threads, 0.0
                 self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
