@@ -6,7 +6,7 @@ import random
 import struct
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -95,29 +95,30 @@ def number(element: Any) -> Any:
 class Case:
     """One run."""
 
-    number: int
-    rows: int
-    epochs: int
-    steps_s: tuple[float, ...]
+    number: int = 0
+    rows: int = 200
+    epochs: int = 1
+    steps_s: tuple[float, ...] = (0.0,)
     """What each trainer does with a batch takes so long."""
-    separate: bool
+    separate: bool = False
     """Each trainer is a program of its own, not a Ray task."""
-    spread: bool
+    spread: bool = False
     """Trainers run on two nodes."""
-    plan: PlanName
-    batch: int
-    drop_remainder: bool
-    shuffle: int
-    repeat: int
-    width: int
-    element_s: float
-    prefetch_bytes: int
-    transport: TransportChoice
-    visitation: Visitation
-    workers: Workers
-    engine: EngineName
-    reorder: bool
-    faults: tuple[Fault, ...]
+    plan: PlanName = "map"
+    batch: int = 8
+    drop_remainder: bool = False
+    shuffle: int = 0
+    repeat: int = 1
+    width: int = 1
+    """Numbers in an element."""
+    element_s: float = 0.002
+    prefetch_bytes: int = 1 << 20
+    transport: TransportChoice = "auto"
+    visitation: Visitation = "exactly_once"
+    workers: Workers = field(default_factory=Workers)
+    engine: EngineName = "python"
+    reorder: bool = False
+    faults: tuple[Fault, ...] = ()
 
     @property
     def world_size(self) -> int:
