@@ -13,6 +13,7 @@
     │   ├── OutputTypeError       a user's function returned something that is not an element
     │   └── BatchShapeError       elements of one batch differ in columns, shape or dtype
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
+    ├── JournalError              what a job has written down cannot be read
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
     │   ├── WorkerStartError      a worker process failed while it was being set up
     │   └── StaleJobError         a job of this name is ending, whose trainers are gone
@@ -94,6 +95,10 @@ class BatchShapeError(ElementError):
 
 class ErrorBudgetError(PecanError):
     """More elements were skipped or quarantined than the error budget allows."""
+
+
+class JournalError(PecanError):
+    """What a job has written down cannot be read: another version of the format, or damaged."""
 
 
 class ClusterError(PecanError):

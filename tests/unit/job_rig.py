@@ -57,6 +57,7 @@ class JobRig:
         self.job = JobState(self.spec, 0.0)
         self.now = 0.0
         self.log: list[tuple[float, events.Event]] = []
+        self.done: list[list[Instruction]] = []
         self._asked: dict[tuple[str, str], int] = {}
         self._reported: dict[int, int] = {}
 
@@ -65,6 +66,7 @@ class JobRig:
         self.now += after
         self.log.append((self.now, event))
         done = self.job.handle(event, self.now)
+        self.done.append(done)
         check_ledger(self.job.ledger)
         return done
 

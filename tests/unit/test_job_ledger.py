@@ -282,6 +282,19 @@ def test_an_endless_run_over_an_empty_epoch_ends() -> None:
     assert ledger.next_assignment("w") == "stop"
 
 
+def test_an_endless_run_ends_where_no_rank_keeps_a_batch() -> None:
+    """One element cannot be shared by two ranks: the one that has it gives it back, epoch after epoch."""
+    ledger = ledger_of(LedgerShape(epochs=None, world_size=2), "w")
+    ledger.next_assignment("w")
+    lease = take(ledger, "w")
+    ledger.ended("w", 0, lease.key, 1)
+    ledger.acked(0, "w", 0, {lease.key: [element(0)]})
+    ledger.assignment_ended("w", {})
+    assert ledger.keeps() == 0
+    ledger.given_back(0, 0, {lease.key: [element(0)]}, 1, 1)
+    assert ledger.finished and ledger.ran_dry and ledger.left_out_elements == 1
+
+
 def test_an_endless_run_goes_on_after_an_epoch_with_a_batch() -> None:
     ledger = ledger_of(LedgerShape(epochs=None), "w")
     for epoch in range(5):
@@ -329,6 +342,16 @@ def test_an_epoch_is_not_closing_while_passes_are_to_come_and_newcomers_get_thei
     assert take(ledger, "newcomer").repetition == 1
     assert not ledger.closing()
     assert take(ledger, "w").split.index == 1
+    assert ledger.closing()
+
+
+def test_static_sharding_waits_for_its_workers_where_the_listing_ends_first() -> None:
+    ledger = ledger_of(LedgerShape(sharding="static"), "w", "x", splits=4)
+    assert not ledger.closing() and ledger.next_assignment("w") == "wait"
+    ledger.assign_static(["w", "x"])
+    for worker, mine in (("w", [0, 2]), ("x", [1, 3])):
+        assert ledger.next_assignment(worker) == Assignment(0)
+        assert [take(ledger, worker).split.index for _ in range(2)] == mine
     assert ledger.closing()
 
 

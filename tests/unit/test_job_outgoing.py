@@ -110,14 +110,11 @@ def test_batches_that_are_given_back_are_merged() -> None:
 
 
 def test_what_others_wait_for_is_told_at_once() -> None:
-    for tell in (
-        lambda outgoing: outgoing.settle("v"),
-        lambda outgoing: outgoing.broken("v"),
-        lambda outgoing: outgoing.give_back(0, [batch(0)]),
-    ):
-        outgoing = Outgoing(0, 2, "t", 0.0)
-        tell(outgoing)
-        assert next_report(outgoing, 0.0) is not None
+    settles, breaks, gives = (Outgoing(0, 2, "t", 0.0) for _ in range(3))
+    settles.settle("v")
+    breaks.broken("v")
+    gives.give_back(0, [batch(0)])
+    assert all(next_report(outgoing, 0.0) is not None for outgoing in (settles, breaks, gives))
     outgoing = Outgoing(0, 2, "t", 0.0)
     outgoing.acknowledge(batch(0))
     assert next_report(outgoing, 0.0) is None

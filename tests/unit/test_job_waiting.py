@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import pytest
 
 from pecan_ray.job import events
@@ -39,7 +41,7 @@ def test_it_is_forgotten_when_it_is_over() -> None:
 
 def test_how_long_it_has_been_is_filled_in_and_makes_no_other_text_of_it() -> None:
     waits = Waits(5.0)
-    text = {"a": "for a since {seconds}"}
+    text: dict[Hashable, str] = {"a": "for a since {seconds}"}
     waits.look(0.0, text)
     assert waits.look(7.0, text) == ["for a since 7 s"]
     assert waits.look(70.0, text) == [] and waits.standing == ("for a since 7 s",)

@@ -1,0 +1,240 @@
+"""Events and instructions as JSON, and back: what a journal holds, a line for each.
+
+Made from the types' own annotations, so that a new event needs nothing here.  What was a mapping comes back as a dict,
+and what could be iterated as a tuple.  Values of no certain type (what a source keeps in a split, what names an
+element) are written as they are where JSON has them, else pickled; so are exceptions, beside their type and message.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import pickle
+import types
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
+
+from pecan_ray.errors import JournalError, PecanError
+from pecan_ray.job.events import Event
+from pecan_ray.job.instructions import Instruction
+from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
+
+FORMAT_VERSION = 1
+"""Grows whenever what was written before cannot be read as it is."""
+
+Message: TypeAlias = Event | TrainerEvent | Instruction | TrainerInstruction
+Json: TypeAlias = Any
+"""What `json` reads and writes."""
+MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+"""Everything that can be written, by name."""
+ATOMS = (bool, int, str, type(None))
+
+
+def encode(message: Message) -> dict[str, Json]:
+    """Return an event or instruction as a value that JSON has."""
+    name = type(message).__name__
+    if MESSAGES.get(name) is not type(message):
+        raise JournalError(f"{name} is no event and no instruction: it cannot be written to a journal.")
+    return {"version": FORMAT_VERSION, "type": name, "fields": _form(type(message)).encode(message)}
+
+
+def decode(written: Mapping[str, Json]) -> Message:
+    """Return the event or instruction that was written; raises JournalError where it cannot be read."""
+    version, name = written.get("version"), written.get("type")
+    if version != FORMAT_VERSION:
+        raise JournalError(
+            f"a journal of format {version!r} cannot be read: this is format {FORMAT_VERSION}. Read it with the "
+            "version of pecan_ray that wrote it.",
+            version=version,
+        )
+    kind = MESSAGES.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise JournalError(
+            f"a journal names {name!r}, which is no event and no instruction of this version.", type=name
+        )
+    try:
+        return cast(Message, _form(kind).decode(written["fields"]))
+    except JournalError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise JournalError(f"a {name} in a journal is damaged: {error!r}.", type=name) from error
+
+
+def encode_line(message: Message, at: float) -> str:
+    """Return one line of a journal: what happened, and when."""
+    return json.dumps({"at": at, **encode(message)}, separators=(",", ":"), allow_nan=False)
+
+
+def decode_line(line: str) -> tuple[Message, float]:
+    """Return what happened, and when; raises JournalError where the line is torn."""
+    try:
+        written = json.loads(line)
+        at = float(written["at"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise JournalError(f"a line of a journal cannot be read: {line[:80]!r} ({error}).") from error
+    return decode(written), at
+
+
+class _Form(NamedTuple):
+    """How values of one type are written and read."""
+
+    encode: Callable[[Any], Json]
+    decode: Callable[[Json], Any]
+
+
+_forms: dict[Any, _Form] = {}
+"""Those that were made."""
+
+
+def _form(hint: Any) -> _Form:
+    """Return the form of an annotation."""
+    form = _forms.get(hint)
+    if form is None:
+        form = _forms[hint] = _form_of(hint)
+    return form
+
+
+def _form_of(hint: Any) -> _Form:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return _dataclass_form(cast(type[Any], hint))
+    if origin in (Union, types.UnionType):
+        return _union_form(arguments)
+    if origin is Literal:
+        return _literal_form(arguments)
+    if origin is tuple:
+        return _tuple_form(arguments)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping_form(_form(arguments[0]), _form(arguments[1]))
+    if isinstance(origin, type) and issubclass(origin, Iterable):
+        return _tuple_form((arguments[0], ...))
+    if isinstance(hint, type) and issubclass(hint, BaseException):
+        return _Form(_encode_error, _decode_error)
+    if hint in (bool, int, str):
+        return _Form(hint, hint)
+    if hint is float:
+        return _Form(_encode_float, float)
+    if hint in (Any, Hashable):
+        return _Form(_encode_any, _decode_any)
+    raise JournalError(f"values of type {hint} cannot be written to a journal.")
+
+
+def _dataclass_form(kind: type[Any]) -> _Form:
+    hints = get_type_hints(kind)
+    fields = {field.name: _form(hints[field.name]) for field in dataclasses.fields(kind)}
+
+    def encode_fields(value: Any) -> Json:
+        return {name: form.encode(getattr(value, name)) for name, form in fields.items()}
+
+    def decode_fields(written: Json) -> Any:
+        return kind(**{name: fields[name].decode(value) for name, value in written.items()})
+
+    return _Form(encode_fields, decode_fields)
+
+
+def _union_form(arguments: tuple[Any, ...]) -> _Form:
+    """Members are told apart by what JSON has for them: null, an object with its type, a list, or a word."""
+    kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in arguments if dataclasses.is_dataclass(kind)}
+    others = [hint for hint in arguments if hint not in kinds.values() and hint is not type(None)]
+    lists = [_form(hint) for hint in others if get_origin(hint) is tuple]
+    words = [_form(hint) for hint in others if get_origin(hint) is not tuple]
+    if len(lists) > 1 or len(words) > 1:
+        raise JournalError(f"values of {' | '.join(map(str, arguments))} cannot be told apart in a journal.")
+
+    def encode_member(value: Any) -> Json:
+        if value is None:
+            return None
+        name = type(value).__name__
+        if name in kinds:
+            return {"type": name, "fields": _form(kinds[name]).encode(value)}
+        return (lists if isinstance(value, tuple) else words)[0].encode(value)
+
+    def decode_member(written: Json) -> Any:
+        if written is None:
+            return None
+        if kinds and isinstance(written, dict):
+            return _form(kinds[written["type"]]).decode(written["fields"])
+        return (lists if lists and isinstance(written, list) else words)[0].decode(written)
+
+    return _Form(encode_member, decode_member)
+
+
+def _literal_form(choices: tuple[Any, ...]) -> _Form:
+    def checked(value: Any) -> Any:
+        if value not in choices:
+            raise ValueError(f"{value!r} is none of {choices}")
+        return value
+
+    return _Form(checked, checked)
+
+
+def _tuple_form(arguments: tuple[Any, ...]) -> _Form:
+    if len(arguments) == 2 and arguments[1] is ...:
+        every = _form(arguments[0])
+        return _Form(
+            lambda value: [every.encode(one) for one in value], lambda written: tuple(map(every.decode, written))
+        )
+    forms = [_form(hint) for hint in arguments]
+    return _Form(
+        lambda value: [form.encode(one) for form, one in zip(forms, value, strict=True)],
+        lambda written: tuple(form.decode(one) for form, one in zip(forms, written, strict=True)),
+    )
+
+
+def _mapping_form(key: _Form, value: _Form) -> _Form:
+    return _Form(
+        lambda mapping: [[key.encode(name), value.encode(one)] for name, one in mapping.items()],
+        lambda written: {key.decode(name): value.decode(one) for name, one in written},
+    )
+
+
+def _encode_float(value: float) -> Json:
+    number = float(value)
+    return number if number - number == 0 else str(number)  # JSON has no infinity, and no "not a number"
+
+
+def _pickled(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode()
+
+
+def _encode_any(value: Any) -> Json:
+    if type(value) in ATOMS:
+        return value
+    if type(value) is tuple:
+        return {"tuple": [_encode_any(one) for one in value]}
+    try:
+        return {"pickle": _pickled(value)}
+    except Exception as error:  # pickling runs anybody's code
+        raise JournalError(f"{value!r} cannot be written to a journal: {error}") from error
+
+
+def _decode_any(written: Json) -> Any:
+    if not isinstance(written, dict):
+        return written
+    if "tuple" in written:
+        return tuple(_decode_any(one) for one in written["tuple"])
+    try:
+        return pickle.loads(base64.b64decode(written["pickle"]))
+    except Exception as error:  # so does unpickling
+        raise JournalError(f"a pickled value in a journal cannot be read: {error!r}.") from error
+
+
+def _encode_error(error: BaseException) -> Json:
+    written = {"type": type(error).__name__, "message": str(error)}
+    try:
+        pickle.loads(pickle.dumps(error))
+        return {**written, "pickle": _pickled(error)}
+    except Exception:  # an exception of a user's that does not survive this is told by its type and message
+        return {**written, "pickle": None}
+
+
+def _decode_error(written: Json) -> BaseException:
+    told = PecanError(f"{written['type']}: {written['message']}")
+    if written["pickle"] is None:
+        return told
+    try:
+        error = pickle.loads(base64.b64decode(written["pickle"]))
+    except Exception:  # its class may not be here
+        return told
+    return error if isinstance(error, BaseException) else told
