@@ -104,7 +104,7 @@ class Queues:
 
     def waiting(self) -> bool:
         """Tell whether a lease waits that was listed and belongs to a pass that has begun."""
-        if self._shape.sharding == "static" and not self._dealt:
+        if self._shape.sharding == "static" and not self.dealt:
             return not self.empty_source
         return any(any(queues) for queues in (*self._shared, *self._own.values()))
 

@@ -117,7 +117,7 @@ class Staffing:
     def _on_placed(self, event: events.WorkerPlaced, now: float, done: Done) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
-            worker.node, worker.pid, worker.unplaced = event.node, event.pid, ""
+            worker.node, worker.pid, worker.unplaced, worker.heard = event.node, event.pid, "", now
 
     def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Done) -> None:
         worker = self._fleet.workers.get(event.worker)

@@ -6,13 +6,14 @@ import functools
 import os
 import pickle
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import ray
 
-from pecan_ray.engines.contract import EngineOptions, Produced, SpansByKey
+from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByKey
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
@@ -51,6 +52,7 @@ class PreprocessingWorker:
         self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial)
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
+        self._engine: Engine | None = None
         self._version = 0
         """Of the plan that the engine was built for."""
         self._draining = threading.Event()
@@ -66,6 +68,7 @@ class PreprocessingWorker:
     @ray.method(concurrency_group="run")
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework."""
+        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         self._load(self._job.plan)
 
     def _load(self, payload: bytes) -> None:
@@ -91,6 +94,8 @@ class PreprocessingWorker:
             on_error=job.options.on_error,
             count_epoch=0 if job.look_again else None,
         )
+        if self._engine is not None:
+            self._engine.close()
         self._engine = build_engine(job.engine, plan, options, self._slots)
 
     def _usual_threads(self) -> int:
@@ -102,14 +107,12 @@ class PreprocessingWorker:
     @ray.method(concurrency_group="run")
     def run(self) -> None:
         """Work until the job says stop; errors of the pipeline go to the controller."""
-        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         try:
             while not self._draining.is_set():
                 assigned = self._leases.ask_for_work(self._progress)
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
-                    self._engine.close()
                     self._load(ray.get(self._controller.plan.remote(assigned.plan_version)))
                     self._version = assigned.plan_version
                 self._work(self._leases.begin(assigned))
@@ -120,22 +123,26 @@ class PreprocessingWorker:
             self._over.set()
 
     def _keep_telling(self) -> None:
-        """Say now and then that this process lives, and how it gets on."""
+        """Say now and then that this process lives, and how it gets on, until it is ended."""
         longest_s = min(HEARTBEAT_S, self._job.config.worker_timeout_s / BEATS)
-        told, quiet_s = -1, longest_s
+        told, quiet_s = (-1, False), longest_s
         while True:
-            if quiet_s >= longest_s or self._engine.threads != told:
-                self._progress = replace(self._progress, threads=self._engine.threads)
-                told, quiet_s = self._progress.threads, 0.0
-                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
-            if self._over.wait(NEWS_S):
-                self._controller.told.remote(self._name, self._progress, dict(self._engine.counts()))
-                return
+            engine, over = self._engine, self._over.is_set()  # no engine while it is being built
+            threads = engine.threads if engine is not None else 0
+            if quiet_s >= longest_s or (threads, over) != told:
+                told, quiet_s = (threads, over), 0.0
+                self._progress = replace(self._progress, threads=threads)
+                self._controller.told.remote(self._name, self._progress, dict(engine.counts()) if engine else {})
+            if over:
+                time.sleep(NEWS_S)  # what it has made is yet to be fetched
+            else:
+                self._over.wait(NEWS_S)
             quiet_s += NEWS_S
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
         number = 0
+        assert self._engine is not None
         batches = self._engine.batches(self._leases)
         for produced in batches:
             if self._draining.is_set():
