@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench
+.PHONY: demo test test-all lint bench simulate-job
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -20,6 +20,12 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
+
+MINUTES ?= 1
+
+# The control plane under faults: docs/reliability.md.
+simulate-job: $(VENV)/ready
+	$(BIN)/python -m pecan_ray.simulator.protocol --minutes $(MINUTES) --workers-of-cpu 2
 
 BENCH ?=
 

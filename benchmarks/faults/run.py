@@ -25,6 +25,7 @@ from benchmarks.faults.trainer import train
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
+HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
 LOOK_S = 0.05
 CLEAN_S = 40.0
 """A frozen process that Ray has asked to end is killed within this time."""
@@ -47,7 +48,7 @@ class Outcome:
 def cluster() -> Iterator[Any]:
     """Start three raylets on this machine and connect to them."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    nodes: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 4, "object_store_memory": 200 << 20})
+    nodes: Any = Cluster(initialize_head=True, head_node_args=HEAD)
     for _ in range(2):
         nodes.add_node(num_cpus=4, object_store_memory=200 << 20)
     ray.init(address=nodes.address, namespace="pecan", log_to_driver=False)
@@ -152,7 +153,10 @@ class Run:
         act: dict[str, Callable[[Fault], bool]] = {"scale": self._scale, "node": self._lose_node}
         if fault.kind in act:
             return act[fault.kind](fault)
-        pids = self._trainer_pids() if "trainer" in fault.kind else [one.pid for one in ours(WORKER)]
+        if "trainer" in fault.kind:
+            pids = self._trainer_pids()
+        else:  # one that freezes before its actor is there is Ray's to find
+            pids = [one.pid for one in ours(WORKER) if fault.kind == "kill" or is_up(one)]
         if not pids:
             return False
         pid = self._rng.choice(pids)
@@ -212,7 +216,7 @@ class Run:
                 subprocess.run([spy, "dump", "--nonblocking", "--pid", str(pid)], stdout=out, stderr=out, timeout=20)
         try:
             controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
-            facts = ray.get(controller.facts.remote(), timeout=20)
+            facts: Any = ray.get(controller.facts.remote(), timeout=20)
             text = "\n".join(f"{event.seconds:7.2f} {event.kind:10} {event.text}" for event in facts.events)
         except (ValueError, ray.exceptions.RayError) as error:
             text = f"{type(error).__name__}: {error}"
@@ -235,6 +239,13 @@ def ours(title: str) -> list[psutil.Process]:
             if " ".join(process.cmdline()).startswith(title) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def is_up(worker: psutil.Process) -> bool:
+    """Tell whether a worker's actor has been made: then it has memory files' pipe and says that it lives."""
+    with suppress(psutil.Error):
+        return worker.num_threads() > 0 and ".__init__" not in " ".join(worker.cmdline())
+    return False
 
 
 def left_behind() -> list[str]:

@@ -135,7 +135,8 @@ def _dataclass_form(kind: type[Any]) -> _Form:
 
 def _union_form(arguments: tuple[Any, ...]) -> _Form:
     """Members are told apart by what JSON has for them: null, an object with its type, a list, or a word."""
-    kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in arguments if dataclasses.is_dataclass(kind)}
+    classes = [kind for kind in arguments if isinstance(kind, type)]
+    kinds: dict[str, type[Any]] = {kind.__name__: kind for kind in classes if dataclasses.is_dataclass(kind)}
     others = [hint for hint in arguments if hint not in kinds.values() and hint is not type(None)]
     lists = [_form(hint) for hint in others if get_origin(hint) is tuple]
     words = [_form(hint) for hint in others if get_origin(hint) is not tuple]

@@ -36,6 +36,10 @@ class WorkerHoldings:
     """and the trainer that this group is for."""
     working: bool = False
     finished_epoch: int = -1
+    made: int = 0
+    """Batches that it makes of the epoch, where it runs all of a plan that cannot be cut;"""
+    received: int = 0
+    """batches of the epoch that trainers have received from it."""
     unsettled: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
 

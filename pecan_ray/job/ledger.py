@@ -44,7 +44,9 @@ class Ledger:
         self._runner: str | None = None
         """The worker that runs a whole plan in this epoch,"""
         self._made: int | None = None
-        """and how many batches this makes, once it is known."""
+        """how many batches this makes, once it is known,"""
+        self._rest = 0
+        """and how many elements fill none of them."""
 
     # --- splits become known -------------------------------------------------------------------------------
 
@@ -90,7 +92,8 @@ class Ledger:
         state.working, state.rank = True, None
         if self.shape.runs_whole:
             self._runner, self._made = worker, None
-        return Assignment(self.epoch, delivered=tuple(self.counts) if self.shape.serial else ())
+            return Assignment(self.epoch, delivered=tuple(self.counts))
+        return Assignment(self.epoch)
 
     def _elsewhere(self, worker: str) -> bool:
         """Tell whether another worker has the only assignment that may be given at a time."""
@@ -133,22 +136,31 @@ class Ledger:
         """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
-            self.left_out_elements += left_out
-            state.fulfil(spans)
+            if not self.shape.runs_whole:
+                self.left_out_elements += left_out
+            self._fulfil(state, spans)
             self._advance()
 
-    def assignment_ended(self, worker: str, leftover: SpansByKey, batches: int = 0) -> Literal["flush", "return"]:
+    def _fulfil(self, state: WorkerHoldings, spans: SpansByKey) -> None:
+        state.fulfil(spans)
+        if self.shape.serial and not state.holdings:
+            self.changes += 1  # another worker may have its turn
+
+    def assignment_ended(
+        self, worker: str, leftover: SpansByKey, batches: int = 0, rows: int = 0
+    ) -> Literal["flush", "return"]:
         """Decide about elements that fill no batch at the end of an assignment.
 
-        `batches`: so many a whole plan makes, one of these elements included.
+        `batches`: so many a whole plan makes, one of these elements included; `rows`: their number.
         """
         state = self._living(worker)
         if state is None:
             return "return"
+        self.changes += 1
         state.working = False
-        state.finished_epoch = self.epoch
+        state.finished_epoch, state.made = self.epoch, batches
         if worker == self._runner:
-            self._made = batches
+            self._made, self._rest = batches, rows if self.shape.drop_remainder else 0
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.leftovers)
         flush = alone or state.rank is not None or self.shape.serial or self.shape.sharding == "off"
@@ -191,10 +203,10 @@ class Ledger:
         del self.workers[worker]
         self.changes += 1
         rest = [held.rest() for held in state.holdings.values()]
-        unfinished = (worker == self._runner and not self._all_made()) if self.shape.runs_whole else bool(rest)
-        if self.shape.serial and unfinished:
+        unfinished = worker == self._runner and not self._all_made()
+        if self.shape.runs_whole and unfinished:
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
-            self._runner = self._made = None
+            self._runner, self._made, self._rest = None, None, 0
             self.queues.restart()
         elif self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
             self.dropped.extend(rest)
@@ -214,7 +226,8 @@ class Ledger:
         self.counts[rank] += batches
         state = self.workers.get(worker)
         if state is not None:
-            state.fulfil(spans)
+            state.received += batches
+            self._fulfil(state, spans)
         self._advance()
 
     def given_back(self, rank: int, epoch: int, spans: SpansByKey, batches: int, rows: int) -> None:
@@ -245,7 +258,7 @@ class Ledger:
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
-        return self.queues.listed and self.queues.dealt and not self.queues.waiting() and not self.queues.passes_left
+        return self.queues.listed and not self.queues.waiting() and not self.queues.passes_left
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
@@ -264,11 +277,15 @@ class Ledger:
             return False
         if self.shape.runs_whole:
             return self._all_made()
-        if self.shape.sharding == "off" and not (
-            self.workers and all(state.finished_epoch == self.epoch for state in self.workers.values())
-        ):
-            return False
+        if self.shape.sharding == "off":
+            return bool(self.workers) and all(self._has_given_all(state) for state in self.workers.values())
         return not any(state.holds or state.working for state in self.workers.values())
+
+    def _has_given_all(self, state: WorkerHoldings) -> bool:
+        """Tell whether the trainers have all data of the epoch from a worker that sees all of it."""
+        if state.working or state.finished_epoch != self.epoch:
+            return False
+        return state.received >= state.made if self.shape.serial else not state.holds
 
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""
@@ -281,14 +298,16 @@ class Ledger:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
+        self.ran_dry = self.shape.epochs is None and not any(self.counts)
+        self.left_out_elements += self._rest
         self.epoch += 1
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.counts = [0] * self.shape.world_size
-        self._runner = self._made = None
+        self._runner, self._made, self._rest = None, None, 0
         self.leftovers.spoilt()
         for state in self.workers.values():
-            state.rank = None
-            if self.shape.runs_whole:
+            state.rank, state.made, state.received = None, 0, 0
+            if self.shape.serial:
                 state.holdings.clear()
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
         if last or self.ran_dry or self.queues.empty_source:

@@ -33,7 +33,12 @@ class LedgerShape:
         The last batch carries all positions that no batch needs, and of several trainers one may have it before the
         others have theirs.
         """
-        return self.serial and self.sharding == "dynamic"
+        return self.serial and self.sharding != "off"
+
+    @property
+    def static(self) -> bool:
+        """Whether splits are dealt to workers once and for all: not those of a plan that one worker runs."""
+        return self.sharding == "static" and not self.serial
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,8 @@ class Losses:
     def add(self, loss: Loss) -> str:
         """Note a loss; return why the job cannot go on, or nothing if it can.
 
-        A lost node is no fault of the pipeline's, and neither are the workers that it had, however many.
+        A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
+        streams broke is often known before it is.
         """
         self.count += 1
         if loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):

@@ -75,6 +75,8 @@ class EndAssignment:
     batches: int = 0
     """So many a whole plan makes, one of these elements included."""
     lengths: Lengths = ()
+    rows: int = 0
+    """So many elements fill no batch: with a whole plan they are left out where no smaller batch is wanted."""
 
 
 @dataclass(frozen=True)

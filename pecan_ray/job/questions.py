@@ -128,13 +128,13 @@ class Questions:
         if isinstance(question, EndAssignment):
             if question.epoch != self._ledger.epoch:
                 return "return"
-            return self._ledger.assignment_ended(worker, question.leftover, question.batches)
+            return self._ledger.assignment_ended(worker, question.leftover, question.batches, question.rows)
         return "noted"
 
     def _assignment(self, worker: str) -> Assigned | Literal["stop"] | None:
         if self._job.error is not None:
             return "stop"
-        if not self.ordered or (self._job.spec.shape.sharding == "static" and not self._static_dealt):
+        if not self.ordered or (self._job.spec.shape.static and not self._static_dealt):
             return None if worker in self._ledger.workers else "stop"
         answer = self._ledger.next_assignment(worker)
         if not isinstance(answer, Assignment):

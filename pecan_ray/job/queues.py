@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -10,7 +11,6 @@ from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease
 
 NoLease: TypeAlias = Literal["wait", "none"]
-MANY = 1 << 40
 NOTHING_FRESH = (0, 0)
 
 
@@ -21,26 +21,27 @@ class Queues:
         self._shape = shape
         self._epoch = 0
         self.listings = [Listing() for _ in range(shape.branches)]
-        share = (0, 1) if shape.sharding == "dynamic" else NOTHING_FRESH
+        share = NOTHING_FRESH if shape.static or shape.sharding == "off" else (0, 1)
         self._shared = [[queue] for queue in self._of_share(share)]
         """What any worker may take, per branch: the common queue, then those of owners that were lost."""
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
-        self.dealt = shape.sharding != "static"
-        """Whether workers have their shares, where data is dealt to them."""
-        self._repetition = [0] * shape.branches
+        self._dealt = False
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
-        queues = [SplitQueue(one, i, self._shape.shuffle_seed, share) for i, one in enumerate(self.listings)]
+        seed, passes = self._shape.shuffle_seed, self._shape.repetitions
+        queues = [SplitQueue(one, i, seed, share, passes) for i, one in enumerate(self.listings)]
         for queue in queues:
             queue.begin(self._epoch, 0)
         return queues
 
     def __iter__(self) -> Iterator[Lease]:
-        for queues in (*self._shared, *self._own.values()):
-            for queue in queues:
-                yield from queue
+        for queue in self._all():
+            yield from queue
+
+    def _all(self) -> Iterator[SplitQueue]:
+        return itertools.chain(*self._shared, *self._own.values())
 
     @property
     def listed(self) -> bool:
@@ -55,15 +56,7 @@ class Queues:
     @property
     def passes_left(self) -> bool:
         """Whether the epoch has passes that have not begun."""
-        return any(self._passes_to_come(branch) for branch in range(self._shape.branches))
-
-    def _passes_to_come(self, branch: int) -> int:
-        """Return how many passes of a `repeat` over a branch may follow the current one; endless ones count as many."""
-        listing = self.listings[branch]
-        if self._shape.sharding != "dynamic" or not (listing.complete and len(listing)):
-            return 0
-        limit = self._shape.repetitions
-        return MANY if limit is None else limit - self._repetition[branch] - 1
+        return any(queue.passes_left for queue in self._all())
 
     def join(self, worker: str) -> None:
         """Add a worker; where every worker sees all data, it begins with this epoch."""
@@ -72,25 +65,23 @@ class Queues:
 
     def deal(self, workers: Sequence[str]) -> None:
         """Deal the splits of this and later epochs to these workers by index (static sharding)."""
-        if self._shape.sharding == "static":
-            self.dealt = True
+        if self._shape.static:
+            self._dealt = True
             for place, worker in enumerate(workers):
                 self._own[worker] = self._of_share((place, len(workers)))
 
     def leave(self, worker: str) -> None:
         """Let others have what was dealt to a worker that is gone, but where every worker sees all data anyway."""
         queues = self._own.pop(worker, [])
-        if self._shape.sharding == "static":
+        if self._shape.static:
             for shared, queue in zip(self._shared, queues, strict=False):
                 shared.append(queue)
 
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch
-        self._repetition = [0] * self._shape.branches
-        for queues in (*self._shared, *self._own.values()):
-            for queue in queues:
-                queue.begin(epoch, 0)
+        for queue in self._all():
+            queue.begin(epoch, 0)
 
     def restart(self) -> None:
         """Begin the epoch anew: what came back is in it too."""
@@ -103,14 +94,14 @@ class Queues:
         self._shared[lease.branch][0].put_back(lease)
 
     def waiting(self) -> bool:
-        """Tell whether a lease waits that was listed and belongs to a pass that has begun."""
-        if self._shape.sharding == "static" and not self.dealt:
+        """Tell whether a lease waits that was listed and belongs to a pass that has begun, or waits to be dealt."""
+        if self._shape.static and not self._dealt:
             return not self.empty_source
-        return any(any(queues) for queues in (*self._shared, *self._own.values()))
+        return any(self._all())
 
     def mine(self, worker: str) -> bool:
         """Tell whether leases wait for a certain worker."""
-        return any(self._own.get(worker, ()))
+        return any(queue or queue.passes_left for queue in self._own.get(worker, ()))
 
     def has_work(self, worker: str) -> bool:
         """Tell whether a worker could take a lease, now or when the listing has gone on."""
@@ -118,13 +109,15 @@ class Queues:
             return True
         if self._shape.sharding == "off":
             return False
-        if not self.dealt:
+        if self._shape.static and not self._dealt:
             return False
-        may_come = not self.listed and (self._shape.sharding == "dynamic" or worker in self._own)
-        return any(any(queues) for queues in self._shared) or may_come or self.passes_left
+        may_come = not self.listed and (not self._shape.static or worker in self._own)
+        return may_come or any(queue or queue.passes_left for queues in self._shared for queue in queues)
 
     def take(self, worker: str, branch: int) -> Lease | NoLease:
         """Return the next lease of a branch for a worker; "wait" while more are being listed."""
+        if self._shape.serial and self._shape.shuffle_seed is not None and not self.listed:
+            return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
             lease = queue.take()
@@ -132,10 +125,6 @@ class Queues:
                 return lease
         if not self.listings[branch].complete:
             return "wait"
-        if self._passes_to_come(branch):
-            self._repetition[branch] += 1
-            self._shared[branch][0].begin(self._epoch, self._repetition[branch])
-            return self.take(worker, branch)
         return "none"
 
     def share(self, worker: str, branch: int, workers: int) -> int:
@@ -147,6 +136,5 @@ class Queues:
         own = self._own.get(worker)
         if own and own[branch]:
             return len(own[branch])
-        waiting = sum(len(queue) for queue in self._shared[branch])
-        waiting += self._passes_to_come(branch) * len(self.listings[branch])
+        waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self._shared[branch])
         return max(1, waiting // (2 * max(1, workers)))

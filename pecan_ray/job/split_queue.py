@@ -17,6 +17,7 @@ from pecan_ray.sampling.order import split_permutation
 from pecan_ray.sampling.randomness import random_key
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
+MANY = 1 << 40
 
 
 class Listing:
@@ -43,15 +44,20 @@ class Listing:
 
 
 class SplitQueue:
-    """Leases that wait in one pass over a source: first those that came back, then what nobody has begun.
+    """Leases that wait in the passes over a source: first those that came back, then what nobody has begun.
 
     Without shuffling splits go in the order of the listing.  With it they go in a permutation of all of them; those
     that are asked for before the listing is complete are drawn from the ones known so far.
     """
 
-    def __init__(self, listing: Listing, branch: int, seed: int | None, share: tuple[int, int] = (0, 1)) -> None:
-        """`share`: (k, n), only every n-th split from number k on; n = 0: only what is put back."""
-        self._listing, self._branch, self._seed = listing, branch, seed
+    def __init__(
+        self, listing: Listing, branch: int, seed: int | None, share: tuple[int, int] = (0, 1), passes: int | None = 1
+    ) -> None:
+        """`share`: (k, n), only every n-th split from number k on; n = 0: only what is put back.
+
+        `passes`: so many in each epoch; None: no end.
+        """
+        self._listing, self._branch, self._seed, self._passes = listing, branch, seed, passes
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self._returned: deque[Lease] = deque()
         self.begin(0, 0)
@@ -82,16 +88,31 @@ class SplitQueue:
         self._returned.appendleft(lease)
 
     def clear(self) -> None:
-        """Drop what came back; the pass under way begins anew."""
+        """Drop what came back; the epoch begins anew."""
         self._returned.clear()
-        self.begin(self._epoch, self._repetition)
+        self.begin(self._epoch, 0)
+
+    @property
+    def passes_left(self) -> int:
+        """How many passes may follow the current one, as far as is known; endless ones count as many."""
+        if not (self._listing.complete and self.splits):
+            return 0
+        return MANY if self._passes is None else max(0, self._passes - self._repetition - 1)
+
+    @property
+    def splits(self) -> int:
+        """Number of splits in a pass, as far as they are known."""
+        return len(range(self._first, len(self._listing), self._step))
 
     def take(self) -> Lease | None:
         """Return the next lease, or None if none waits now."""
         if self._returned:
             return self._returned.popleft()
         if not self._fresh():
-            return None
+            if not self.passes_left:
+                return None
+            self.begin(self._epoch, self._repetition + 1)
+            self._catch_up()
         if self._order is not None:
             index = int(self._order[self._at])
             self._at += 1

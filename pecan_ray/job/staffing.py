@@ -29,7 +29,7 @@ class Staffing:
     def __init__(self, job: JobState, orders: OrderBook, questions: Questions) -> None:
         self._job, self._orders, self._questions = job, orders, questions
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
-        self._draining: set[str] = set()
+        self._draining: dict[str, None] = {}
         self.handlers: dict[type, Callable[[Any, float, Done], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
@@ -87,18 +87,26 @@ class Staffing:
             self._scale(fewer, now, done)
 
     def _shed(self, now: float, done: Done) -> None:
-        for worker in self._fleet.too_many():
-            self._job.tell("drain", f"{worker.name} drains", now)
-            ran = worker.running
-            done.append(self._fleet.drain(worker))
-            if not ran:
-                continue
-            self._orders.remove_worker(worker.name)
-            self._placement.changed(self._fleet, now)
-            self._ledger.lost(worker.name)
-            self._draining.add(worker.name)
-            if self._placement.fast_removal:
-                self._release(worker.name, now, done)
+        """Drain the workers that are too many, and have splits dealt once as many are there as are wanted."""
+        while surplus := self._fleet.too_many():
+            for worker in surplus:
+                self._drain(worker, now, done)
+        here = [worker.name for worker in self._fleet.workers.values() if worker.running and not worker.draining]
+        if here and len(here) == self._fleet.wanted.workers:
+            self._questions.deal_static(here)
+
+    def _drain(self, worker: FleetWorker, now: float, done: Done) -> None:
+        self._job.tell("drain", f"{worker.name} drains", now)
+        ran = worker.running
+        done.append(self._fleet.drain(worker))
+        if not ran:
+            return
+        self._orders.remove_worker(worker.name)
+        self._placement.changed(self._fleet, now)
+        self._ledger.lost(worker.name)
+        self._draining[worker.name] = None
+        if self._placement.fast_removal:
+            self._release(worker.name, now, done)
 
     def release_drained(self, now: float, done: Done) -> None:
         """Let the drained workers go whose data has all arrived."""
@@ -106,7 +114,7 @@ class Staffing:
             self._release(name, now, done)
 
     def _release(self, name: str, now: float, done: Done) -> None:
-        self._draining.discard(name)
+        self._draining.pop(name, None)
         if name in self._fleet.workers:
             self._fleet.gone(name)
             self._placement.changed(self._fleet, now)
@@ -152,9 +160,6 @@ class Staffing:
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
         self._placement.changed(self._fleet, now)
         self._shed(now, done)
-        here = [one.name for one in self._fleet.workers.values() if one.running and not one.draining]
-        if len(here) == self._fleet.wanted.workers:
-            self._questions.deal_static(here)
 
     def _on_told(self, event: events.WorkerTold, now: float, done: Done) -> None:
         worker = self._fleet.workers.get(event.worker)
@@ -175,7 +180,7 @@ class Staffing:
         self._ledger.lost(name)
         self._questions.forget(name)
         if worker.draining or self._job.over:
-            self._draining.discard(name)
+            self._draining.pop(name, None)
             self._placement.changed(self._fleet, now)
             return
         fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, worker.requested, now))
@@ -188,6 +193,7 @@ class Staffing:
         self._placement.changed(self._fleet, now)
         if self._fleet.lacks(worker.host):
             done.append(self._fleet.request(worker.host, now))
+        self._shed(now, done)
 
     def waiting_for(self) -> dict[Hashable, str]:
         """Return what workers wait for, and what they have been doing for long."""

@@ -178,7 +178,6 @@ class TrainerState:
         if self._wanted_since is None:
             self._wanted_since = now
             self._ready_when_asked = len(self._queue)
-            self._on_time(TrainerTime(), now, done)
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self._outgoing.answered(event.number, now)
@@ -257,7 +256,10 @@ class TrainerState:
         return self.orders.allowed - self._used.get(self.orders.epoch, 0)
 
     def _room(self) -> bool:
-        return self._credits.room(self.queued_bytes) or self.orders.regrouping
+        """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself."""
+        if self._credits.room(self.queued_bytes):
+            return True
+        return self.orders.regrouping and not self._usable(self._queue[0])
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.

@@ -161,7 +161,7 @@ class PreprocessingWorker:
                 spans.setdefault(key, []).extend(intervals)
         keeps = not self._job.shape.drop_remainder
         made = number + sum(leftover.rows > 0 for leftover in leftovers if keeps)
-        flush = self._leases.end(spans, made)
+        flush = self._leases.end(spans, made, sum(leftover.rows for leftover in leftovers))
         for leftover in leftovers:
             if not flush:
                 release(leftover)

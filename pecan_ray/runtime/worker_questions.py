@@ -136,9 +136,9 @@ class WorkerLeases:
         answer = ray.get(self._asking.ask("run", AskAssignment(progress)))
         return answer if isinstance(answer, Assigned) else None
 
-    def end(self, leftover: SpansByKey, batches: int) -> bool:
-        """End the assignment; return whether elements that fill no batch become a smaller one."""
-        question = EndAssignment(self._epoch, leftover, batches, self._noted())
+    def end(self, leftover: SpansByKey, batches: int, rows: int) -> bool:
+        """End the assignment; return whether the `rows` elements that fill no batch become a smaller one."""
+        question = EndAssignment(self._epoch, leftover, batches, self._noted(), rows)
         return bool(ray.get(self._asking.ask("run", question)) == "flush")
 
     def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement]) -> None:

@@ -1,0 +1,25 @@
+"""The control plane of a job in a deterministic simulation: the state machines that run live, and a model of the rest.
+
+One seeded scheduler with a virtual clock delays, reorders, doubles and loses messages, kills and freezes workers and
+trainers, and changes speeds and numbers.  What must hold is checked at every step and at the end.
+"""
+
+from pecan_ray.simulator.protocol.campaign import Summary, play_seeds
+from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.scenario import BAD, Fault, Scenario, SplitModel
+from pecan_ray.simulator.protocol.shrink import shrink
+from pecan_ray.simulator.protocol.world import Outcome, World, play
+
+__all__ = [
+    "BAD",
+    "Fault",
+    "Outcome",
+    "Scenario",
+    "SplitModel",
+    "Summary",
+    "World",
+    "draw",
+    "play",
+    "play_seeds",
+    "shrink",
+]

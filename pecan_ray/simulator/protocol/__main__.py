@@ -1,0 +1,83 @@
+"""`python -m pecan_ray.simulator.protocol`: simulate the control plane of jobs, as long as there is time."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+
+from pecan_ray.simulator.protocol.campaign import Summary, play_seeds
+from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.shrink import describe, shrink
+from pecan_ray.simulator.protocol.world import play
+
+LOT = 50
+"""Histories that a process plays at a time."""
+MOST_FAILURES = 5
+"""So many are made smaller and told."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; 1 if a history has failed."""
+    parser = argparse.ArgumentParser(prog="python -m pecan_ray.simulator.protocol", description=__doc__)
+    parser.add_argument("--minutes", type=float, default=1.0, help="play histories for so long")
+    parser.add_argument("--histories", type=int, help="play so many, however long it takes")
+    parser.add_argument("--seed", type=int, help="play the history of this seed alone, and tell all of it")
+    parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
+    parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
+    chosen = parser.parse_args(arguments)
+    if chosen.seed is not None:
+        return _replay(chosen.seed)
+    seeds = range(chosen.first, chosen.first + chosen.histories) if chosen.histories else itertools.count(chosen.first)
+    until = time.monotonic() + (60.0 * chosen.minutes if not chosen.histories else float("inf"))
+    summary = _play(iter(seeds), until, chosen.workers_of_cpu)
+    _say(summary.text())
+    for seed in sorted(summary.failures)[:MOST_FAILURES]:
+        _say(f"\nseed {seed}: {summary.failures[seed]}")
+        _say(f"smaller: {describe(shrink(draw(seed)))}")
+        _say(f"again: python -m pecan_ray.simulator.protocol --seed {seed}")
+    return bool(summary.failures)
+
+
+def _play(seeds: Iterator[int], until: float, processes: int) -> Summary:
+    summary, began, said = Summary(), time.monotonic(), 0.0
+    with ProcessPoolExecutor(processes) as pool:
+        playing: set[Future[Summary]] = set()
+        while True:
+            while len(playing) < 2 * processes and time.monotonic() < until:
+                lot = list(itertools.islice(seeds, LOT))
+                if not lot:
+                    break
+                playing.add(pool.submit(play_seeds, lot))
+            if not playing:
+                return summary
+            done, playing = wait(playing, return_when=FIRST_COMPLETED)
+            for future in done:
+                summary.add(future.result())
+            now = time.monotonic() - began
+            if now - said > 10.0:
+                said = now
+                _say(f"{now:5.0f} s: {summary.histories:,} histories, {len(summary.failures)} failures")
+
+
+def _replay(seed: int) -> int:
+    scenario = draw(seed)
+    outcome = play(scenario)
+    _say(describe(scenario))
+    _say(outcome.failure or "every promise was kept")
+    _say(f"{outcome.events} events, {outcome.seconds:.1f} virtual seconds, {outcome.batches} batches used")
+    if outcome.failure:
+        _say(f"smaller: {describe(shrink(scenario))}")
+    return bool(outcome.failure)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

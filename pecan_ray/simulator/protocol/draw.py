@@ -1,0 +1,185 @@
+"""Scenarios drawn at random from a seed: most small, so that every corner is met, and some large."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from random import Random
+
+from pecan_ray.simulator.protocol.scenario import BAD, Fault, FaultKind, Scenario, SplitModel
+
+MIB = 1 << 20
+FAULTS: tuple[tuple[FaultKind, int], ...] = (
+    ("kill worker", 6),
+    ("kill node", 2),
+    ("freeze worker", 4),
+    ("slow worker", 2),
+    ("break stream", 4),
+    ("freeze trainer", 3),
+    ("slow trainer", 3),
+    ("kill trainer", 1),
+    ("scale", 5),
+    ("ask room", 1),
+    ("change plan", 1),
+    ("fail", 1),
+)
+"""Kinds of faults, and how often each is drawn."""
+LARGE_EVERY, FAULTLESS_SHARE = 600, 0.35
+
+
+def draw(seed: int) -> Scenario:
+    """Return the scenario of a seed."""
+    random = Random(seed)
+    scenario = Scenario(seed=seed, sources=_sources(random))
+    scenario = _data(random, scenario)
+    scenario = _options(random, scenario)
+    scenario = _parties(random, scenario)
+    if random.randrange(LARGE_EVERY) == 0:
+        scenario = _large(random, scenario)
+    return replace(scenario, faults=_faults(random, scenario))
+
+
+# --- data ---------------------------------------------------------------------------------------------------
+
+
+def _sources(random: Random) -> tuple[tuple[SplitModel, ...], ...]:
+    branches = 1 if random.random() < 0.8 else random.randint(2, 3)
+    kind = random.choices(("plain", "filtered", "spread", "bad", "nothing kept"), (10, 3, 3, 3, 1))[0]
+    return tuple(_source(random, kind) for _ in range(branches))
+
+
+def _source(random: Random, kind: str) -> tuple[SplitModel, ...]:
+    splits = random.choice((0, 1, 2, 3, 5, 8, 12))
+    most = random.choice((0, 1, 2, 5, 9))
+    return tuple(_split(random, kind, random.randint(min(1, most), most)) for _ in range(splits))
+
+
+def _split(random: Random, kind: str, elements: int) -> SplitModel:
+    if kind == "plain":
+        return SplitModel((1,) * elements)
+    if kind == "nothing kept":
+        return SplitModel((0,) * elements)
+    choices = {"filtered": (0, 1), "spread": (0, 1, 2, 3), "bad": (1, 1, 1, BAD)}[kind]
+    outputs = tuple(random.choice(choices) for _ in range(elements))
+    torn = random.randint(0, elements) if kind == "bad" and random.random() < 0.2 else None
+    return SplitModel(outputs, torn)
+
+
+def _data(random: Random, scenario: Scenario) -> Scenario:
+    batch_size = random.choice((1, 1, 2, 3, 4, 8, 64))
+    serial = random.random() < 0.15
+    return replace(
+        scenario,
+        epochs=random.choices((1, 2, 3, 5, None), (4, 4, 3, 1, 1))[0],
+        repetitions=1 if serial or random.random() < 0.8 else random.randint(2, 3),
+        batch_size=batch_size,
+        drop_remainder=random.random() < 0.3,
+        shuffled=random.random() < 0.4,
+        serial=serial,
+        take=random.randint(0, 20) if serial and random.random() < 0.5 else None,
+        sharding=random.choices(("dynamic", "static", "off"), (8, 1, 1))[0],
+        visitation=random.choices(("exactly_once", "at_most_once", "zero_or_more"), (7, 2, 1))[0],
+        row_bytes=random.choice((1, 1000, 40_000, MIB)),
+    )
+
+
+def _options(random: Random, scenario: Scenario) -> Scenario:
+    slow = random.random() < 0.2
+    return replace(
+        scenario,
+        prefetch_bytes=random.choice((1, 1, 5000, 100_000, 3 * MIB, 64 * MIB)),
+        outbox=random.choice((1, 1, 2, 3, 8, 64)),
+        window=random.choice((1, 1, 2, 4)),
+        apart=random.random() < 0.5,
+        lot=random.choice((1, 1, 2, 4, 16)),
+        ahead=random.random() < 0.4,
+        page=random.choice((1, 2, 100)),
+        page_s=random.choice((0.0, 0.02, 1.0)) if not slow else 8.0,
+        delay_s=random.choice((0.0005, 0.005, 0.005, 0.1)),
+        lost=random.choice((0.0, 0.0, 0.02, 0.2)),
+        doubled=random.choice((0.0, 0.0, 0.05, 0.3)),
+        order_s=None if random.random() < 0.9 else random.choice((0.1, 2.0, 9.0)),
+    )
+
+
+# --- parties ------------------------------------------------------------------------------------------------
+
+
+def _parties(random: Random, scenario: Scenario) -> Scenario:
+    ranks = random.choices((1, 2, 3, 4), (3, 4, 2, 1))[0]
+    local, remote = random.choice(((1, 0), (1, 0), (2, 0), (2, 1), (0, 1), (0, 2), (4, 0), (1, 3)))
+    step_s = random.choice((0.0, 0.001, 0.02, 0.2))
+    endless = scenario.epochs is None
+    return replace(
+        scenario,
+        ranks=ranks,
+        local=local,
+        remote=remote,
+        auto=random.random() < 0.04,
+        cpus=random.choice((1, 2, 4)),
+        placing_s=0.0 if random.random() < 0.9 else random.choice((2.0, 20.0)),
+        element_s=random.choice((0.0001, 0.002, 0.02)),
+        steps_s=tuple(step_s * random.choice((1, 1, 1, 5, 20)) for _ in range(ranks)),
+        late_s=0.0 if random.random() < 0.7 else random.choice((0.3, 8.0)),
+        absent=ranks > 1 and random.random() < 0.01,
+        stop_after=random.randint(1, 30) if endless or random.random() < 0.02 else None,
+        error_budget=1.0 if random.random() < 0.95 else 0.0,
+    )
+
+
+def _large(random: Random, scenario: Scenario) -> Scenario:
+    splits = random.choice((50, 300))
+    source = tuple(SplitModel((1,) * random.randint(0, 9)) for _ in range(splits))
+    ranks = random.choice((8, 30, 64, 65, 200))
+    return replace(
+        scenario,
+        sources=(source, *scenario.sources[1:]),
+        ranks=ranks,
+        epochs=random.choice((1, 2)),
+        stop_after=None,
+        page=100,
+        page_s=min(scenario.page_s, 1.0),
+        batch_size=random.choice((1, 4, 32)),
+        local=random.choice((1, 8)),
+        remote=random.choice((0, 8)),
+        auto=False,
+        lost=min(scenario.lost, 0.02),
+        element_s=min(scenario.element_s, 0.002),
+        steps_s=tuple(0.01 * random.choice((1, 1, 1, 5)) for _ in range(ranks)),
+    )
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+def _faults(random: Random, scenario: Scenario) -> tuple[Fault, ...]:
+    if random.random() < FAULTLESS_SHARE or scenario.absent:
+        return ()
+    elements = sum(len(split.outputs) for source in scenario.sources for split in source)
+    passes = (scenario.epochs or 3) * scenario.repetitions
+    workers = max(1, scenario.local + scenario.remote)
+    steps = elements * passes / scenario.batch_size / scenario.ranks * max(scenario.steps_s)
+    horizon = 1.5 + scenario.late_s + 1.3 * (elements * passes * scenario.element_s / workers + steps)
+    kinds, weights = zip(*FAULTS, strict=True)
+    several = random.choice((1, 1, 2, 3, 6))
+    faults = [
+        _fault(random, kind, random.uniform(0.0, min(horizon, 60.0)))
+        for kind in random.choices(kinds, weights, k=several)
+    ]
+    if random.random() < 0.1:
+        # One kind, many times: what adds up shows.
+        faults += [_fault(random, faults[0].kind, random.uniform(0.0, horizon)) for _ in range(8)]
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _fault(random: Random, kind: FaultKind, at: float) -> Fault:
+    if kind == "scale":
+        local, remote = random.choice(((1, 0), (2, 0), (0, 1), (1, 2), (3, 3)))
+        return Fault(at, kind, 100 * local + remote)
+    seconds = {
+        "freeze worker": random.choice((0.5, 5.0, 30.0, math.inf)),
+        "freeze trainer": random.choice((0.5, 5.0, 20.0, 60.0)),
+        "slow worker": random.choice((3.0, 30.0)),
+        "slow trainer": random.choice((5.0, 50.0)),
+    }.get(kind, math.inf)
+    return Fault(at, kind, random.randrange(1000), seconds)

@@ -1,0 +1,172 @@
+"""A model of an engine: leases in, batches out, with the positions that each of them stands for."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeAlias
+
+from pecan_ray.job.holdings import LeaseKey
+from pecan_ray.job.messages import LeftOutElement
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.sampling.spans import Span
+from pecan_ray.simulator.protocol.scenario import BAD, Scenario
+
+Piece: TypeAlias = tuple[LeaseKey, int, int]
+"""An output of an element: key of its split, number of the element, number of the output."""
+WIDTH = 1 << OUTPUT_BITS
+
+
+@dataclass
+class Item:
+    """An output under way, or positions that yield nothing."""
+
+    key: LeaseKey
+    spans: list[Span]
+    piece: Piece | None = None
+    bad: LeftOutElement | None = None
+
+
+@dataclass
+class Made:
+    """A batch, or the rest that fills none."""
+
+    epoch: int
+    pieces: list[Piece] = field(default_factory=list)
+    spans: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+    left_out: list[LeftOutElement] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """Its number of elements."""
+        return len(self.pieces)
+
+    def add(self, item: Item) -> None:
+        """Take an item in."""
+        if item.piece is not None:
+            self.pieces.append(item.piece)
+        if item.spans:
+            self.spans.setdefault(item.key, []).extend(item.spans)
+        if item.bad is not None:
+            self.left_out.append(item.bad)
+
+    def carry(self, loose: Made) -> None:
+        """Take positions over that yield nothing."""
+        for key, spans in loose.spans.items():
+            self.spans.setdefault(key, []).extend(spans)
+        self.left_out += loose.left_out
+        loose.spans, loose.left_out = {}, []
+
+
+class EngineModel:
+    """Runs the plan of a scenario on the leases of one assignment."""
+
+    def __init__(self, scenario: Scenario, epoch: int, random: Random) -> None:
+        self._scenario, self._epoch, self._random = scenario, epoch, random
+        self._items: deque[Item] = deque()
+        self._made = Made(epoch)
+        self._loose = Made(epoch)
+        """Positions that yield nothing: the next batch carries them."""
+        self._rows = 0
+        """Outputs so far, where only some are taken."""
+        self._given: list[Lease] = []
+        self.lengths: list[tuple[LeaseKey, int]] = []
+        """Splits that were read to their ends since this was asked for last."""
+
+    def feed(self, lease: Lease) -> None:
+        """Take a lease to work on."""
+        self._given.append(lease)
+        take = self._scenario.take
+        if take is None or self._rows < take:
+            self._items.extend(self._read(lease))
+
+    def run(self, *, ending: bool) -> tuple[Made | None, int]:
+        """Work until a batch is finished or more leases are needed; return it, and how many elements that took.
+
+        `ending`: there are no more leases.
+        """
+        worked, window = 0, 1 if self._scenario.serial else self._scenario.window
+        items = self._items
+        while items and (ending or len(items) >= window):
+            if window > 1:
+                items.rotate(-self._random.randrange(min(window, len(items))))
+            item = items.popleft()
+            worked += 1
+            if item.piece is not None:
+                self._rows += 1
+                take = self._scenario.take
+                if take is not None and self._rows > take:
+                    continue
+            (self._loose if item.piece is None else self._made).add(item)
+            if self._made.rows == self._scenario.batch_size:
+                made, self._made = self._made, Made(self._epoch)
+                made.carry(self._loose)
+                return made, worked
+        return None, worked
+
+    def rest(self) -> tuple[Made, Made]:
+        """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
+        made, loose = self._made, self._loose
+        if self._scenario.serial:
+            for lease in self._given:
+                loose.spans.setdefault(lease.key, []).extend(lease.spans)
+        if self._scenario.serial or not self._scenario.apart:
+            made.carry(loose)
+        return made, loose
+
+    # --- reading -------------------------------------------------------------------------------------------
+
+    def _read(self, lease: Lease) -> list[Item]:
+        split = self._scenario.sources[lease.branch][lease.split.index]
+        items: list[Item] = []
+        for element in range(lease.spans[0][0] >> OUTPUT_BITS, split.readable):
+            begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+            missing = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
+            if missing:
+                items += self._outputs(lease, element, split.outputs[element], missing)
+        last = lease.spans[-1][1]
+        if split.torn is not None and last > split.torn << OUTPUT_BITS:
+            begin = split.torn << OUTPUT_BITS
+            rest = [(max(a, begin), b) for a, b in lease.spans if b > begin]
+            items.append(Item(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
+        elif last == END:
+            self.lengths.append((lease.key, len(split.outputs)))
+        return items
+
+    def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[Item]:
+        """Return the outputs of an element that are missing; each has an even share of its positions."""
+        if outputs == BAD:
+            return [Item(lease.key, missing, bad=self._left_out(lease, element, "map"))]
+        if outputs == 1 or not outputs:
+            return [Item(lease.key, missing, (lease.key, element, 0) if outputs else None)]
+        items = []
+        begin, width = element << OUTPUT_BITS, WIDTH // outputs
+        for output in range(outputs):
+            first = begin + output * width
+            if mine := within(missing, first, first + width):
+                items.append(Item(lease.key, mine, (lease.key, element, output)))
+        if rest := within(missing, begin + outputs * width, begin + WIDTH):
+            items.append(Item(lease.key, rest))
+        return items
+
+    @staticmethod
+    def _left_out(lease: Lease, element: int, op: str) -> LeftOutElement:
+        identity = (lease.epoch, lease.key, element, op)
+        return LeftOutElement(identity, op, lease.split.where(element), "ValueError: as the scenario says")
+
+
+def within(spans: list[Span], start: int, stop: int) -> list[Span]:
+    """Return the part of some intervals that lies in another one."""
+    return [(max(a, start), min(b, stop)) for a, b in spans if a < stop and b > start]
+
+
+def pieces_of(scenario: Scenario, key: LeaseKey) -> list[Piece]:
+    """Return all outputs of a split."""
+    branch, _, index = key
+    split = scenario.sources[branch][index]
+    return [
+        (key, element, output)
+        for element, outputs in enumerate(split.outputs[: split.readable])
+        for output in range(max(0, outputs))
+    ]

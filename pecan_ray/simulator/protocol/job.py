@@ -1,0 +1,190 @@
+"""The actor of a job: the real `JobState`, and what performs its instructions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.job import events, instructions
+from pecan_ray.job.ledger_check import check_ledger
+from pecan_ray.job.messages import TrainerReport
+from pecan_ray.plan.splits import Split
+from pecan_ray.simulator.protocol.clock import Party
+from pecan_ray.simulator.protocol.trainer import TrainerModel
+from pecan_ray.simulator.protocol.worker import WorkerModel
+
+if TYPE_CHECKING:
+    from pecan_ray.simulator.protocol.world import World
+
+HOLD_S = 5.0
+"""A trainer that waits for orders is answered after so long in any case."""
+STARTS_S, KILLS_S, NOTICES_S = 0.3, 0.5, 0.5
+"""Means of how long it takes to start a process, to kill one, and to notice that one is gone."""
+MANY_SPLITS = 50
+"""With so many the ledger is checked now and then only."""
+WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
+"""Events that do not touch the ledger."""
+
+
+class JobModel(Party):
+    """The controller's process."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__("job")
+        self.world = world
+        self.state = world.job_state(world.spec, world.clock.now)
+        self.processes: dict[str, WorkerModel] = {}
+        self.ended_at: float | None = None
+        self.logged: list[str] = []
+        self._handled = 0
+        splits = sum(len(source) for source in world.scenario.sources)
+        self._check_every = 1 if splits < MANY_SPLITS else 50
+        self._polls: dict[int, tuple[TrainerModel, int]] = {}
+        """Trainers that wait for orders, and the numbers of their calls."""
+        self._changed: set[int] = set()
+        """Ranks for which orders have changed while they did not wait."""
+        self._performers: dict[type, Callable[[Any], None]] = {
+            instructions.FindRoom: self._find_room,
+            instructions.Refuse: self._refuse,
+            instructions.BeginListing: self._begin_listing,
+            instructions.StartWorker: self._start_worker,
+            instructions.DrainWorker: self._drain_worker,
+            instructions.KillWorker: self._kill_worker,
+            instructions.Answer: self._answer,
+            instructions.TellTrainers: self._tell_trainers,
+            instructions.Log: self._log,
+            instructions.EndJob: self._end,
+        }
+
+    def begin(self) -> None:
+        """Let time pass."""
+        self.world.clock.after(1.0, self, self._tick)
+
+    def _tick(self) -> None:
+        self.handle(events.TimePassed())
+        self.world.clock.after(1.0, self, self._tick)
+
+    def handle(self, event: events.Event) -> None:
+        """Let the state machine take an event, check it, and do what it says."""
+        if not self.alive:
+            return
+        epoch = self.state.ledger.epoch
+        done = self.state.handle(event, self.world.clock.now)
+        if not isinstance(event, WITHOUT_LEDGER):
+            self._handled += 1
+            if not self._handled % self._check_every:
+                check_ledger(self.state.ledger)
+        if self.state.ledger.epoch != epoch:
+            self.world.progressed()
+        for instruction in done:
+            self._performers[type(instruction)](instruction)
+
+    # --- trainers ------------------------------------------------------------------------------------------
+
+    def register(self, trainer: TrainerModel, came: events.TrainerCame) -> None:
+        """Take a trainer's call."""
+        self.handle(came)
+        self.world.links.send(trainer, trainer.welcome)
+
+    def reported(self, trainer: TrainerModel, report: TrainerReport) -> None:
+        """Take a report and say what holds then."""
+        self.handle(events.TrainerReported(report))
+        if self.alive:
+            self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
+
+    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int) -> None:
+        """Keep a trainer's call until there are orders for it."""
+        self.handle(event)
+        self._polls[trainer.rank] = trainer, poll
+        if trainer.rank in self._changed:
+            self._give_orders(trainer.rank, poll)
+        else:
+            self.world.clock.after(HOLD_S, self, self._give_orders, trainer.rank, poll)
+
+    def _give_orders(self, rank: int, poll: int) -> None:
+        waiting = self._polls.get(rank)
+        if waiting is not None and waiting[1] == poll:
+            del self._polls[rank]
+            self._changed.discard(rank)
+            trainer = waiting[0]
+            self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
+
+    def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
+        for rank in instruction.ranks:
+            if rank in self._polls:
+                self._give_orders(rank, self._polls[rank][1])
+            else:
+                self._changed.add(rank)
+
+    def _refuse(self, instruction: instructions.Refuse) -> None:
+        raise AssertionError(f"rank {instruction.rank} was refused: {instruction.error}")
+
+    # --- the cluster ---------------------------------------------------------------------------------------
+
+    def _find_room(self, instruction: instructions.FindRoom) -> None:
+        scenario = self.world.scenario
+        hosts = tuple((node, float(scenario.cpus)) for node in instruction.nodes)
+        remote = (float(scenario.cpus),) * 2
+        self.world.links.call(self, self.handle, events.RoomFound(hosts, remote))
+
+    def _begin_listing(self, instruction: instructions.BeginListing) -> None:
+        for branch in range(len(self.world.scenario.sources)):
+            self._list(branch, 0)
+
+    def _list(self, branch: int, begin: int) -> None:
+        scenario = self.world.scenario
+        splits = scenario.sources[branch]
+        page = tuple(Split(index) for index in range(begin, min(begin + scenario.page, len(splits))))
+        if page:
+            self.handle(events.SplitsListed(branch, page))
+        after = begin + scenario.page
+        if after < len(splits):
+            self.world.clock.after(self._about(scenario.page_s), self, self._list, branch, after)
+        else:
+            self.world.clock.after(self._about(scenario.page_s), self, self.handle, events.ListingEnded(branch))
+
+    def _about(self, seconds: float) -> float:
+        return seconds * (0.2 + 1.6 * self.world.clock.random.random())
+
+    def _start_worker(self, instruction: instructions.StartWorker) -> None:
+        name = instruction.worker
+        node = instruction.host or f"node-{self.world.clock.random.randrange(2)}"
+        self.processes[name] = worker = WorkerModel(self.world, name, instruction.placement, node)
+        placing = self._about(self.world.scenario.placing_s)
+        if placing > 1.0:
+            self.world.clock.after(1.0, worker, self.handle, events.WorkerUnplaced(name, "other jobs have all CPUs"))
+        placed = placing + self._about(STARTS_S)
+        self.world.clock.after(placed, worker, self.handle, events.WorkerPlaced(name, node, len(self.processes)))
+        self.world.clock.after(placed + self._about(STARTS_S), worker, self._ready, worker)
+
+    def _ready(self, worker: WorkerModel) -> None:
+        worker.ready = True
+        self.handle(events.WorkerReady(worker.name))
+        self.world.clock.after(self.world.links.delay(), worker, worker.begin)
+
+    def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.call(worker, worker.drain)
+
+    def _kill_worker(self, instruction: instructions.KillWorker) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.clock.after(self._about(KILLS_S), None, self.process_gone, worker, "process")
+
+    def process_gone(self, worker: WorkerModel, cause: events.LossCause) -> None:
+        """End a worker's process; the job hears of it a little later."""
+        if worker.alive:
+            worker.die()
+            lost = events.WorkerLost(worker.name, cause, f"its {cause} died")
+            self.world.clock.after(self._about(NOTICES_S), self, self.handle, lost)
+
+    def _answer(self, instruction: instructions.Answer) -> None:
+        worker = self.processes[instruction.worker]
+        self.world.links.send(worker, worker.answer, instruction.channel, instruction.number, instruction.reply)
+
+    def _log(self, instruction: instructions.Log) -> None:
+        self.logged.append(instruction.text)
+
+    def _end(self, instruction: instructions.EndJob) -> None:
+        self.alive = False
+        self.ended_at = self.world.clock.now
+        self.world.progressed()

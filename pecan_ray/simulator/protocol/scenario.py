@@ -1,0 +1,154 @@
+"""What a simulated job is: its data, options, parties, links and faults, all as values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.options import Sharding, Visitation
+
+BAD = -1
+"""Stands for an element at which an operator fails."""
+
+FaultKind: TypeAlias = Literal[
+    "kill worker",
+    "kill node",
+    "freeze worker",
+    "slow worker",
+    "break stream",
+    "freeze trainer",
+    "slow trainer",
+    "kill trainer",
+    "scale",
+    "ask room",
+    "fail",
+    "change plan",
+]
+HARMLESS: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "scale", "ask room", "change plan")
+"""They lose nothing that workers hold."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong, or changes, while a job runs."""
+
+    at: float
+    """Virtual seconds after the first trainer came."""
+    kind: FaultKind
+    target: int = 0
+    """Which of the parties that there are then, modulo their number; for "scale": 100 * local + remote."""
+    seconds: float = math.inf
+    """How long a frozen party stands still; for slow ones: how many times slower it is from then on."""
+
+
+@dataclass(frozen=True)
+class SplitModel:
+    """A split as the source holds it."""
+
+    outputs: tuple[int, ...]
+    """What the operators make of each element: so many outputs, 0 where it is filtered, or BAD."""
+    torn: int | None = None
+    """Reading fails at this element."""
+
+    @property
+    def readable(self) -> int:
+        """How many elements can be read."""
+        return len(self.outputs) if self.torn is None else self.torn
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One history: everything that decides how it goes."""
+
+    seed: int = 0
+    """Of whatever is drawn while it runs: delays, losses, speeds."""
+    sources: tuple[tuple[SplitModel, ...], ...] = ((SplitModel((1,)),),)
+    ranks: int = 1
+    epochs: int | None = 1
+    repetitions: int = 1
+    sharding: Sharding = "dynamic"
+    visitation: Visitation = "exactly_once"
+    batch_size: int = 1
+    drop_remainder: bool = False
+    shuffled: bool = False
+    serial: bool = False
+    take: int | None = None
+    """A whole-sequence plan yields so many elements only."""
+    page: int = 100
+    """Splits that the listing finds at a time,"""
+    page_s: float = 0.01
+    """and how long that takes."""
+    local: int = 1
+    remote: int = 0
+    auto: bool = False
+    """AutoPlacement decides how many workers there are."""
+    cpus: int = 4
+    """Of each node."""
+    placing_s: float = 0.0
+    """How long a worker waits for its place."""
+    prefetch_bytes: int = 1 << 20
+    row_bytes: int = 1000
+    outbox: int = 2
+    """Unsent batches that a worker has memory for."""
+    window: int = 1
+    """Elements that an engine has in progress; they are finished in any order."""
+    apart: bool = False
+    """At the end of an assignment a worker tells apart which positions yield nothing, and which fill no batch."""
+    lot: int = 1
+    """Leases that a worker asks for at a time,"""
+    ahead: bool = False
+    """and whether it does so before it needs them."""
+    element_s: float = 0.01
+    steps_s: tuple[float, ...] = (0.01,)
+    """Seconds of a training step of each rank (of number rank modulo their number)."""
+    delay_s: float = 0.005
+    """Mean delay of a message."""
+    lost: float = 0.0
+    """Share of control messages that are lost,"""
+    doubled: float = 0.0
+    """and of those that come twice."""
+    late_s: float = 0.0
+    """Ranks come within so many seconds of each other;"""
+    absent: bool = False
+    """the last one never."""
+    order_s: float | None = None
+    """How long the order of operators is being looked for."""
+    error_budget: float = 1.0
+    trainer_timeout_s: float = 40.0
+    worker_timeout_s: float = 40.0
+    stop_after: int | None = None
+    """The training loops leave after so many batches."""
+    faults: tuple[Fault, ...] = field(default=())
+
+    @property
+    def shape(self) -> LedgerShape:
+        """What the ledger needs to know."""
+        return LedgerShape(
+            branches=len(self.sources),
+            epochs=self.epochs,
+            repetitions=self.repetitions,
+            sharding=self.sharding,
+            visitation=self.visitation,
+            world_size=self.ranks,
+            batch_size=self.batch_size,
+            drop_remainder=self.drop_remainder,
+            shuffle_seed=self.seed if self.shuffled else None,
+            serial=self.serial,
+        )
+
+    @property
+    def plain(self) -> bool:
+        """Whether each element becomes one output."""
+        return all(split.torn is None and set(split.outputs) <= {1} for source in self.sources for split in source)
+
+    @property
+    def hosts(self) -> int:
+        """Number of nodes that trainers run on."""
+        return -(-self.ranks // 4)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether workers may be lost or go."""
+        return self.auto or any(fault.kind not in ("slow worker", "slow trainer") for fault in self.faults)

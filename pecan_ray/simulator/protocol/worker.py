@@ -1,0 +1,345 @@
+"""A model of a worker: asks for work, runs the engine's model, and sends batches against credits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.job import events
+from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.messages import (
+    AskAssignment,
+    AskLeases,
+    Assigned,
+    EndAssignment,
+    EndData,
+    Placement,
+    Question,
+    Reply,
+    WorkerProgress,
+)
+from pecan_ray.plan.splits import Lease
+from pecan_ray.simulator.protocol.clock import Party
+from pecan_ray.simulator.protocol.engine import EngineModel, Made
+from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Message, Stream
+
+if TYPE_CHECKING:
+    from pecan_ray.simulator.protocol.world import World
+
+HEARTBEAT_S = 10.0
+REPEAT_S = 2.0
+"""A question that was not answered for so long is asked again."""
+GATHER_S = 0.005
+
+
+class Asking:
+    """One channel of questions: one at a time, repeated until it is answered."""
+
+    def __init__(self, worker: WorkerModel, channel: str) -> None:
+        self._worker, self.channel = worker, channel
+        self.number = 0
+        self.question: Question | None = None
+        self._then: Callable[[Any], None] = lambda reply: None
+
+    def ask(self, question: Question, then: Callable[[Any], None]) -> None:
+        """Ask, and go on with the answer."""
+        assert self.question is None, f"{self._worker.name} asks {question} before {self.question} was answered"
+        self.number += 1
+        self.question, self._then = question, then
+        self._send(self.number)
+
+    def _send(self, number: int) -> None:
+        worker = self._worker
+        if self.question is not None and number == self.number and not worker.closed:
+            world = worker.world
+            asked = events.WorkerAsked(worker.name, self.channel, number, self.question)
+            world.links.send(world.job, world.job.handle, asked)
+            world.clock.after(REPEAT_S, worker, self._send, number)
+
+    def answered(self, number: int, reply: Reply) -> None:
+        """Take an answer, unless it has come before."""
+        if self.question is not None and number == self.number and not self._worker.closed:
+            self.question = None
+            self._then(reply)
+
+
+class WorkerModel(Party):
+    """One worker's process."""
+
+    def __init__(self, world: World, name: str, placement: Placement, node: str) -> None:
+        super().__init__(name)
+        self.world, self.placement, self.node = world, placement, node
+        self.ready = False
+        self.closed = False
+        """It makes no more batches: what is in the outbox can still be fetched."""
+        self.slowness = 1.0
+        self.streams: list[Stream] = []
+        self.outbox: deque[tuple[int | None, Made]] = deque()
+        self.fits = True
+        self._attached: list[Stream] = []
+        self._channels: dict[str, Asking] = {}
+        self._assignment = Assignment(0)
+        self._engine: EngineModel | None = None
+        self._here: dict[int, deque[Lease]] = {}
+        self._ended: set[int] = set()
+        self._held: Made | None = None
+        """Of a whole plan: the last batch, which carries the positions that follow it without data."""
+        self._waiting: list[tuple[int | None, Made]] = []
+        """What has no room in the outbox."""
+        self._working = self._ending = self._dispatching = False
+        self._number = 0
+        self._elements = self._batches = 0
+
+    # --- its life ------------------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Begin to work: the job knows that it is ready."""
+        self._tell()
+        self._next_assignment()
+
+    def _tell(self) -> None:
+        self.world.links.send(self.world.job, self.world.job.handle, events.WorkerTold(self.name, self._progress))
+        self.world.clock.after(HEARTBEAT_S, self, self._tell)
+
+    @property
+    def _progress(self) -> WorkerProgress:
+        return WorkerProgress(self._elements, self._batches, threads=1)
+
+    def drain(self) -> None:
+        """Take no more work, drop what is in progress, and keep what is finished until it is fetched."""
+        self._close()
+
+    def _close(self) -> None:
+        self.closed = True
+        self._engine, self._held = None, None
+        self._waiting.clear()
+        self._dispatch_soon()
+
+    def die(self) -> None:
+        """The process is gone."""
+        if self.alive:
+            self.alive = False
+            for stream in self.streams:
+                if not stream.over:
+                    stream.break_off()
+
+    # --- assignments ---------------------------------------------------------------------------------------
+
+    def _channel(self, name: str) -> Asking:
+        return self._channels.setdefault(name, Asking(self, name))
+
+    def answer(self, channel: str, number: int, reply: Reply) -> None:
+        """Take an answer of the job."""
+        self._channel(channel).answered(number, reply)
+
+    def _next_assignment(self) -> None:
+        self._channel("run").ask(AskAssignment(self._progress), self._begin_assignment)
+
+    def _begin_assignment(self, reply: Any) -> None:
+        if not isinstance(reply, Assigned):
+            self._close()
+            return
+        self._assignment = reply.assignment
+        scenario = self.world.scenario
+        self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
+        self._here = {branch: deque() for branch in range(len(scenario.sources))}
+        self._ended = set()
+        self._held, self._number, self._working, self._ending = None, 0, False, False
+        self._work()
+
+    # --- leases --------------------------------------------------------------------------------------------
+
+    def _ask_leases(self, branch: int) -> None:
+        channel = self._channel(f"take:{branch}")
+        if channel.question is None and branch not in self._ended:
+            assert self._engine is not None
+            lengths, self._engine.lengths = tuple(self._engine.lengths), []
+            asked = AskLeases(self._assignment.epoch, branch, self.world.scenario.lot, lengths)
+            channel.ask(asked, lambda reply: self._take(branch, reply))
+
+    def _take(self, branch: int, leases: tuple[Lease, ...]) -> None:
+        if not leases:
+            self._ended.add(branch)
+        for lease in leases:
+            self._here[branch].append(lease)
+            self.world.audit.given(self.name, lease)
+        if not self._working:
+            self._work()
+
+    def _work(self) -> None:
+        """Make the next batch, as far as there are leases and memory for it."""
+        engine = self._engine
+        if engine is None or self._ending or self._waiting:
+            return
+        self._working = False
+        worked = 0
+        for branch, here in self._here.items():
+            while True:
+                made, more = engine.run(ending=False)
+                worked += more
+                if made is not None:
+                    self._later(worked, self._finished, made)
+                    return
+                if not here:
+                    break
+                engine.feed(here.popleft())
+                if not here and self.world.scenario.ahead and not self.world.scenario.serial:
+                    self._ask_leases(branch)
+            if branch not in self._ended:
+                if worked:
+                    self._later(worked, self._work)
+                else:
+                    self._ask_leases(branch)
+                return
+        made, more = engine.run(ending=True)
+        if made is not None:
+            self._later(worked + more, self._finished, made)
+        else:
+            self._later(worked + more, self._end_assignment)
+
+    def _later(self, worked: int, act: Callable[..., None], *args: Any) -> None:
+        self._working = True
+        self._elements += worked
+        seconds = worked * self.world.scenario.element_s * self.slowness
+        seconds *= 0.5 + self.world.clock.random.random()
+        self.world.clock.after(seconds, self, self._go_on, self._engine, act, *args)
+
+    def _go_on(self, engine: EngineModel | None, act: Callable[..., None], *args: Any) -> None:
+        if engine is self._engine and engine is not None:
+            self._working = False
+            act(*args)
+
+    # --- the end of an assignment --------------------------------------------------------------------------
+
+    def _finished(self, made: Made) -> None:
+        if self.world.scenario.serial:
+            made, self._held = self._held or Made(made.epoch), made
+        if made.rows:
+            self._deal(made)
+        self._work()
+
+    def _end_assignment(self) -> None:
+        assert self._engine is not None
+        self._ending = True
+        (rest, loose), held, self._held = self._engine.rest(), self._held, None
+        if held is not None:
+            if not rest.rows:
+                held.carry(rest)
+            self._deal(held)
+        if self._assignment.delivered and not rest.rows:
+            loose.carry(rest)
+        if loose.spans or loose.left_out:
+            ending = EndData(loose.epoch, loose.spans, 0, tuple(loose.left_out))
+            self._channel("run").ask(ending, lambda _: self._ask_end(rest))
+        else:
+            self._ask_end(rest)
+
+    def _ask_end(self, rest: Made) -> None:
+        assert self._engine is not None
+        keeps = not self.world.scenario.drop_remainder
+        batches = self._number + (rest.rows > 0 and keeps)
+        lengths, self._engine.lengths = tuple(self._engine.lengths), []
+        asked = EndAssignment(self._assignment.epoch, rest.spans, batches, lengths, rest.rows)
+        self._channel("run").ask(asked, lambda reply: self._leave(rest, reply))
+
+    def _leave(self, rest: Made, reply: Any) -> None:
+        self._engine = None
+        if reply != "flush" or not (rest.spans or rest.left_out):
+            self._next_assignment()
+        elif rest.rows and not self.world.scenario.drop_remainder:
+            self._deal(rest)
+            self._next_assignment()
+        else:
+            ending = EndData(rest.epoch, rest.spans, rest.rows, tuple(rest.left_out))
+            self._channel("run").ask(ending, lambda _: self._next_assignment())
+
+    def describe(self) -> str:
+        """Say what it is doing, for whoever looks for what a job waits for."""
+        asked = [f"{one.channel}: {one.question}" for one in self._channels.values() if one.question is not None]
+        streams = [f"{s.trainer.name}: {s.credits} credits" for s in self._attached]
+        return (
+            f"{self.name}: ready {self.ready}, closed {self.closed}, frozen until {self.frozen_until:.0f} s, "
+            f"assignment {self._assignment}, outbox {[rank for rank, _ in self.outbox]}, without room "
+            f"{len(self._waiting)}, asks {asked}, streams {streams}"
+        )
+
+    # --- sending -------------------------------------------------------------------------------------------
+
+    def _deal(self, made: Made) -> None:
+        rank, number = self._assignment.rank, self._number
+        self._number += 1
+        if delivered := self._assignment.delivered:
+            turn, rank = divmod(number, len(delivered))
+            if turn < delivered[rank]:
+                return
+        self._batches += 1
+        self._waiting.append((rank, made))
+        self._fill_outbox()
+
+    def _fill_outbox(self) -> None:
+        while self._waiting and len(self.outbox) < self.world.scenario.outbox:
+            self.outbox.append(self._waiting.pop(0))
+            self._dispatch_soon()
+
+    def attach(self, stream: Stream) -> None:
+        """A trainer reads from here now."""
+        if not stream.over:
+            self._attached.append(stream)
+            self._dispatch_soon()
+
+    def detach(self, stream: Stream) -> None:
+        """A trainer reads no more."""
+        if stream in self._attached:
+            self._attached.remove(stream)
+            self._dispatch_soon()
+
+    def credit(self, stream: Stream, credits: int) -> None:
+        """A trainer lets so many more messages come."""
+        stream.credits += credits
+        self._dispatch_soon()
+
+    def _dispatch_soon(self) -> None:
+        if not self._dispatching:
+            self._dispatching = True
+            self.world.clock.after(GATHER_S * self.world.clock.random.random(), self, self._dispatch)
+
+    def _dispatch(self) -> None:
+        self._dispatching = False
+        while self._send_one():
+            pass
+        if self._waiting:
+            self._fill_outbox()
+            if not self._waiting and not self._working:
+                self._work()
+        if self.closed:
+            for stream in self._attached:
+                if not stream.ended and not any(rank in (None, stream.trainer.rank) for rank, _ in self.outbox):
+                    stream.end()
+
+    def _send_one(self) -> bool:
+        """Send a message to the rank that was given least, of those that may have one."""
+        row_bytes = self.world.scenario.row_bytes
+        for stream in sorted(self._attached, key=lambda stream: stream.given):
+            if not stream.credits:
+                continue
+            chosen: list[tuple[int | None, Made]] = []
+            nbytes = 0
+            for item in self.outbox:
+                size = item[1].rows * row_bytes
+                if item[0] not in (None, stream.trainer.rank):
+                    continue
+                if chosen and nbytes + size > MESSAGE_BYTES:
+                    break
+                chosen.append(item)
+                nbytes += size
+                if len(chosen) == MOST_IN_MESSAGE:
+                    break
+            if chosen:
+                taken = {id(item) for item in chosen}
+                self.outbox = deque(item for item in self.outbox if id(item) not in taken)
+                stream.credits -= 1
+                stream.given += len(chosen)
+                stream.send(Message(tuple(made for _, made in chosen), nbytes))
+                return True
+        return False

@@ -1,0 +1,234 @@
+"""One history: all parties of a job under one clock, from its first call to its last process."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+from pecan_ray.errors import PlanError
+from pecan_ray.job import events
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.state import JobState
+from pecan_ray.job.trainer import TrainerState
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.simulator.protocol.audit import Audit, ViolationError
+from pecan_ray.simulator.protocol.clock import Clock, Links
+from pecan_ray.simulator.protocol.job import JobModel
+from pecan_ray.simulator.protocol.scenario import Fault, Scenario
+from pecan_ray.simulator.protocol.trainer import TrainerModel
+from pecan_ray.simulator.protocol.worker import WorkerModel
+
+PATIENCE_S = 150.0
+"""A job in which no batch is used for so long hangs; with a slow or bad network it may take longer."""
+MOST_EVENTS = 1_000_000
+"""No history needs so many."""
+GIVES_UP_S = 30.0
+"""A training loop whose job lacks a rank is ended by its user after so long."""
+
+
+@dataclass
+class Outcome:
+    """What became of a history."""
+
+    failure: str = ""
+    """What must hold and did not; empty if nothing."""
+    events: int = 0
+    seconds: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    endings: Counter[str] = field(default_factory=Counter)
+    """How the training loops ended."""
+    batches: int = 0
+    excess: float = 0.0
+    """By how many messages for each worker a queue was above its bound at most;"""
+    regrouping: float = 0.0
+    """while leftovers were regrouped."""
+
+
+class World:
+    """Everything in one history."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        job_state: type[JobState] = JobState,
+        trainer_state: type[TrainerState] = TrainerState,
+    ) -> None:
+        self.scenario = scenario
+        self.job_state, self.trainer_state = job_state, trainer_state
+        self.clock = Clock(scenario.seed)
+        self.links = Links(self.clock, scenario.delay_s, scenario.lost, scenario.doubled)
+        self.spec = spec_of(scenario)
+        self.audit = Audit(self)
+        self.job = JobModel(self)
+        self.trainers = [TrainerModel(self, rank) for rank in range(scenario.ranks)]
+        self.faults: Counter[str] = Counter()
+        self._progress = 0.0
+        self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
+        self.losses = 0
+        """Workers that were lost, or will be, by a fault;"""
+        self.killed: list[float] = []
+        """and when trainers were killed."""
+        self._numbers = 0
+
+    def number(self) -> int:
+        """Return a number that nothing else has."""
+        self._numbers += 1
+        return self._numbers
+
+    def progressed(self) -> None:
+        """Note that the job has come further."""
+        self._progress = max(self._progress, self.clock.now)
+
+    # --- the history ---------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Play the history to its end."""
+        outcome = Outcome()
+        try:
+            self._begin()
+            while not self._over():
+                if not self.clock.step():
+                    raise ViolationError(f"nothing can happen any more: {self.describe()}")
+                if self.clock.events > MOST_EVENTS:
+                    raise ViolationError(f"it goes on and on: {self.describe()}")
+                if self.clock.now - self._progress > self._patience_s:
+                    raise ViolationError(f"it hangs: {self.describe()}")
+            self.audit.finish(self.job, self._expected())
+        except Exception as error:
+            outcome.failure = f"{type(error).__name__}: {error}"
+        outcome.events, outcome.seconds = self.clock.events, self.clock.now
+        outcome.faults = self.faults
+        outcome.faults["message lost"] += self.links.dropped
+        outcome.faults["message doubled"] += self.links.repeated
+        outcome.endings.update(str(trainer.ended) for trainer in self.trainers)
+        outcome.batches = sum(trainer.state.yielded for trainer in self.trainers)
+        outcome.excess, outcome.regrouping = self.audit.excess, self.audit.regrouping
+        return outcome
+
+    def _begin(self) -> None:
+        self.job.begin()
+        for trainer in self.trainers[: len(self.trainers) - self.scenario.absent]:
+            late = self.scenario.late_s * self.clock.random.random() if trainer.rank else 0.0
+            self.clock.after(late, trainer, trainer.begin)
+            if self.scenario.absent:
+                self.clock.after(GIVES_UP_S, trainer, trainer.give_up)
+        if self.scenario.order_s is not None:
+            self.clock.after(self.scenario.order_s, self.job, self.job.handle, events.OrderKnown(changed=True))
+        for fault in self.scenario.faults:
+            self.clock.after(fault.at, None, self._inject, fault)
+
+    def _expected(self) -> list[TrainerModel]:
+        return [trainer for trainer in self.trainers[: len(self.trainers) - self.scenario.absent] if trainer.there]
+
+    def _over(self) -> bool:
+        if self.job.alive:
+            return False
+        if any(trainer.ended is None for trainer in self._expected()):
+            return False
+        return not any(worker.alive for worker in self.job.processes.values())
+
+    # --- faults --------------------------------------------------------------------------------------------
+
+    def _inject(self, fault: Fault) -> None:
+        if not self.job.alive:
+            return
+        self.progressed()
+        if fault.kind in ("kill worker", "kill node", "freeze worker", "slow worker"):
+            workers = [worker for worker in self.job.processes.values() if worker.alive]
+            if not workers:
+                return
+            self._hurt_worker(fault, workers[fault.target % len(workers)], workers)
+            self.losses += fault.kind != "slow worker"
+        elif fault.kind == "break stream":
+            self.losses += 1
+            streams = [s for t in self.trainers if t.alive for s in t.streams.values() if not s.over]
+            if not streams:
+                return
+            stream = streams[fault.target % len(streams)]
+            self.clock.after(0.0, stream.trainer, stream.trainer.broke, stream)
+        elif fault.kind in ("freeze trainer", "slow trainer", "kill trainer"):
+            trainers = [trainer for trainer in self.trainers if trainer.alive and trainer.registered]
+            if not trainers:
+                return
+            self._hurt_trainer(fault, trainers[fault.target % len(trainers)])
+        elif fault.kind == "scale":
+            local, remote = divmod(fault.target, 100)
+            self.clock.after(0.0, self.job, self.job.handle, events.ScaleAsked(local, remote))
+        elif fault.kind == "ask room":
+            self.clock.after(0.0, self.job, self.job.handle, events.RoomAsked("another"))
+        elif fault.kind == "change plan":
+            self.clock.after(0.0, self.job, self.job.handle, events.PlanChanged("a better order"))
+        else:
+            error = PlanError("the function failed")
+            self.clock.after(0.0, self.job, self.job.handle, events.JobFailed(error))
+        self.faults[fault.kind] += 1
+
+    def _hurt_worker(self, fault: Fault, worker: WorkerModel, workers: list[WorkerModel]) -> None:
+        if fault.kind == "slow worker":
+            worker.slowness = fault.seconds
+        elif fault.kind == "freeze worker":
+            self._freeze(worker, fault.seconds if worker.ready else min(fault.seconds, 30.0))
+        elif fault.kind == "kill worker":
+            self.job.process_gone(worker, "process")
+        else:
+            for other in workers:
+                if other.node == worker.node:
+                    self.job.process_gone(other, "node")
+
+    def _hurt_trainer(self, fault: Fault, trainer: TrainerModel) -> None:
+        if fault.kind == "slow trainer":
+            trainer.slowness = fault.seconds
+        elif fault.kind == "freeze trainer":
+            self._freeze(trainer, fault.seconds)
+        else:
+            trainer.die()
+            self.killed.append(self.clock.now)
+
+    def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> None:
+        party.frozen_until = max(party.frozen_until, self.clock.now + seconds)
+        if party.frozen_until < math.inf:
+            self._progress = max(self._progress, party.frozen_until)
+
+    # --- what is told of a history that hangs --------------------------------------------------------------
+
+    def describe(self) -> str:
+        """Say who waits for what."""
+        ledger, now = self.job.state.ledger, self.clock.now
+        lines = [
+            f"at {now:.1f} s, nothing used since {self._progress:.1f} s",
+            f"  job: {'alive' if self.job.alive else 'ended'}, epoch {ledger.epoch}, finished {ledger.finished}, "
+            f"counts {ledger.counts}, keeps {ledger.keeps()}, closing {ledger.closing()}, "
+            f"regrouping {ledger.regrouping()}, unsettled {ledger.unsettled()}, error {self.job.state.error}",
+        ]
+        for name, held in ledger.workers.items():
+            lines.append(
+                f"  ledger: {name} working {held.working}, rank {held.rank}, finished epoch {held.finished_epoch}, "
+                f"holds {[(key, list(one.missing)) for key, one in held.holdings.items()]}, group {len(held.group)}"
+            )
+        for worker in self.job.processes.values():
+            if worker.alive:
+                lines.append(f"  {worker.describe()}")
+        lines += [f"  {trainer.describe()}" for trainer in self.trainers if trainer.alive]
+        return "\n".join(lines)
+
+
+def spec_of(scenario: Scenario) -> JobSpec:
+    """Return the job of a scenario."""
+    workers: Workers | AutoWorkers = Workers(scenario.local, scenario.remote)
+    if scenario.auto:
+        workers = AutoWorkers(window_batches=4, window_s=0.5, patience_s=5.0)
+    return JobSpec(
+        "simulated",
+        scenario.shape,
+        workers,
+        error_budget=scenario.error_budget,
+        trainer_timeout_s=scenario.trainer_timeout_s,
+        worker_timeout_s=scenario.worker_timeout_s,
+        ordered=scenario.order_s is None,
+    )
+
+
+def play(scenario: Scenario) -> Outcome:
+    """Play a history with the real state machines."""
+    return World(scenario).run()
