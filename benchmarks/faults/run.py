@@ -242,9 +242,9 @@ def ours(title: str) -> list[psutil.Process]:
 
 
 def is_up(worker: psutil.Process) -> bool:
-    """Tell whether a worker's actor has been made: then it has memory files' pipe and says that it lives."""
+    """Tell whether a worker's actor has been made."""
     with suppress(psutil.Error):
-        return worker.num_threads() > 0 and ".__init__" not in " ".join(worker.cmdline())
+        return ".__init__" not in " ".join(worker.cmdline())
     return False
 
 
