@@ -39,6 +39,12 @@ def test_two_trainers_with_room_for_no_batch_get_all_of_them(three_nodes: Any, t
     )
 
 
+def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: Any, tmp_path: Path) -> None:
+    """A worker's memory has room for two batches here, and each of four ranks needs one before any can be used."""
+    case = Case(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
+    run(case, three_nodes, tmp_path)
+
+
 def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
     case = Case(
         number=1,

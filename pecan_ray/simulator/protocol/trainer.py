@@ -120,7 +120,7 @@ class TrainerModel(Party):
             self._end(type(instruction.error).__name__)
         elif isinstance(instruction, told.SendReport):
             self._report(instruction.report)
-        else:
+        elif isinstance(instruction, told.TrainerLog):
             self.said.append(instruction.text)
             world.audit.say(self, instruction.text)
 
