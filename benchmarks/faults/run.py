@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
 HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
 LOOK_S = 0.05
+UP_S = 1.5
 CLEAN_S = 40.0
 """A frozen process that Ray has asked to end is killed within this time."""
 
@@ -74,6 +75,8 @@ class Run:
         self._victim: Any = None
         self._paused: list[tuple[float, int]] = []
         """When which process goes on."""
+        self._seen: dict[int, float] = {}
+        """Since when workers are there."""
         self.killed: set[int] = set()
         self.done: list[str] = []
 
@@ -155,8 +158,8 @@ class Run:
             return act[fault.kind](fault)
         if "trainer" in fault.kind:
             pids = self._trainer_pids()
-        else:  # one that freezes before its actor is there is Ray's to find
-            pids = [one.pid for one in ours(WORKER) if fault.kind == "kill" or is_up(one)]
+        else:
+            pids = [one.pid for one in ours(WORKER) if fault.kind == "kill" or self._is_up(one.pid)]
         if not pids:
             return False
         pid = self._rng.choice(pids)
@@ -169,6 +172,10 @@ class Run:
         if fault.kind == "kill trainer":
             self.killed |= {rank for rank in range(self.case.world_size) if self._pid(rank) == pid}
         return True
+
+    def _is_up(self, pid: int) -> bool:
+        """Tell whether a worker's actor was made some time ago: one that freezes before is Ray's to find."""
+        return time.monotonic() - self._seen.setdefault(pid, time.monotonic()) > UP_S
 
     def _pid(self, rank: int) -> int:
         return Told.read(self._file(rank)).pid
@@ -239,13 +246,6 @@ def ours(title: str) -> list[psutil.Process]:
             if " ".join(process.cmdline()).startswith(title) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
-
-
-def is_up(worker: psutil.Process) -> bool:
-    """Tell whether a worker's actor has been made."""
-    with suppress(psutil.Error):
-        return ".__init__" not in " ".join(worker.cmdline())
-    return False
 
 
 def left_behind() -> list[str]:
