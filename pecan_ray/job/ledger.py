@@ -301,7 +301,6 @@ class Ledger:
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._rest
         self.epoch += 1
-        self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.counts = [0] * self.shape.world_size
         self._runner, self._made, self._rest = None, None, 0
         self.leftovers.spoilt()

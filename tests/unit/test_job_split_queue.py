@@ -82,6 +82,15 @@ def test_what_came_back_goes_first_the_latest_before_the_others() -> None:
     assert drain(queue) == [1, 0, 2, 3]
 
 
+@pytest.mark.parametrize("seed", [None, 3])
+def test_passes_follow_one_another_each_in_an_order_of_its_own(seed: int | None) -> None:
+    queue = SplitQueue(listing_of(6), 0, seed, passes=3)
+    assert (queue.passes_left, len(queue)) == (2, 6)
+    passes = [drain(queue, 6) for _ in range(3)]
+    assert passes == [permutation(6, 3, 0, number) if seed else list(range(6)) for number in range(3)]
+    assert queue.passes_left == 0 and queue.take() is None
+
+
 def test_what_came_back_is_part_of_the_next_pass_and_goes_when_the_pass_begins_anew() -> None:
     queue = SplitQueue(listing_of(3), 0, None)
     lease = queue.take()

@@ -22,6 +22,7 @@ LONG_FILES = {
 }
 """Files that are longer and wait to be cut: they may not grow."""
 LONG_CLASSES = {
+    "pecan_ray/job/ledger.py:Ledger": 290,
     "pecan_ray/runtime/client.py:BatchClient": 375,
     "pecan_ray/runtime/controller.py:AutoPlacementController": 610,
 }
