@@ -28,7 +28,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--only", type=int, nargs="*")
-    parser.add_argument("--deadline", type=float, default=150.0, help="seconds after which a run hangs")
+    parser.add_argument(
+        "--deadline", type=float, default=100.0, help="a run hangs to which nothing has come for so many seconds"
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "pecan-faults")
     asked = parser.parse_args()
     numbers = asked.only if asked.only is not None else range(asked.first, asked.first + asked.runs)

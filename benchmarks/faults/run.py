@@ -26,7 +26,7 @@ from benchmarks.faults.trainer import train
 ROOT = Path(__file__).resolve().parents[2]
 WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
 HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
-LOOK_S = 0.05
+LOOK_S = 0.1
 UP_S = 1.5
 CLEAN_S = 40.0
 """A frozen process that Ray has asked to end is killed within this time."""
@@ -81,7 +81,7 @@ class Run:
         self.done: list[str] = []
 
     def go(self, deadline_s: float) -> Outcome:
-        """Run it to its end, or to the deadline."""
+        """Run it to its end, or until nothing has come for so long."""
         began = time.monotonic()
         self.folder.mkdir(parents=True)
         (self.folder / "case.pickle").write_bytes(pickle.dumps(self.case))
@@ -90,7 +90,7 @@ class Run:
         if self.case.has("node"):
             self._victim = self._nodes.add_node(num_cpus=4, object_store_memory=200 << 20, labels=VICTIM)
         self._start_trainers()
-        hung = not self._watch(began + deadline_s)
+        hung = not self._watch(deadline_s)
         told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
         if hung:
             found = [f"hang: {[len(one.batches) for one in told]} batches came; see {self.folder}"]
@@ -136,18 +136,21 @@ class Run:
 
     # --- what happens to it --------------------------------------------------------------------------------
 
-    def _watch(self, deadline: float) -> bool:
-        """Let the faults happen in time; return whether all trainers ended before the deadline."""
+    def _watch(self, deadline_s: float) -> bool:
+        """Let the faults happen in time; return whether all trainers ended, or nothing came for too long."""
         due = list(self.case.faults)
+        received, came = 0, time.monotonic()
         while not self._ended():
-            now = time.monotonic()
-            if now > deadline:
+            now, before = time.monotonic(), received
+            received = self._received()
+            came = now if received > before else came
+            if now - came > deadline_s:
                 return False
             while self._paused and self._paused[0][0] < now:
                 _signal(self._paused.pop(0)[1], signal.SIGCONT)
-            if due and self._received() >= due[0].at * self.case.batches() and self._happens(due[0]):
+            if due and received >= due[0].at * self.case.batches() and self._happens(due[0]):
                 fault = due.pop(0)
-                self.done.append(f"{fault.kind} at {self._received()} batches")
+                self.done.append(f"{fault.kind} at {received} batches")
             time.sleep(LOOK_S)
         return True
 
