@@ -110,6 +110,8 @@ class Config:
     trainer_timeout_s: float = 60.0
     """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
     every second while Python runs at all."""
+    worker_timeout_s: float = 60.0
+    """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
     placement_warning_s: float = 5.0
     """How long a worker may wait for a node before the log says what is missing."""
     error_budget: float = 0.01
@@ -136,8 +138,9 @@ class Config:
     order."""
 
     def __post_init__(self) -> None:
-        if self.trainer_timeout_s < 5:
-            raise PlanError(f"trainer_timeout_s must be at least 5, but got {self.trainer_timeout_s}.")
+        for name in ("trainer_timeout_s", "worker_timeout_s"):
+            if getattr(self, name) < 5:
+                raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
         if self.cpus_per_worker <= 0:
             raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:

@@ -148,5 +148,5 @@ class Fleet:
         return not before.batches
 
     def silent(self, now: float, timeout_s: float) -> list[str]:
-        """Return the workers that run and have not been heard for longer than a deadline."""
-        return [w.name for w in self.workers.values() if w.running and now - w.heard > timeout_s]
+        """Return the workers that have a process and have not been heard for longer than a deadline."""
+        return [w.name for w in self.workers.values() if w.node and now - w.heard > timeout_s]

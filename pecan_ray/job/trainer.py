@@ -4,6 +4,9 @@ A batch is *received* when it is in the queue (and then acknowledged), *used* wh
 several ranks a batch may be used once every rank has received as many of its epoch; at the end of an epoch those that
 have more give the rest back.
 
+What is queued takes memory of its worker's, unless the rank waits for others: then it counts as the trainer's, for in
+that memory the batches are made that the others need.
+
 Workers send against *credits*, so that whatever is under way is received: what a trainer has no room for stays with
 the worker, where other ranks can have it.  The queue is bounded by `prefetch_bytes`, which one message of each worker
 may exceed, and while leftovers are regrouped the batches of that.
@@ -19,6 +22,7 @@ from pecan_ray.job.credits import CreditBook
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.outgoing import Outgoing
 from pecan_ray.job.trainer_events import (
+    Adopt,
     BatchesCame,
     BatchWanted,
     Discard,
@@ -64,6 +68,8 @@ class TrainerState:
         """Batches of each epoch that were received and not given back;"""
         self._used: dict[int, int] = {}
         """of these, those that the training loop has."""
+        self._adopted = -1
+        """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
         self._outgoing = Outgoing(rank, world_size, incarnation, now)
         self._credits = CreditBook(prefetch_bytes)
         self._streams: set[str] = set()
@@ -96,6 +102,7 @@ class TrainerState:
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
+        self._adopt_held(done)
         self._say_waits(now, done)
         self._report(now, done)
         return done
@@ -120,8 +127,6 @@ class TrainerState:
         if self._wanted_since is not None and self._waits.due is not None:
             times.append(self._waits.due)
         return min(times)
-
-    # --- what happens --------------------------------------------------------------------------------------
 
     def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
         self._obey(event.orders, done)
@@ -191,8 +196,6 @@ class TrainerState:
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
         """Do nothing but what follows from any event."""
 
-    # --- what follows --------------------------------------------------------------------------------------
-
     def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
         """Give the training loop what it has asked for, if there is something."""
         if self._wanted_since is None:
@@ -208,8 +211,9 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        asked = self._wanted_since
-        waits: dict[Hashable, str] = {asked: self._waiting_for()} if asked is not None else {}
+        waits: dict[Hashable, str] = {}
+        if self._wanted_since is not None:
+            waits[self._wanted_since] = _waited_for(self.rank, self.orders, self._held())
         if waits or self._waits:
             done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
@@ -235,6 +239,13 @@ class TrainerState:
 
     def _held(self) -> bool:
         return bool(self._queue) and self._wanted_since is not None and not self._usable(self._queue[0])
+
+    def _adopt_held(self, done: list[TrainerInstruction]) -> None:
+        """While this rank waits for others, its batches must not take the memory that theirs are made in."""
+        if self._held():
+            newcomers = [batch for batch in self._queue if batch.id > self._adopted]
+            done.extend(Adopt(batch) for batch in newcomers)
+            self._adopted = max(self._adopted, self._queue[-1].id)
 
     def _headroom(self) -> int:
         """Return how many batches of the epoch under way may be used that were not."""
@@ -291,16 +302,17 @@ class TrainerState:
         """Return how the trainer is doing."""
         return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self._queue), self.steps)
 
-    def _waiting_for(self) -> str:
-        orders = self.orders
-        if orders.waits:
-            return "the trainer waits for a batch since {seconds}: " + "; ".join(orders.waits)
-        if self._held():
-            return (
-                f"rank {self.rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
-                f"epoch {orders.epoch}, as many as the slowest rank has received"
-            )
-        workers = (
-            f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
+
+def _waited_for(rank: int, orders: Orders, held: bool) -> str:
+    """Say what a training loop waits for that has no batch."""
+    if orders.waits:
+        return "the trainer waits for a batch since {seconds}: " + "; ".join(orders.waits)
+    if held:
+        return (
+            f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
+            f"epoch {orders.epoch}, as many as the slowest rank has received"
         )
-        return f"the trainer has waited {{seconds}} for a batch: {workers}"
+    workers = (
+        f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
+    )
+    return f"the trainer has waited {{seconds}} for a batch: {workers}"

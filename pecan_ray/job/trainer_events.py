@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.holdings import SpansByKey
+from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 
 
@@ -17,7 +17,7 @@ class ReceivedBatch:
     """Its own; names it in what is to be done."""
     worker: str
     epoch: int
-    spans: SpansByKey
+    spans: LeaseSpans
     rows: int
     nbytes: int
 
@@ -120,6 +120,13 @@ class HandOver:
 
 
 @dataclass(frozen=True)
+class Adopt:
+    """Let the memory of a batch that waits for other ranks count as the trainer's: its worker may fill other memory."""
+
+    batch: ReceivedBatch
+
+
+@dataclass(frozen=True)
 class Discard:
     """Give back the memory of a batch that will not be used."""
 
@@ -154,5 +161,5 @@ class TrainerLog:
 
 
 TrainerInstruction: TypeAlias = (
-    OpenStream | Grant | HandOver | Discard | EndOfData | RaiseError | SendReport | TrainerLog
+    OpenStream | Grant | HandOver | Adopt | Discard | EndOfData | RaiseError | SendReport | TrainerLog
 )

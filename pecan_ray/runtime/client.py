@@ -169,6 +169,8 @@ class BatchClient:
             self._to_report.notify()
         elif isinstance(instruction, events.Discard):
             self._reader.taken(self._batches.pop(instruction.batch.id).message)
+        elif isinstance(instruction, events.Adopt):
+            self._reader.taken(self._batches[instruction.batch.id].message)
         elif isinstance(instruction, events.OpenStream):
             self._open(self._workers[instruction.worker])
         else:

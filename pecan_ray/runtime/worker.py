@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.engines.contract import EngineOptions, Produced, SpansByKey
+from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByKey
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
@@ -31,7 +31,9 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing, but where lots last longer, with many workers;"""
+"""Longest time that a worker says nothing, but where lots last longer, with many workers; yet it says something"""
+BEATS = 4
+"""so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
 """with how many threads it works, and what takes it long, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -51,6 +53,7 @@ class PreprocessingWorker:
         self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial)
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
+        self._engine: Engine | None = None
         self._version = 0
         """Of the plan that the engine was built for."""
         self._draining = threading.Event()
@@ -66,6 +69,7 @@ class PreprocessingWorker:
     @ray.method(concurrency_group="run")
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework."""
+        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         self._load(self._job.plan)
 
     def _load(self, payload: bytes) -> None:
@@ -91,6 +95,8 @@ class PreprocessingWorker:
             on_error=job.options.on_error,
             count_epoch=0 if job.look_again else None,
         )
+        if self._engine is not None:
+            self._engine.close()
         self._engine = build_engine(job.engine, plan, options, self._slots)
 
     def _usual_threads(self) -> int:
@@ -102,14 +108,12 @@ class PreprocessingWorker:
     @ray.method(concurrency_group="run")
     def run(self) -> None:
         """Work until the job says stop; errors of the pipeline go to the controller."""
-        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
         try:
             while not self._draining.is_set():
-                assigned = self._leases.ask_for_work(replace(self._progress, threads=self._engine.threads))
+                assigned = self._leases.ask_for_work(self._progress)
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
-                    self._engine.close()
                     self._load(ray.get(self._controller.plan.remote(assigned.plan_version)))
                     self._version = assigned.plan_version
                 self._work(self._leases.begin(assigned))
@@ -120,28 +124,33 @@ class PreprocessingWorker:
             self._over.set()
 
     def _keep_telling(self) -> None:
-        """Say now and then that this process lives, and how it gets on."""
-        told, quiet_s = (-1, ""), HEARTBEAT_S
+        """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
+        told: tuple[int, str, bool] | None = None
+        quiet_s = 0.0
         while True:
-            now = time.monotonic()
-            under_way = self._engine.under_way(now)  # asked every time, since it compares
-            long = long_retry(now) or under_way
-            news = (self._engine.threads, long.text if long else "")
-            if quiet_s >= max(HEARTBEAT_S, self._leases.lot_s) or news != told:
+            engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
+            under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
+            long = None if over else long_retry(now) or under_way
+            news = (engine.threads if engine is not None else 0, long.text if long else "", over)
+            longest_s = min(max(HEARTBEAT_S, self._leases.lot_s), self._job.config.worker_timeout_s / BEATS)
+            if quiet_s >= longest_s or news != told:
                 told, quiet_s = news, 0.0
-                self._tell(*news, now - long.since if long else 0.0)
-            if self._over.wait(NEWS_S):
-                self._tell(news[0])
-                return
+                self._tell(engine, news[0], news[1], now - long.since if long else 0.0)
+            if over:
+                time.sleep(NEWS_S)  # what it has made is yet to be fetched
+            else:
+                self._over.wait(NEWS_S)
             quiet_s += NEWS_S
 
-    def _tell(self, threads: int, stuck: str = "", stuck_s: float = 0.0) -> None:
+    def _tell(self, engine: Engine | None, threads: int, stuck: str, stuck_s: float) -> None:
         progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s)
-        self._controller.told.remote(self._name, progress, dict(self._engine.counts()))
+        counts = dict(engine.counts()) if engine is not None else {}
+        self._controller.told.remote(self._name, progress, counts)
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
         number = 0
+        assert self._engine is not None
         batches = self._engine.batches(self._leases)
         for produced in batches:
             if self._draining.is_set():
@@ -160,7 +169,7 @@ class PreprocessingWorker:
                 spans.setdefault(key, []).extend(intervals)
         keeps = not self._job.shape.drop_remainder
         made = number + sum(leftover.rows > 0 for leftover in leftovers if keeps)
-        flush = self._leases.end(spans, made)
+        flush = self._leases.end(spans, made, sum(leftover.rows for leftover in leftovers))
         for leftover in leftovers:
             if not flush:
                 release(leftover)
@@ -187,6 +196,7 @@ class PreprocessingWorker:
         done = self._progress
         self._progress = replace(
             done,
+            threads=self._engine.threads if self._engine is not None else 0,
             elements=done.elements + produced.rows,
             batches=done.batches + 1,
             bytes=done.bytes + nbytes(produced),

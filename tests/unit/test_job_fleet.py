@@ -148,6 +148,16 @@ def test_a_worker_that_says_nothing_is_taken_for_lost() -> None:
     assert not of_kind(KillWorker, rig.handle(events.TimePassed(), after=19.0))
 
 
+def test_a_worker_that_freezes_while_it_is_set_up_is_taken_for_lost() -> None:
+    rig = JobRig(workers=Workers(local=1), worker_timeout_s=20.0)
+    (worker,) = rig.come()
+    assert started(rig.handle(events.TimePassed(), after=30.0)) == [], "it has no process as yet"
+    rig.handle(events.WorkerPlaced(worker, "node", 1))
+    assert started(rig.handle(events.TimePassed(), after=19.0)) == []
+    done = rig.handle(events.TimePassed(), after=2.0)
+    assert KillWorker(worker) in done and len(started(done)) == 1
+
+
 def test_the_numbers_that_a_trainer_fixes_before_room_is_found_hold_from_the_beginning() -> None:
     rig = JobRig(workers=AutoWorkers())
     rig.handle(events.TrainerCame(0, "t0", "node"))

@@ -12,6 +12,7 @@ from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 from pecan_ray.job.trainer import WARM_UP, TrainerState
 from pecan_ray.job.trainer_events import (
+    Adopt,
     BatchesCame,
     BatchWanted,
     Discard,
@@ -109,6 +110,16 @@ def test_with_several_ranks_no_more_are_used_than_every_rank_has() -> None:
     assert [given.batch.id for given in of_kind(HandOver, rig.order(allowed=2))] == [0]
     assert rig.want() == [1] and rig.want() == []
     assert of_kind(HandOver, rig.order(allowed=3)) != []
+
+
+def test_batches_that_wait_for_other_ranks_take_no_memory_from_their_worker() -> None:
+    rig = TrainerRig(world_size=2)
+    assert of_kind(Adopt, rig.receive(2)) == [], "the training loop may ask for them at once"
+    assert [one.batch.id for one in of_kind(Adopt, rig.handle(BatchWanted()))] == [0, 1]
+    assert [one.batch.id for one in of_kind(Adopt, rig.receive())] == [2]
+    assert of_kind(Adopt, rig.order(allowed=1)) == of_kind(Adopt, rig.receive()) == []
+    rig.want()
+    assert [one.batch.id for one in of_kind(Adopt, rig.handle(TrainerTime()))] == []
 
 
 def test_a_batch_of_the_next_epoch_does_not_use_the_allowance_of_this_one() -> None:

@@ -1,0 +1,267 @@
+"""A run on a real cluster: trainers and workers as processes, signals and lost nodes as faults, and what is left."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.cluster_utils import Cluster
+
+from benchmarks.faults.case import VICTIM, Case, Fault, torn_files
+from benchmarks.faults.judgement import Told, problems
+from benchmarks.faults.trainer import train
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
+HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
+LOOK_S = 0.1
+UP_S = 1.5
+CLEAN_S = 40.0
+"""A frozen process that Ray has asked to end is killed within this time."""
+
+
+@dataclass
+class Outcome:
+    """How a run went."""
+
+    case: Case
+    seconds: float
+    problems: list[str]
+    done: list[str] = field(default_factory=list)
+    """The faults that found something to hit."""
+    lost: int = 0
+    batches: int = 0
+
+
+@contextmanager
+def cluster() -> Iterator[Any]:
+    """Start three raylets on this machine and connect to them."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    nodes: Any = Cluster(initialize_head=True, head_node_args=HEAD)
+    for _ in range(2):
+        nodes.add_node(num_cpus=4, object_store_memory=200 << 20)
+    ray.init(address=nodes.address, namespace="pecan", log_to_driver=False)
+    nodes.wait_for_nodes()
+    try:
+        yield nodes
+    finally:
+        leave: Any = ray.shutdown
+        leave()
+        nodes.shutdown()
+
+
+class Run:
+    """One case on a cluster."""
+
+    def __init__(self, case: Case, nodes: Any, folder: Path) -> None:
+        self.case, self._nodes = case, nodes
+        self.job = f"faults-{case.number}-{time.time_ns():x}"
+        self.folder = folder / self.job
+        self._rng = random.Random(case.number)
+        self._tasks: list[Any] = []
+        self._programs: list[subprocess.Popen[bytes]] = []
+        self._victim: Any = None
+        self._paused: list[tuple[float, int]] = []
+        """When which process goes on."""
+        self._seen: dict[int, float] = {}
+        """Since when workers are there."""
+        self.killed: set[int] = set()
+        self.done: list[str] = []
+
+    def go(self, deadline_s: float) -> Outcome:
+        """Run it to its end, or until nothing has come for so long."""
+        began = time.monotonic()
+        self.folder.mkdir(parents=True)
+        (self.folder / "case.pickle").write_bytes(pickle.dumps(self.case))
+        if self.case.plan == "torn":
+            torn_files(self.folder / "data")
+        if self.case.has("node"):
+            self._victim = self._nodes.add_node(num_cpus=4, object_store_memory=200 << 20, labels=VICTIM)
+        self._start_trainers()
+        hung = not self._watch(deadline_s)
+        told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
+        if hung:
+            found = [f"hang: {[len(one.batches) for one in told]} batches came; see {self.folder}"]
+            self._dump()
+            self._end_by_force()
+        else:
+            found = problems(self.case, told, self.killed)
+            found += self._left()
+        if self._victim is not None:
+            self._nodes.remove_node(self._victim)
+        (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
+        lost = max((int(one.facts.get("lost", 0)) for one in told), default=0)
+        batches = sum(len(one.batches) for one in told)
+        return Outcome(self.case, time.monotonic() - began, found, self.done, lost, batches)
+
+    def _file(self, rank: int) -> Path:
+        return self.folder / f"rank-{rank}.jsonl"
+
+    # --- trainers ------------------------------------------------------------------------------------------
+
+    def _start_trainers(self) -> None:
+        for rank in range(self.case.world_size):
+            if self.case.separate:
+                environment = {**os.environ, "RAY_ADDRESS": self._nodes.address, "PYTHONPATH": str(ROOT)}
+                program = [sys.executable, "-m", "benchmarks.faults.trainer", str(self.folder), str(rank)]
+                with (self.folder / f"rank-{rank}.log").open("wb") as log:
+                    self._programs.append(subprocess.Popen(program, env=environment, stdout=log, stderr=log))
+            else:
+                place = self._nodes.worker_nodes if self.case.spread and rank % 2 else {self._nodes.head_node}
+                node = min(one.node_id for one in place if one is not self._victim)
+                remote: Any = ray.remote(num_cpus=0, max_retries=0, label_selector={"ray.io/node-id": node})
+                self._tasks.append(remote(train).remote(str(self.folder), rank))
+
+    def _ended(self) -> bool:
+        if self._programs:
+            return all(program.poll() is not None for program in self._programs)
+        return len(ray.wait(self._tasks, num_returns=len(self._tasks), timeout=0)[0]) == len(self._tasks)
+
+    def _received(self) -> int:
+        """Return how many batches the trainers have."""
+        files = [self._file(rank) for rank in range(self.case.world_size)]
+        return sum(file.read_bytes().count(b'"ids"') for file in files if file.exists())
+
+    # --- what happens to it --------------------------------------------------------------------------------
+
+    def _watch(self, deadline_s: float) -> bool:
+        """Let the faults happen in time; return whether all trainers ended, or nothing came for too long."""
+        due = list(self.case.faults)
+        received, came = 0, time.monotonic()
+        while not self._ended():
+            now, before = time.monotonic(), received
+            received = self._received()
+            came = now if received > before else came
+            if now - came > deadline_s:
+                return False
+            while self._paused and self._paused[0][0] < now:
+                _signal(self._paused.pop(0)[1], signal.SIGCONT)
+            if due and received >= due[0].at * self.case.batches() and self._happens(due[0]):
+                fault = due.pop(0)
+                self.done.append(f"{fault.kind} at {received} batches")
+            time.sleep(LOOK_S)
+        return True
+
+    def _happens(self, fault: Fault) -> bool:
+        """Let a fault happen; False if there is nothing to hit as yet."""
+        act: dict[str, Callable[[Fault], bool]] = {"scale": self._scale, "node": self._lose_node}
+        if fault.kind in act:
+            return act[fault.kind](fault)
+        if "trainer" in fault.kind:
+            pids = self._trainer_pids()
+        else:
+            pids = [one.pid for one in ours(WORKER) if fault.kind == "kill" or self._is_up(one.pid)]
+        if not pids:
+            return False
+        pid = self._rng.choice(pids)
+        if fault.kind in ("kill", "kill trainer"):
+            _signal(pid, signal.SIGKILL)
+        else:
+            _signal(pid, signal.SIGSTOP)
+        if fault.kind in ("pause", "pause trainer"):
+            self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
+        if fault.kind == "kill trainer":
+            self.killed |= {rank for rank in range(self.case.world_size) if self._pid(rank) == pid}
+        return True
+
+    def _is_up(self, pid: int) -> bool:
+        """Tell whether a worker's actor was made some time ago: one that freezes before is Ray's to find."""
+        return time.monotonic() - self._seen.setdefault(pid, time.monotonic()) > UP_S
+
+    def _pid(self, rank: int) -> int:
+        return Told.read(self._file(rank)).pid
+
+    def _trainer_pids(self) -> list[int]:
+        """Return the processes of all trainers, once they have begun and none has ended."""
+        told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
+        ready = all(one.pid for one in told) and not any(one.ended for one in told) and any(one.batches for one in told)
+        return [one.pid for one in told] if ready else []
+
+    def _scale(self, fault: Fault) -> bool:
+        try:
+            controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
+            ray.get(controller.scale.remote(fault.local, fault.remote), timeout=30)
+        except (ValueError, ray.exceptions.RayError):
+            return False
+        return True
+
+    def _lose_node(self, fault: Fault) -> bool:
+        if not ours(WORKER):
+            return False
+        self._nodes.remove_node(self._victim, allow_graceful=False)
+        self._victim = None
+        return True
+
+    # --- afterwards ----------------------------------------------------------------------------------------
+
+    def _left(self) -> list[str]:
+        """Name what a run has left behind."""
+        deadline = time.monotonic() + CLEAN_S
+        while (left := left_behind()) and time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+        for process in (*ours(WORKER), *ours(CONTROLLER)):
+            _signal(process.pid, signal.SIGKILL)
+        return [f"left: {one}" for one in left]
+
+    def _dump(self) -> None:
+        """Write what everybody is doing into the run's folder."""
+        for rank in range(self.case.world_size):
+            (self.folder / f"rank-{rank}.ask").touch()
+        spy = Path(sys.executable).parent / "py-spy"
+        pids = [self._pid(rank) for rank in range(self.case.world_size)]
+        for pid in [pid for pid in pids if pid] + [one.pid for one in (*ours(WORKER), *ours(CONTROLLER))]:
+            with suppress(OSError, subprocess.TimeoutExpired), (self.folder / f"stacks-{pid}.txt").open("wb") as out:
+                subprocess.run([spy, "dump", "--nonblocking", "--pid", str(pid)], stdout=out, stderr=out, timeout=20)
+        try:
+            controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
+            facts: Any = ray.get(controller.facts.remote(), timeout=20)
+            text = "\n".join(f"{event.seconds:7.2f} {event.kind:10} {event.text}" for event in facts.events)
+        except (ValueError, ray.exceptions.RayError) as error:
+            text = f"{type(error).__name__}: {error}"
+        (self.folder / "controller.txt").write_text(text)
+        time.sleep(2.0)
+
+    def _end_by_force(self) -> None:
+        for rank in range(self.case.world_size):
+            if pid := self._pid(rank):
+                _signal(pid, signal.SIGKILL)
+        for process in (*ours(WORKER), *ours(CONTROLLER)):
+            _signal(process.pid, signal.SIGKILL)
+
+
+def ours(title: str) -> list[psutil.Process]:
+    """Return the processes with such a title that descend from this one."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):
+            if " ".join(process.cmdline()).startswith(title) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def left_behind() -> list[str]:
+    """Name actors and processes of ours, and memory files that any process of the cluster holds."""
+    left = [f"actor {one['name']}" for one in ray.util.list_named_actors(all_namespaces=True)]
+    left += [f"process {one.pid} {one.name()}" for title in (WORKER, CONTROLLER) for one in ours(title)]
+    for process in psutil.Process().children(recursive=True):
+        with suppress(OSError, psutil.Error):
+            links = [os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+            left += [f"{process.pid}: {link}" for link in links if "memfd:pecan-" in link]
+    return left
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

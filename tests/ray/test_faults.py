@@ -1,0 +1,99 @@
+"""What must not hang, lose, repeat or leave anything: each situation by name, and random ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, random_case
+from benchmarks.faults.run import Outcome, Run
+from pecan_ray.options import Workers
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+DEADLINE_S = 120.0
+SEED = 1
+FEW, MANY = range(3), range(3, 40)
+
+
+def run(case: Case, nodes: Any, folder: Path) -> Outcome:
+    """Run a case, in which nothing may be wrong."""
+    outcome = Run(case, nodes, folder).go(DEADLINE_S)
+    assert not outcome.problems, f"{case}: {outcome.problems}"
+    return outcome
+
+
+@pytest.mark.parametrize("steps_s", [(0.0, 0.02), (0.0, 0.0, 0.01)])
+def test_a_slower_trainer_holds_nobody_up_for_ever(
+    three_nodes: Any, tmp_path: Path, steps_s: tuple[float, ...]
+) -> None:
+    case = Case(epochs=3, steps_s=steps_s, batch=4, element_s=0.0, prefetch_bytes=64 << 20, workers=Workers(1, 1))
+    run(case, three_nodes, tmp_path)
+
+
+def test_two_trainers_with_room_for_no_batch_get_all_of_them(three_nodes: Any, tmp_path: Path) -> None:
+    run(
+        Case(epochs=2, steps_s=(0.0, 0.005), width=1000, prefetch_bytes=1, workers=Workers(1, 1)), three_nodes, tmp_path
+    )
+
+
+def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: Any, tmp_path: Path) -> None:
+    """A worker's memory has room for two batches here, and each of four ranks needs one before any can be used."""
+    case = Case(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
+    run(case, three_nodes, tmp_path)
+
+
+def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
+    case = Case(
+        number=1,
+        rows=1200,
+        epochs=2,
+        steps_s=(0.0, 0.005),
+        element_s=0.01,
+        workers=Workers(1, 4),
+        faults=(Fault("node", 0.3),),
+    )
+    outcome = run(case, three_nodes, tmp_path)
+    assert outcome.done and outcome.lost == 4
+
+
+def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
+    case = Case(rows=600, steps_s=(0.0, 0.0), element_s=0.005, workers=Workers(1, 1), faults=(Fault("freeze", 0.3),))
+    outcome = run(case, three_nodes, tmp_path)
+    assert outcome.lost == 1
+
+
+def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twice(
+    three_nodes: Any, tmp_path: Path
+) -> None:
+    pause = Fault("pause", 0.3, seconds=WORKER_TIMEOUT_S + 3.0)
+    run(Case(rows=600, epochs=2, element_s=0.005, workers=Workers(1, 1), faults=(pause,)), three_nodes, tmp_path)
+
+
+def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(three_nodes: Any, tmp_path: Path) -> None:
+    run(Case(plan="take", rows=250, epochs=2, steps_s=(0.0, 0.0, 0.005), workers=Workers(1, 1)), three_nodes, tmp_path)
+
+
+def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
+    case = Case(
+        rows=4000,
+        epochs=4,
+        steps_s=(0.005, 0.005),
+        element_s=0.005,
+        workers=Workers(1, 1),
+        faults=(Fault("kill trainer", 0.02),),
+    )
+    assert run(case, three_nodes, tmp_path).done
+
+
+@pytest.mark.parametrize("number", FEW)
+def test_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
+    run(random_case(SEED, number), three_nodes, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", MANY)
+def test_more_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
+    run(random_case(SEED, number), three_nodes, tmp_path)
