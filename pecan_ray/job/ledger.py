@@ -31,8 +31,7 @@ class Ledger:
     def __init__(self, shape: LedgerShape) -> None:
         self.shape = shape
         self.epoch = 0
-        self.finished = False
-        self.ran_dry = False
+        self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
         self.queues = Queues(shape)
         self.workers: dict[str, WorkerHoldings] = {}
