@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 DEADLINE_S = 120.0
 SEED = 1
-FEW, MANY = range(3), range(3, 40)
+FEW, MANY = range(2), range(2, 40)
 
 
 def run(case: Case, nodes: Any, folder: Path) -> Outcome:
@@ -56,7 +56,7 @@ def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_
         faults=(Fault("node", 0.3),),
     )
     outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost == 4
+    assert outcome.done and outcome.lost >= 4
 
 
 def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
