@@ -1,9 +1,14 @@
-"""A controller under the reports of many workers and trainers that do not exist, and what Ray's calls alone cost.
+"""A controller under the calls of many workers and trainers, with batches flowing, and what Ray's calls alone cost.
 
     python benchmarks/controller_load.py [--members 10 100 300 1000] [--rounds 3] [--json FILE]
+    python benchmarks/controller_load.py --splits 1000000
 
-The CPU time is that of the controller's process alone.  The bound is an actor whose methods are empty and that gets the
-same calls with the same arguments from the same process: what is above it is ours.
+Workers and trainers are simulated (benchmarks/simulated_members.py), the controller and the calls are real.  The CPU
+time is that of the controller's process alone.  The bound is an actor whose methods are empty and that gets as many
+calls from the same process: what is above it is ours.
+
+With `--splits` the longest pause of the controller's loop is measured instead, and its memory, while so many splits
+are listed and taken, shuffled and not.
 """
 
 from __future__ import annotations
@@ -13,52 +18,58 @@ import asyncio
 import json
 import logging
 import os
-import pickle
 import platform
 import statistics
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import numpy as np
+import psutil
 import ray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
-from pecan_ray.job.windows import StepTotals
-from pecan_ray.options import Config, IterOptions, Workers
+from benchmarks.simulated_members import ELEMENTS, Crowd, Pace
+from pecan_ray.job.events import WorkerPlaced, WorkerReady
+from pecan_ray.job.instructions import StartWorker
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.options import AutoWorkers, Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS
-from pecan_ray.runtime.controller import AutoPlacementController, Member
-from pecan_ray.runtime.messages import Acknowledgement, ClientReport, Job, Orders, WorkerInfo, WorkerStats
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.session import MOST_CALLS
-from pecan_ray.runtime.worker import HEARTBEAT_S
+from pecan_ray.runtime.worker_actors import WorkerActors
 
-REPORT_S = 5.0
-"""Every trainer reports once in this time (tf.data service's heartbeat)."""
-MEASURED_S = 15.0
-SPLIT = 100
+SETTLING_S = 15.0
+"""After the trainers' first steps, so long nothing is measured: reports have fallen into step;"""
+MEASURED_S = 20.0
+"""then everything, for so long."""
+FEW = 4
+"""Workers, and trainers, where splits are many."""
+FEEL_S = 0.002
+"""A loop without pauses wakes up this often."""
 
 
 @dataclass(frozen=True)
-class Traffic:
-    """What workers and trainers say."""
+class Regime:
+    """Who waits for whom."""
 
     name: str
-    heartbeat_s: float
-    """Time between two heartbeats of a worker."""
-    flows: bool
-    """Each trainer has received a batch since its last report, and waits for leave to use it."""
+    step_s: float
+    stock: int
 
 
-QUIET = Traffic("no batch flows", HEARTBEAT_S, flows=False)
-FLOWING = Traffic("a batch for each trainer in 5 s", HEARTBEAT_S, flows=True)
-CHATTY = Traffic("no batch flows, workers report as often", REPORT_S, flows=False)
+TRAINER_BOUND = Regime("trainers keep up with nothing: their queues are full", step_s=0.5, stock=30)
+INPUT_BOUND = Regime("workers cannot keep up: queues are empty", step_s=0.1, stock=1)
 
 
 @dataclass(frozen=True)
@@ -67,204 +78,332 @@ class Load:
 
     share: float
     """Of one core."""
-    calls: int
-    """Calls that ended while it was measured."""
+    calls: dict[str, float] = field(default_factory=dict)
+    """Calls a second, by kind."""
+    batches: float = 0.0
+    """Batches a second that training loops had."""
+    memory_mib: float = 0.0
+    pause_ms: float = 0.0
+    """Longest of the loop."""
+
+    @property
+    def all_calls(self) -> float:
+        """Calls a second."""
+        return sum(self.calls.values())
+
+
+@dataclass(frozen=True)
+class NamedSplits:
+    """A source of files that do not exist."""
+
+    count: int
+
+    def splits(self) -> Iterator[Split]:
+        """Yield them."""
+        for index in range(self.count):
+            yield Split(index, f"s3://a-bucket/a-data-set-of-usual-name/train/part-{index:08d}.tar")
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Refuse: nobody reads them."""
+        raise NotImplementedError
+
+    def num_elements(self) -> int | None:
+        """Return nothing, as for files."""
+        return None
+
+    def identity(self) -> str:
+        """Name the source."""
+        return f"{self.count} files"
+
+
+class SimulatedActors(WorkerActors):
+    """Workers that are up as soon as they are asked for, and are nowhere."""
+
+    def start(self, instruction: StartWorker) -> None:
+        """Let the job know that a worker runs."""
+        asyncio.get_running_loop().call_soon(self._up, instruction)
+
+    def _up(self, instruction: StartWorker) -> None:
+        self._happened(WorkerPlaced(instruction.worker, "a-node", 1))
+        self._met(WorkerInfo(instruction.worker, "a-node", 1, None, instruction.placement))
+        self._happened(WorkerReady(instruction.worker))
+
+
+class Felt:
+    """How an actor's process does: its CPU time, its memory, and the longest pause of its loop."""
+
+    def __init__(self) -> None:
+        self._process = psutil.Process()
+        self._longest = 0.0
+        self._feeling: asyncio.Task[None] | None = None
+
+    def look(self, feel: bool) -> tuple[float, float, float]:
+        """Return CPU seconds so far, MiB, and the longest pause since the last look in ms; `feel`: watch pauses."""
+        if feel and self._feeling is None:
+            self._feeling = asyncio.ensure_future(self._feel())
+        longest, self._longest = self._longest, 0.0
+        times = os.times()
+        return times.user + times.system, self._process.memory_full_info().uss / (1 << 20), 1000 * longest
+
+    async def _feel(self) -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(FEEL_S)
+            self._longest = max(self._longest, time.monotonic() - before - FEEL_S)
 
 
 class CrowdedController(AutoPlacementController):
-    """The controller of a job, with members and trainers that only report."""
+    """The controller of a job whose workers are simulated."""
 
-    async def populate(self, count: int) -> None:
-        """Add so many workers and trainers, and give each worker a split."""
-        for branch, source in enumerate(self._sources):
-            self._ledger.add_splits(branch, list(source.splits()))
-            self._ledger.end_listing(branch)
-        for number in range(count):
-            name = f"worker-{number}"
-            info = WorkerInfo(name, f"node-{number}", number, "remote", None)
-            self._members[name] = Member(name, "remote", None, "", placed=True, info=info)
-            self._ledger.join(name)
-            self._ledger.next_stretch(name)
-            self._ledger.take(name)
-            self._notices.meet(info)
-            self._clients[number] = f"node-{number}"
-        self._publish()
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
+        self._actors = SimulatedActors(job, None, self._happened, self._board.add_worker)
+        self._felt = Felt()
 
-    async def cpu_seconds(self) -> float:
-        """Return the CPU time of this process so far."""
-        return cpu_seconds()
+    async def running(self) -> list[str]:
+        """Return the names of the workers that run."""
+        return [worker.name for worker in self._state.fleet.workers.values() if worker.running]
+
+    async def listed(self) -> bool:
+        """Return whether all splits are known."""
+        return self._state.ledger.queues.listed
+
+    async def look(self, feel: bool = False) -> tuple[float, float, float]:
+        """Say how this process does."""
+        return self._felt.look(feel)
 
 
 class EmptyController:
-    """Takes the same calls and does nothing; with batches, trainers are answered as often as by the real one."""
+    """Takes the same calls and does nothing."""
 
-    def __init__(self, count: int, flows: bool) -> None:
-        self._count, self._flows = count, flows
-        self._synced = 0
-        self._answered: set[int] = set()
-        self._published = asyncio.Event()
+    def __init__(self) -> None:
+        self._felt = Felt()
 
-    async def sync(self, pickled: bytes) -> None:
+    async def report(self, pickled: bytes) -> bytes:
         """Take a report."""
-        self._synced += 1
-        if self._flows and self._synced % self._count == 0:
-            self._published.set()
-            self._published = asyncio.Event()
+        return b""
 
-    async def heartbeat(self, worker: str, stats: WorkerStats) -> None:
+    async def told(self, worker: str, progress: WorkerProgress, counts: dict[str, Any]) -> None:
         """Take a heartbeat."""
 
-    async def orders(self, rank: int, met: int) -> bytes:
-        """Answer at first, and when all trainers have reported."""
-        if rank in self._answered:
-            await self._published.wait()
-        self._answered.add(rank)
-        return pickle.dumps(Orders())
+    async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
+        """Answer at once."""
+        return b""
 
-    async def cpu_seconds(self) -> float:
-        """Return the CPU time of this process so far."""
-        return cpu_seconds()
+    async def ask(self, pickled: bytes) -> bytes:
+        """Answer at once."""
+        return b""
 
-
-def cpu_seconds() -> float:
-    """Return the CPU time of this process so far."""
-    times = os.times()
-    return times.user + times.system
+    async def look(self, feel: bool = False) -> tuple[float, float, float]:
+        """Say how this process does."""
+        return self._felt.look(feel)
 
 
-def controller_load(count: int, traffic: Traffic = FLOWING) -> Load:
-    """Return what the controller of so many workers and trainers takes.
+EXAMPLES: dict[str, tuple[Any, ...]] = {
+    "report": (b"0" * 1000,),
+    "told": ("pecan:controller-load:remote-0", WorkerProgress(), {}),
+    "listen": (0, "process-0", 0, 0),
+    "ask": (b"0" * 500,),
+}
+"""What the empty actor gets."""
 
-    Each trainer sends a report every 5 s and waits for orders all the time.
-    """
-    plan = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2 * SPLIT * count), split_rows=SPLIT)).batch(1).plan
-    options = IterOptions(epochs=None, workers=Workers(0, count), world_size=count)
-    payload, sources = cloudpickle.dumps(plan), cloudpickle.dumps(list(plan.sources()))
-    job = Job("controller-load", payload, sources, plan_shape(plan), "python", 0, options, Config(reorder="off"))
-    make: Any = ray.remote(CrowdedController)
-    controller = make.options(num_cpus=0, max_concurrency=MOST_CALLS).remote(job)
+
+def crowded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False) -> Job:
+    """Return a job of so many workers and trainers."""
+    workers, trainers = members
+    source = NamedSplits(splits)
+    plan = pecan.PecanPipeline(source).batch(ELEMENTS).plan
+    auto = AutoWorkers(max_local=0, min_remote=workers, max_remote=workers)
+    options = IterOptions(epochs=None, workers=auto, world_size=trainers)
+    shape = LedgerShape(epochs=None, world_size=trainers, batch_size=ELEMENTS, shuffle_seed=0 if shuffled else None)
+    spec = JobSpec("controller-load", shape, auto)
+    return Job(
+        spec,
+        cloudpickle.dumps(plan),
+        cloudpickle.dumps([source]),
+        plan_shape(plan),
+        "python",
+        0,
+        options,
+        Config(reorder="off"),
+    )
+
+
+def started(cls: type, *arguments: object) -> Any:
+    """Start an actor as a session starts its controller."""
+    make: Any = ray.remote(cls)
+    return make.options(num_cpus=0, max_concurrency=MOST_CALLS).remote(*arguments)
+
+
+def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> Load:
+    """Return what the controller of so many workers and as many trainers takes."""
+    splits = max(10_000, int(count / 0.5 * (SETTLING_S + MEASURED_S + 60)))
+    controller = started(CrowdedController, crowded_job((count, count), splits))
+    pace = Pace(count, count, step_s=regime.step_s, stock=regime.stock)
     try:
-        ray.get(controller.populate.remote(count))
-        return asyncio.run(_Crowd(controller, count, traffic).report())
+        return asyncio.run(_measure_crowd(controller, pace))
     finally:
         ray.kill(controller)
 
 
-def empty_load(count: int, traffic: Traffic = FLOWING) -> Load:
-    """Return what an actor takes that is called as often and does nothing."""
-    make: Any = ray.remote(EmptyController)
-    actor = make.options(num_cpus=0, max_concurrency=MOST_CALLS).remote(count, traffic.flows)
+async def _measure_crowd(controller: Any, pace: Pace) -> Load:
+    crowd = Crowd(controller, pace)
     try:
-        ray.get(actor.cpu_seconds.remote())
-        return asyncio.run(_Crowd(actor, count, traffic).report())
+        await crowd.begin(this_node(), pace.workers)
+        await crowd.pass_time(SETTLING_S)
+        calls, used = Counter(crowd.calls), crowd.used
+        load = await _measure(controller, crowd.pass_time)
+        rates = {kind: (number - calls[kind]) / MEASURED_S for kind, number in crowd.calls.items()}
+        rates = {kind: rate for kind, rate in rates.items() if rate}
+        return Load(load.share, rates, (crowd.used - used) / MEASURED_S, load.memory_mib, load.pause_ms)
+    finally:
+        await crowd.end()
+
+
+async def _measure_splits(controller: Any) -> tuple[Load, Load]:
+    """Return how the controller does while it lists, and while leases are taken after that."""
+    await controller.look.remote(feel=True)
+    crowd = Crowd(controller, Pace(FEW, FEW, batch_s=0.02, step_s=0.02, stock=1))
+    try:
+        await crowd.begin(this_node(), FEW)
+        while not await controller.listed.remote():
+            await crowd.pass_time(0.1)
+        _, memory, pause = await controller.look.remote()
+        listing = Load(0.0, memory_mib=memory, pause_ms=pause)
+        return listing, await _measure(controller, crowd.pass_time)
+    finally:
+        await crowd.end()
+
+
+def measure_splits(splits: int) -> None:
+    """Print the longest pauses with so many splits, shuffled and not."""
+    for shuffled in (False, True):
+        controller = started(CrowdedController, crowded_job((FEW, FEW), splits, shuffled=shuffled))
+        try:
+            listing, taking = asyncio.run(_measure_splits(controller))
+        finally:
+            ray.kill(controller)
+        print(
+            f"{splits:,} splits, {'shuffled' if shuffled else 'in order'}: longest pause {listing.pause_ms:.0f} ms "
+            f"while they are listed, {taking.pause_ms:.0f} ms while they are taken; {taking.memory_mib:.0f} MiB",
+            flush=True,
+        )
+
+
+async def _measure(actor: Any, pass_time: Callable[[float], Awaitable[None]]) -> Load:
+    before, _, _ = await actor.look.remote()
+    began = time.monotonic()
+    await pass_time(MEASURED_S)
+    after, memory, pause = await actor.look.remote()
+    return Load((after - before) / (time.monotonic() - began), memory_mib=memory, pause_ms=pause)
+
+
+def empty_load(calls: dict[str, float]) -> Load:
+    """Return what an actor takes that is called as often and does nothing."""
+    actor = started(EmptyController)
+    try:
+        ray.get(actor.look.remote())
+        return asyncio.run(_measure(actor, lambda seconds: _call(actor, calls, seconds)))
     finally:
         ray.kill(actor)
 
 
-class _Crowd:
-    """The workers and trainers of one actor, all in this process."""
-
-    def __init__(self, actor: Any, count: int, traffic: Traffic) -> None:
-        self._actor, self._count, self._traffic = actor, count, traffic
-        self._calls = 0
-
-    async def report(self) -> Load:
-        """Let all of them report for a while, evenly spread."""
-        listening = [asyncio.create_task(self._obey(rank)) for rank in range(self._count)]
-        while self._calls < self._count:  # the first answers come at once
-            await asyncio.sleep(0.01)
-        calls = self._calls
-        before, began = float(await self._actor.cpu_seconds.remote()), time.monotonic()
-        turns: set[asyncio.Task[None]] = set()
-        reports = beats = 0
-        while (passed := time.monotonic() - began) < MEASURED_S:
-            while reports < passed * self._count / REPORT_S:
-                turns.add(asyncio.create_task(self._sync(reports)))
-                reports += 1
-            while beats < passed * self._count / self._traffic.heartbeat_s:
-                turns.add(asyncio.create_task(self._beat(beats)))
-                beats += 1
-            await asyncio.sleep(0.005)
-        await asyncio.gather(*turns)
-        spent = float(await self._actor.cpu_seconds.remote()) - before
-        share = spent / (time.monotonic() - began)
-        calls = self._calls - calls
-        for listener in listening:
-            listener.cancel()
-        await asyncio.gather(*listening, return_exceptions=True)
-        return Load(share, calls)
-
-    async def _sync(self, number: int) -> None:
-        """Let one trainer report, with a batch of one element where batches flow."""
-        turn, rank = divmod(number, self._count)
-        spans = {(0, 0, rank): [(turn << OUTPUT_BITS, (turn + 1) << OUTPUT_BITS)]}
-        acks = (Acknowledgement(f"worker-{rank}", spans, 1, 1, 1 << 20),) if self._traffic.flows else ()
-        steps = StepTotals(batches=turn, seconds=0.1 * turn)
-        await self._actor.sync.remote(pickle.dumps(ClientReport(rank, acks, elapsed_s=1.0, steps=steps)))
-        self._calls += 1
-
-    async def _beat(self, number: int) -> None:
-        """Let one worker report."""
-        await self._actor.heartbeat.remote(
-            f"worker-{number % self._count}", WorkerStats(elements=number, batches=number)
-        )
-        self._calls += 1
-
-    async def _obey(self, rank: int) -> None:
-        """Wait for orders, again and again."""
-        met = 0
-        while True:
-            met = pickle.loads(await self._actor.orders.remote(rank, met)).met
-            self._calls += 1
+async def _call(actor: Any, calls: dict[str, float], seconds: float) -> None:
+    """Make calls at these rates, evenly spread."""
+    began = time.monotonic()
+    turns: set[asyncio.Task[Any]] = set()
+    made = dict.fromkeys(calls, 0)
+    while (passed := time.monotonic() - began) < seconds:
+        for kind, rate in calls.items():
+            while made[kind] < passed * rate:
+                made[kind] += 1
+                turns.add(asyncio.create_task(_await(getattr(actor, kind).remote(*EXAMPLES[kind]))))
+        await asyncio.sleep(0.005)
+        turns = {turn for turn in turns if not turn.done()}
+    await asyncio.gather(*turns)
 
 
-def table(traffic: Traffic, found: dict[int, list[tuple[Load, Load]]]) -> str:
-    """Return the medians for one kind of traffic as a table in Markdown."""
+async def _await(answer: Any) -> None:
+    await answer
+
+
+def this_node() -> str:
+    """Return the id of this node."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def table(regime: Regime, found: dict[int, list[tuple[Load, Load]]]) -> str:
+    """Return the medians for one regime as a table in Markdown."""
+    kinds = ("report", "listen", "ask", "told")
     lines = [
-        f"### {traffic.name.capitalize()}",
+        f"### {regime.name.capitalize()}",
         "",
-        "| workers, and as many trainers | calls per second | share of a core | empty actor, same calls | ours |",
-        "| ---: | ---: | ---: | ---: | ---: |",
+        "| workers, and as many trainers | batches used per second | "
+        + " | ".join(f"{kind}/s" for kind in kinds)
+        + " | share of a core | empty actor, as many calls | ours |",
+        "| ---: |" + " ---: |" * (len(kinds) + 4),
     ]
     for count, loads in found.items():
-        calls = statistics.median(load.calls for load, _ in loads) / MEASURED_S
         share = statistics.median(load.share for load, _ in loads)
         bound = statistics.median(load.share for _, load in loads)
-        lines.append(f"| {count:,} | {calls:.0f} | {share:.1%} | {bound:.1%} | {share - bound:.1%} |")
+        batches = statistics.median(load.batches for load, _ in loads)
+        rates = [statistics.median(load.calls.get(kind, 0.0) for load, _ in loads) for kind in kinds]
+        cells = [f"{count:,}", f"{batches:,.0f}", *(f"{rate:.0f}" for rate in rates)]
+        lines.append(f"| {' | '.join(cells)} | {share:.1%} | {bound:.1%} | {share - bound:.1%} |")
     return "\n".join(lines)
 
 
-def measure(traffic: Traffic, members: Sequence[int], rounds: int) -> dict[int, list[tuple[Load, Load]]]:
+def measure(regime: Regime, members: Sequence[int], rounds: int) -> dict[int, list[tuple[Load, Load]]]:
     """Measure the controller and the empty actor in turn."""
     found: dict[int, list[tuple[Load, Load]]] = {count: [] for count in members}
     for _ in range(rounds):
         for count in members:
-            found[count].append((controller_load(count, traffic), empty_load(count, traffic)))
-            ours, bound = found[count][-1]
-            print(f"{traffic.name}, {count}: {ours.share:.1%} of a core, empty actor {bound.share:.1%}", flush=True)
+            ours = controller_load(count, regime)
+            bound = empty_load(ours.calls)
+            found[count].append((ours, bound))
+            rates = ", ".join(f"{rate:.0f} {kind}" for kind, rate in ours.calls.items())
+            print(
+                f"{regime.name}, {count}: {ours.share:.1%} of a core, empty actor {bound.share:.1%}; "
+                f"{ours.batches:.0f} batches/s; {rates}; {ours.memory_mib:.0f} MiB",
+                flush=True,
+            )
     return found
 
 
+REGIMES = {"trainer": TRAINER_BOUND, "input": INPUT_BOUND}
+
+
 def main() -> None:
-    """Measure all kinds of traffic and print their tables."""
+    """Measure both regimes and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", nargs="+", type=int, default=[10, 100, 300, 1000])
+    parser.add_argument("--regimes", nargs="+", choices=list(REGIMES), default=list(REGIMES))
+    parser.add_argument("--splits", type=int, help="measure pauses with so many splits instead")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, logging_level=logging.ERROR, log_to_driver=False)
-    found = {traffic: measure(traffic, args.members, args.rounds) for traffic in (QUIET, FLOWING, CHATTY)}
+    ray.init(
+        "local",
+        num_cpus=os.cpu_count(),
+        include_dashboard=False,
+        logging_level=logging.ERROR,
+        log_to_driver=False,
+    )
+    if args.splits:
+        measure_splits(args.splits)
+        return
+    found = {regime: measure(regime, args.members, args.rounds) for regime in map(REGIMES.get, args.regimes) if regime}
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, Ray {ray.__version__}"
     print(f"\n{machine}; medians of {args.rounds} rounds\n")
-    for traffic, loads in found.items():
-        print(table(traffic, loads) + "\n")
+    for regime, loads in found.items():
+        print(table(regime, loads) + "\n")
     if args.json:
         shares = {
-            traffic.name: {
-                count: [(ours.share, bound.share, ours.calls) for ours, bound in pairs]
+            regime.name: {
+                count: [(ours.share, bound.share, ours.calls, ours.batches) for ours, bound in pairs]
                 for count, pairs in loads.items()
             }
-            for traffic, loads in found.items()
+            for regime, loads in found.items()
         }
         args.json.write_text(json.dumps({"machine": machine, "shares": shares}, indent=1))
 

@@ -38,10 +38,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
+from pecan_ray.job.messages import Orders, TrainerReport
+from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime.client import BatchClient
-from pecan_ray.runtime.messages import ClientReport, Job, Orders, WorkerInfo
+from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.worker import PreprocessingWorker
 
 LARGE = 64 * 224 * 224 * 3
@@ -89,25 +91,25 @@ class Bookkeeper:
     """A controller of one worker that never has news."""
 
     def __init__(self, worker: WorkerInfo) -> None:
-        self._orders: Orders | None = Orders(running=1, met=1, newcomers=(pickle.dumps(worker),))
+        orders = Orders(number=1, running=1, met=1, newcomers=(worker.name,))
+        self._orders = pickle.dumps((orders, [pickle.dumps(worker)]))
         self._notes: list[str] = []
 
-    async def sync(self, pickled: bytes) -> None:
+    async def report(self, pickled: bytes) -> bytes:
         """Keep what a client tells about its transport."""
-        report: ClientReport = pickle.loads(pickled)
+        report: TrainerReport = pickle.loads(pickled)
         self._notes += report.notes
+        return self._orders
 
     async def notes(self) -> list[str]:
         """Return what was told."""
         return self._notes
 
-    async def orders(self, rank: int, met: int) -> bytes:
+    async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Name the worker once."""
-        orders, self._orders = self._orders, None
-        if orders is None:
+        if met:
             await asyncio.Event().wait()
-        assert orders is not None
-        return pickle.dumps(orders)
+        return self._orders
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: 
     remote: Any = ray.remote
     pipe = pecan.PecanPipeline(pecan.sources.Items([0]), name="transport").batch(1)
     options = IterOptions(workers=pecan.Workers(local=1))
-    job = Job("transport", b"", b"", plan_shape(pipe.plan), "python", 0, options, config)
+    job = Job(JobSpec("transport"), b"", b"", plan_shape(pipe.plan), "python", 0, options, config)
     keeper: Any = None
     groups = {"run": 1, "stream": 64, "control": 2}
     node = nodes.other if other else nodes.mine
@@ -132,9 +134,9 @@ def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: 
     try:
         node_id, pid = ray.get(worker.placed.remote())
         assert node_id == node
-        keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, "local", worker))
+        keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, worker))
         worker.pump.remote(nbytes, batches, shrinks)
-        client = BatchClient(keeper, 0, 1, nodes.mine, 256 << 20)
+        client = BatchClient(keeper, 0, 1, "transport", nodes.mine, 256 << 20)
         client.start()
         try:
             rate = counted(lambda: client.next(), batches)

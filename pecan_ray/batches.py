@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.counting import OpCount
@@ -74,6 +74,8 @@ class Batches:
         self._bad = 0
         """Bad elements of a run in this process."""
         self._session: Session | None = None
+        self._stream: Iterator[Any] = iter(())
+        """Batches of a run in this process."""
         self._progress = Progress(name, config.progress)
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
@@ -96,7 +98,6 @@ class Batches:
             except BaseException:
                 self.close()
                 raise
-            self._stream = self._on_ray(self._session)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._second_look = ordered.second_look
 
@@ -105,7 +106,7 @@ class Batches:
 
     def __next__(self) -> Any:
         try:
-            batch = next(self._stream)
+            batch = self._next(self._session) if self._session is not None else next(self._stream)
         except BaseException:
             self.close()
             raise
@@ -115,24 +116,31 @@ class Batches:
     def __enter__(self) -> Batches:
         return self
 
+    def __reduce__(self) -> NoReturn:
+        raise PlanError(
+            "an iterator over batches belongs to the process that made it and cannot be sent to another one. Send the "
+            "pipeline, and call iter_batches(rank=..., world_size=...) there; with torch's DataLoader pass "
+            "num_workers=0: pecan_ray has workers of its own."
+        )
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
 
-    def _on_ray(self, session: Session) -> Iterator[Any]:
-        for received in session.batches():
-            self.provenance = received.provenance
-            self._elements += received.provenance.rows
-            self._quarantine(session.client.take_quarantined())
-            if self._second_look is not None and received.provenance.epoch > 0:
-                look, self._second_look = self._second_look, None
-                threading.Thread(
-                    target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True
-                ).start()
-            self._progress.show(session.client)
-            yield self._convert(received.columns)
+    def _next(self, session: Session) -> Any:
+        """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
+        received = session.client.next()
         self._quarantine(session.client.take_quarantined())
+        if received is None:
+            raise StopIteration
+        self.provenance = received.provenance
+        self._elements += received.provenance.rows
+        if self._second_look is not None and received.provenance.epoch > 0:
+            look, self._second_look = self._second_look, None
+            threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
+        self._progress.show(session.client)
+        return self._convert(received.columns)
 
     def _in_process(self, plan: Plan, engine: EngineName, seed: int) -> Iterator[Any]:
         for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):

@@ -133,6 +133,16 @@ class EngineOptions:
     """Count bytes in and out of operators during this epoch; None: never."""
 
 
+@dataclass(frozen=True)
+class UnderWay:
+    """What an engine has been doing for long with one element."""
+
+    text: str
+    """It in words, with `{seconds}` for how long."""
+    since: float
+    """When it was first seen, by the clock of whoever asks."""
+
+
 class Engine(Protocol):
     """Runs a plan on leases, on one machine."""
 
@@ -151,6 +161,13 @@ class Engine(Protocol):
 
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators during the epoch that is counted; empty if none is."""
+        ...
+
+    def under_way(self, now: float) -> UnderWay | None:
+        """Return what has been under way for longer than a few seconds, the longest; to be asked about every second.
+
+        Nothing is noted between two questions: what both of them meet has been under way since the first one.
+        """
         ...
 
     def close(self) -> None:

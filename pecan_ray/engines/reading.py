@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
+from typing import Any
 
 from pecan_ray.engines.contract import BadElement, Leases, origin_of
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
@@ -189,6 +192,20 @@ def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple
         raise
     except Exception as error:
         raise _unreadable(source, lease, number, error) from error
+
+
+def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
+    """Return the functions by which a stack shows that one of some sources is being read, and at which element."""
+    mine = set(map(id, sources))
+
+    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+        source, lease, number = local.get("source"), local.get("lease"), local.get("number")
+        if id(source) not in mine or lease is None or number is None:
+            return None
+        text = f"{type(source).__name__} has been reading {lease.split.where(number)} for {{seconds}}"
+        return Sighting(("read", lease.epoch, lease.key, number), text)
+
+    return {_values.__code__: recognize, _columns.__code__: recognize}
 
 
 def _unreadable(source: Source, lease: Lease, number: int, error: Exception) -> SourceError:

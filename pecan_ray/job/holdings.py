@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from pecan_ray.plan.splits import Lease
 from pecan_ray.sampling.spans import Span, Spans
@@ -47,6 +47,44 @@ class WorkerHoldings:
     def holds(self) -> bool:
         """Whether data was given to this worker that was not delivered."""
         return bool(self.holdings or self.group)
+
+    @property
+    def regroups(self) -> bool:
+        """Whether the worker makes leftovers into a batch for a certain rank."""
+        return self.rank is not None and (self.working or self.holds)
+
+    def has_given_all(self, epoch: int, *, whole: bool) -> bool:
+        """Tell whether the trainers have all data of an epoch from a worker that sees all of it.
+
+        `whole`: it runs a whole plan, of which numbers of batches tell what is done.
+        """
+        if self.working or self.finished_epoch != epoch:
+            return False
+        return self.received >= self.made if whole else not self.holds
+
+    def begin(self, group: Iterable[Lease] = (), rank: int | None = None) -> None:
+        """Note that the worker begins with an assignment, perhaps with a group for a certain rank."""
+        self.working, self.group, self.rank = True, list(group), rank
+
+    def begin_epoch(self, *, forget: bool) -> None:
+        """Begin an epoch; `forget`: what the worker still holds of the last one."""
+        self.rank, self.made, self.received = None, 0, 0
+        if forget:
+            self.holdings.clear()
+
+    def leave(self, ranks: int) -> None:
+        """Note that the worker is gone, and that so many ranks must say what they have from it."""
+        self.working, self.unsettled = False, set(range(ranks))
+        while self.group:
+            self.give(self.group.pop())
+
+    def take_of_group(self, branch: int) -> Lease | Literal["none"]:
+        """Take the next lease of a branch out of the worker's group."""
+        mine = next((lease for lease in self.group if lease.branch == branch), None)
+        if mine is None:
+            return "none"
+        self.group.remove(mine)
+        return mine
 
     def give(self, lease: Lease) -> Lease:
         """Note that the worker was given a lease, and return it."""

@@ -20,6 +20,7 @@ from pecan_ray.job.holdings import LeaseKey, SpansByKey, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.whole_plan import WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 
 
@@ -41,12 +42,11 @@ class Ledger:
         self.left_out_elements = 0
         self.changes = 0
         """Grows whenever a worker that was told to wait might be told something else."""
-        self._runner: str | None = None
-        """The worker that runs a whole plan in this epoch,"""
-        self._made: int | None = None
-        """how many batches this makes, once it is known,"""
-        self._rest = 0
-        """and how many elements fill none of them."""
+        self._lost: dict[str, WorkerHoldings] = {}
+        """Of the workers those that are gone, and about which ranks have yet to settle."""
+        self._regrouped = False
+        """Leftovers of this epoch were distributed."""
+        self._whole = WholePlan()
 
     # --- splits become known -------------------------------------------------------------------------------
 
@@ -85,20 +85,26 @@ class Ledger:
             return "stop"
         if self.leftovers.groups:
             group = self.leftovers.groups.popleft()
-            state.working, state.group, state.rank = True, list(group.leases), group.rank
+            state.begin(group.leases, group.rank)
             return Assignment(self.epoch, group.rank)
         if self._elsewhere(worker) or not self._has_work(worker, state):
             return "wait"
-        state.working, state.rank = True, None
+        state.begin()
         if self.shape.runs_whole:
-            self._runner, self._made = worker, None
+            self._whole.begin(worker)
             return Assignment(self.epoch, delivered=tuple(self.counts))
         return Assignment(self.epoch)
+
+    def any_will_do(self, worker: str) -> bool:
+        """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
+        state = self.workers.get(worker)
+        mine = state is None or state.unsettled is not None or bool(state.group)
+        return not (mine or self.shape.serial) and self.shape.sharding == "dynamic"
 
     def _elsewhere(self, worker: str) -> bool:
         """Tell whether another worker has the only assignment that may be given at a time."""
         if self.shape.runs_whole:
-            return self._runner not in (None, worker)
+            return not self._whole.may_run(worker)
         others = (state for name, state in self.workers.items() if name != worker)
         return self.shape.serial and any(state.working or state.holdings for state in others)
 
@@ -112,13 +118,7 @@ class Ledger:
         state = self._living(worker)
         if state is None:
             return "stop"
-        if state.rank is not None:
-            mine = next((lease for lease in state.group if lease.branch == branch), None)
-            if mine is None:
-                return "none"
-            state.group.remove(mine)
-            return state.give(mine)
-        answer = self.queues.take(worker, branch)
+        answer = self.queues.take(worker, branch) if state.rank is None else state.take_of_group(branch)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def share(self, worker: str, branch: int = 0) -> int:
@@ -159,8 +159,7 @@ class Ledger:
         self.changes += 1
         state.working = False
         state.finished_epoch, state.made = self.epoch, batches
-        if worker == self._runner:
-            self._made, self._rest = batches, rows if self.shape.drop_remainder else 0
+        self._whole.ended(worker, batches, rows if self.shape.drop_remainder else 0)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.leftovers)
         flush = alone or state.rank is not None or self.shape.serial or self.shape.sharding == "off"
@@ -175,15 +174,11 @@ class Ledger:
         state = self.workers.get(worker)
         if state is None or state.unsettled is not None:
             return
-        state.working = False
-        state.unsettled = set(range(self.shape.world_size))
         self.leftovers.spoilt()
         self.queues.leave(worker)
-        while state.group:
-            state.give(state.group.pop())
-        if self.shape.visitation == "zero_or_more":
-            state.unsettled.clear()
+        state.leave(0 if self.shape.visitation == "zero_or_more" else self.shape.world_size)
         self.changes += 1
+        self._lost[worker] = state
         self._retire_worker(worker, state)
 
     def settled(self, rank: int, worker: str) -> None:
@@ -195,18 +190,17 @@ class Ledger:
 
     def unsettled(self) -> dict[str, set[int]]:
         """Return the lost workers about which ranks have yet to settle, and these ranks."""
-        return {name: state.unsettled for name, state in self.workers.items() if state.unsettled}
+        return {name: state.unsettled for name, state in self._lost.items() if state.unsettled}
 
     def _retire_worker(self, worker: str, state: WorkerHoldings) -> None:
         if state.unsettled:
             return
-        del self.workers[worker]
+        del self.workers[worker], self._lost[worker]
         self.changes += 1
         rest = [held.rest() for held in state.holdings.values()]
-        unfinished = worker == self._runner and not self._all_made()
-        if self.shape.runs_whole and unfinished:
+        if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
-            self._runner, self._made, self._rest = None, None, 0
+            self._whole = WholePlan()
             self.queues.restart()
         elif self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
             self.dropped.extend(rest)
@@ -235,8 +229,7 @@ class Ledger:
         if epoch != self.epoch or self.finished:
             return
         self.counts[rank] -= batches
-        if self._made is not None:
-            self._made -= batches
+        self._whole.given_back(batches)
         if self.shape.serial or self.shape.sharding == "off":
             # A batch of a whole plan cannot be made from its positions alone.
             self.left_out_elements += rows
@@ -262,14 +255,15 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        at_work = (state for state in self.workers.values() if state.rank is not None)
-        return bool(self.leftovers.groups) or any(state.working or state.holds for state in at_work)
+        if not self._regrouped:
+            return False
+        return bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
 
     # --- inside --------------------------------------------------------------------------------------------
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
-        return self.queues.empty_source or (self._made is not None and sum(self.counts) >= self._made)
+        return self.queues.empty_source or self._whole.arrived(self.counts)
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or returned."""
@@ -278,14 +272,9 @@ class Ledger:
         if self.shape.runs_whole:
             return self._all_made()
         if self.shape.sharding == "off":
-            return bool(self.workers) and all(self._has_given_all(state) for state in self.workers.values())
+            workers, serial = self.workers.values(), self.shape.serial
+            return bool(workers) and all(state.has_given_all(self.epoch, whole=serial) for state in workers)
         return not any(state.holds or state.working for state in self.workers.values())
-
-    def _has_given_all(self, state: WorkerHoldings) -> bool:
-        """Tell whether the trainers have all data of the epoch from a worker that sees all of it."""
-        if state.working or state.finished_epoch != self.epoch:
-            return False
-        return state.received >= state.made if self.shape.serial else not state.holds
 
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""
@@ -293,21 +282,21 @@ class Ledger:
             if min(self.counts) != max(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
+            self._regrouped = True
             self.changes += 1
             if not self.leftovers.groups:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
+        self._regrouped = False
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
-        self.left_out_elements += self._rest
+        self.left_out_elements += self._whole.rest
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
-        self._runner, self._made, self._rest = None, None, 0
+        self._whole = WholePlan()
         self.leftovers.spoilt()
         for state in self.workers.values():
-            state.rank, state.made, state.received = None, 0, 0
-            if self.shape.serial:
-                state.holdings.clear()
+            state.begin_epoch(forget=self.shape.serial)
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
         if last or self.ran_dry or self.queues.empty_source:
             self.finished = True

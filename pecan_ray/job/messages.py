@@ -43,7 +43,9 @@ class WorkerProgress:
     threads: int = 0
     """At work now."""
     stuck: str = ""
-    """What it has been doing for long, in words; empty if nothing is out of the way."""
+    """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
+    stuck_s: float = 0.0
+    """For how long, when it was told."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------

@@ -13,6 +13,10 @@ REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
 REPORT_PER_TRAINER_S = 0.005
 """With many trainers a longer one: the job hears of no more than 200 a second that nobody waits for."""
+TOLD_AT_ONCE = 100
+"""So many trainers tell at once what others wait for;"""
+PRESSING_PER_TRAINER_S = 0.001
+"""with each one more, this much after their last report at the earliest: the job hears of about 1,000 a second."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 REPEAT_S = 5.0
@@ -25,6 +29,7 @@ class Outgoing:
     def __init__(self, rank: int, world_size: int, incarnation: str, now: float) -> None:
         self._rank, self._incarnation = rank, incarnation
         self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
+        self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
         self._number = 0
         self._unanswered: TrainerReport | None = None
@@ -94,8 +99,9 @@ class Outgoing:
             return self._sent + REPEAT_S
         if not self._news:
             return self._sent + self._idle_s
-        urgent = pressing or self._urgent
-        return self._sent if urgent else self._sent + self._report_s
+        if self._urgent:
+            return self._sent
+        return self._sent + (self._pressing_s if pressing else self._report_s)
 
     @property
     def _urgent(self) -> bool:

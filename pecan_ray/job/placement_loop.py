@@ -8,7 +8,7 @@ from pecan_ray.job.fleet import Fleet, FleetWorker
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.options import Workers
 from pecan_ray.plan.windows import Deployment
 
 
@@ -69,12 +69,13 @@ class PlacementLoop:
         placing = self.placing
         if placing is None:
             return None
-        if any(worker.draining for worker in fleet.workers.values()):
-            placing.meter.drain()
         if closing:
             placing.meter.disturb()
         if not placing.due():
             return None
+        # A window in which workers began or ended to drain was touched by that.
+        if any(worker.draining for worker in fleet.workers.values()):
+            placing.meter.drain()
         return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
 
     @staticmethod
@@ -96,8 +97,3 @@ class PlacementLoop:
     def timeline(self) -> tuple[PlacementStep, ...]:
         """Return every window that AutoPlacement saw, and what it decided."""
         return tuple(self.placing.timeline) if self.placing is not None else ()
-
-
-def may_make_room(workers: Workers | AutoWorkers) -> bool:
-    """Tell whether a job may give up a worker for another job: where the user has not fixed their numbers."""
-    return isinstance(workers, AutoWorkers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pecan_ray.job import events
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
 
 LEAST_LOT_S = 0.5
-CALLS_PER_SECOND = 100.0
+CALLS_PER_SECOND = 50.0
 """So many calls for leases a job answers each second: with many workers each asks for more at a time."""
 MOST_LOGGED = 100
 """Bad elements that are told one by one."""
@@ -95,10 +95,20 @@ class Questions:
         """Answer the questions that have an answer now."""
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
+            in_vain: set[Hashable] = set()
             for asked in self._calls.waiting():
+                question = asked.question
+                alike = self._ledger.any_will_do(asked.worker)
+                kind: Hashable = (
+                    (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question).__name__
+                )
+                if alike and kind in in_vain:
+                    continue
                 reply = self._reply(asked)
                 if reply is not None:
                     done.append(self._calls.answer(asked, reply))
+                elif alike:
+                    in_vain.add(kind)
 
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""

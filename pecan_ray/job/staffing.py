@@ -12,7 +12,6 @@ from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instruction, KillWorker, Log
 from pecan_ray.job.losses import Loss
 from pecan_ray.job.order_book import OrderBook
-from pecan_ray.job.placement_loop import may_make_room
 from pecan_ray.job.questions import Questions
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
@@ -60,12 +59,11 @@ class Staffing:
 
     def place(self, now: float, done: Done) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        running = self._fleet.running()
         step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
         if step is None or step.decision.target == self._fleet.wanted:
             return
         decision = step.decision
-        said = f"{decision.phase}: {running} -> {decision.target}: {decision.reason}"
+        said = f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}"
         self._job.tell("placement", said, now)
         done.append(Log("info", said))
         self._placement.fast_removal = decision.removal == "fast"
@@ -77,12 +75,12 @@ class Staffing:
         self._shed(now, done)
 
     def _on_room_asked(self, event: events.RoomAsked, now: float, done: Done) -> None:
-        """Give up a local worker for a job that has no place, where more than one runs."""
-        wanted = self._fleet.wanted
-        if not (may_make_room(self._job.spec.workers) and self._placement.decides) or wanted.workers < 2:
+        """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
+        wanted, workers = self._fleet.wanted, self._job.spec.workers
+        if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
             return
-        fewer = Deployment(wanted.local - 1, wanted.remote) if wanted.local else wanted
-        if fewer != wanted:
+        if wanted.local > workers.min_local:
+            fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
             self._scale(fewer, now, done)
 
@@ -141,14 +139,16 @@ class Staffing:
             self._squeeze_in(worker, now, done)
 
     def _squeeze_in(self, worker: FleetWorker, now: float, done: Done) -> None:
-        """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it."""
+        """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it.
+
+        The one that has no place may come yet, on a slow machine: then it is one too many, or the other one is.
+        """
         said = (
             f"{worker.name} has no place ({worker.unplaced}), and the job has no other worker: one is started on that "
             "node that shares the CPUs of others"
         )
         self._job.tell("placement", said, now)
-        done += [Log("warning", said), self._fleet.drain(worker)]
-        done.append(self._fleet.request(worker.host, now, reserve=False))
+        done += [Log("warning", said), self._fleet.request(worker.host, now, reserve=False)]
 
     def _on_ready(self, event: events.WorkerReady, now: float, done: Done) -> None:
         worker = self._fleet.workers.get(event.worker)
@@ -204,9 +204,16 @@ class Staffing:
             first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
             who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
             waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
-        for worker in self._fleet.workers.values():
-            if worker.told.stuck:
-                waits["stuck", worker.name, worker.told.stuck] = f"{worker.name}: {worker.told.stuck}"
+        for key, worker in self._stuck().items():
+            waits[key] = f"{worker.name}: {worker.told.stuck}"
         if not self._fleet.workers and self._fleet.wanted.workers == 0 and self._fleet.hosts:
             waits["none"] = "no worker is wanted"
         return waits
+
+    def stuck_since(self) -> dict[Hashable, float]:
+        """Return since when workers have been doing what they have been doing for long."""
+        return {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+
+    def _stuck(self) -> dict[Hashable, FleetWorker]:
+        workers = self._fleet.workers.values()
+        return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}

@@ -146,7 +146,7 @@ class JobState:
         trainer = self.trainers.get(event.rank, event.incarnation)
         if trainer is None or trainer.left:
             return
-        trainer.left = True
+        self.trainers.leave(event.rank)
         if not self.ledger.finished and self.trainers.present:
             self.fail(
                 ClusterError(f"job {self.spec.name}: rank {event.rank} has left before the end, so the others stop."),
@@ -183,7 +183,7 @@ class JobState:
     def _on_time(self, event: events.TimePassed, now: float, done: Done) -> None:
         for rank in self.trainers.silent(now):
             trainer = self.trainers.ranks[rank]
-            trainer.left = True
+            self.trainers.leave(rank)
             error = ClusterError(
                 f"job {self.spec.name}: rank {rank} on node {trainer.came.node} has not been heard for "
                 f"{now - trainer.heard:.0f} s (Config(trainer_timeout_s=...)): its process has died or hangs, so the "
@@ -199,7 +199,7 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
                 why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
                 self._staffing.lose(worker, "stream", why, now, done)
-        for text in self._waits.look(now, self._waiting_for()):
+        for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 

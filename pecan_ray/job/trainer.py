@@ -295,7 +295,7 @@ class TrainerState:
         if self.world_size == 1:
             return self.orders.closing or bool(self.orders.settle)
         unreported = self._outgoing.unreported
-        return self.orders.closing or bool(self.orders.settle) or unreported * 2 >= max(1, self._headroom())
+        return self.orders.closing or bool(self.orders.settle) or unreported >= max(1, self._headroom())
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         report = self._outgoing.next(now, self._pressing(), self._held(), self.orders.met, self.progress(now))
@@ -316,4 +316,6 @@ def _waited_for(rank: int, orders: Orders, held: bool) -> str:
             f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
             f"epoch {orders.epoch}, as many as the slowest rank has received"
         )
-    return f"the trainer has waited {{seconds}} for a batch: {orders.running} of {sum(orders.wanted)} workers run"
+    wanted = sum(orders.wanted)
+    workers = f"{orders.running} of {wanted} workers run" if wanted else "no worker is wanted yet"
+    return f"the trainer has waited {{seconds}} for a batch: {workers}"

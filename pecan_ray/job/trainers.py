@@ -38,6 +38,8 @@ class Trainers:
         self._job, self._world_size, self._timeout_s = job, world_size, timeout_s
         self._began = now
         self.ranks: dict[int, Trainer] = {}
+        self.present: list[int] = []
+        """The ranks that have come and not left."""
 
     def come(self, event: TrainerCame, now: float) -> PecanError | None:
         """Register a trainer; return why it cannot be, if so."""
@@ -56,7 +58,13 @@ class Trainers:
             return PecanError(f"job {self._job}: {difference}. All ranks of a job must run the same pipeline.")
         if known is None:
             self.ranks[event.rank] = Trainer(event, now)
+            self.present.append(event.rank)
         return None
+
+    def leave(self, rank: int) -> None:
+        """Note that a trainer is gone."""
+        self.ranks[rank].left = True
+        self.present.remove(rank)
 
     def get(self, rank: int, incarnation: str) -> Trainer | None:
         """Return a trainer, unless it is another process than the one that has registered."""
@@ -72,11 +80,6 @@ class Trainers:
     def nodes(self) -> tuple[str, ...]:
         """The nodes on which trainers run, each once."""
         return tuple(dict.fromkeys(trainer.came.node for trainer in self.ranks.values()))
-
-    @property
-    def present(self) -> list[int]:
-        """The ranks that have come and not left."""
-        return [rank for rank, trainer in self.ranks.items() if not trainer.left]
 
     def missing(self) -> str:
         """Name the ranks that have not come; empty if all have."""

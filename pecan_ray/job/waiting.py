@@ -19,17 +19,21 @@ class Waits:
     def __bool__(self) -> bool:
         return bool(self._since)
 
-    def look(self, now: float, waits: Mapping[Hashable, str]) -> list[str]:
+    def look(
+        self, now: float, waits: Mapping[Hashable, str], began: Mapping[Hashable, float] | None = None
+    ) -> list[str]:
         """Take what is waited for now, a text for each thing, and return what must be said.
 
-        A text may contain `{seconds}`, which is filled in; it does not make another text of it.
+        A text may contain `{seconds}`, which is filled in; it does not make another text of it.  `began` tells of
+        things that had been waited for before they were met here, since when.
         """
+        began = began or {}
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
             self._said.pop(gone, None)
         fresh = []
         for thing, text in waits.items():
-            since = self._since.setdefault(thing, now)
+            since = self._since.setdefault(thing, began.get(thing, now))
             if now - since >= self._say_after_s and self._said.get(thing, ("",))[0] != text:
                 spelled = text.replace("{seconds}", f"{now - since:.0f} s")
                 self._said[thing] = text, spelled

@@ -23,6 +23,7 @@ from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, Trai
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.messages import WorkerInfo, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.messages import BatchReader, Message
@@ -59,7 +60,7 @@ class BatchClient:
         self, controller: Any, rank: int, world_size: int, incarnation: str, node_id: str, prefetch_bytes: int
     ) -> None:
         self._controller, self._rank, self._incarnation, self._node_id = controller, rank, incarnation, node_id
-        self._connection = cluster.connection()
+        self.calls = Calls()
         self._reader = BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
@@ -132,11 +133,12 @@ class BatchClient:
             streams = list(self._streams.values())
             self._served.notify_all()
             self._to_report.notify_all()
+        self.calls.close()
         for stream in streams:
             stream.stop()
 
     def join(self) -> None:
-        """Wait for the threads to end, once the controller has let go of them: none is left when Ray ends."""
+        """Wait for the threads to end: none is left when Ray ends."""
         deadline = time.monotonic() + END_S
         for thread in (*self._threads, *(stream.thread for stream in self._streams.values())):
             if thread.is_alive() and thread is not threading.current_thread():
@@ -180,6 +182,7 @@ class BatchClient:
             self._rank,
             self._node_id,
             self._reader,
+            self.calls,
             deliver=self._deliver,
             tell=lambda text: self._happened(events.Noted(text)),
             ended=self._stream_ended,
@@ -224,35 +227,33 @@ class BatchClient:
         """Run a thread; whatever goes wrong in it is an error of the training loop."""
         try:
             talk()
+        except CallsClosedError:
+            return
         except ray.exceptions.RayError as error:
-            gone = ClusterError(
-                f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was lost; "
-                "start the run again."
-            )
-            self._happened(events.TrainerFailed(gone))
+            self._happened(events.TrainerFailed(self._gone(error)))
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
+
+    def _gone(self, error: ray.exceptions.RayError) -> ClusterError:
+        """Say why the controller does not answer."""
+        try:
+            with self.calls.connection():
+                return ClusterError(
+                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
+                    "lost; start the run again."
+                )
+        except ClusterError as disconnected:
+            return disconnected
 
     def _over(self) -> bool:
         return self.closed or self.state.over
 
-    @property
-    def connected(self) -> bool:
-        """Whether this process still has the connection to Ray that the job began with."""
-        return cluster.connection() == self._connection
-
-    def _check_connection(self) -> None:
-        """Raise `ClusterError` where Ray was shut down, or another cluster was joined: a call would begin anew."""
-        if not self.connected:
-            raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
-
     def _keep_listening(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
         while not self._over():
-            self._check_connection()
             orders = self.state.orders
-            call = self._controller.listen.remote(self._rank, self._incarnation, orders.number, orders.met)
-            self._orders_came(ray.get(call))
+            listen = self._controller.listen
+            self._orders_came(self.calls.ask(listen, self._rank, self._incarnation, orders.number, orders.met))
 
     def _orders_came(self, pickled: bytes, answered: int | None = None) -> None:
         """Take orders, and handles of workers that come with them; `answered`: the number of a report."""
@@ -282,9 +283,8 @@ class BatchClient:
                 report, self._report = self._report, None
                 if report is None:
                     return
-            self._check_connection()
             # Ray passes bytes on as they are, which costs the controller less than an object.
-            answer = ray.get(self._controller.report.remote(pickle.dumps(report)))
+            answer = self.calls.ask(self._controller.report, pickle.dumps(report))
             self._orders_came(answer, report.number)
 
 

@@ -42,7 +42,7 @@ def attach() -> bool:
             logging_level=logging.WARNING,
             include_dashboard=None if address else False,
         )
-    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises a bare one where its processes do not come up in time
         raise ClusterError(
             f"Ray cannot be reached{f' at RAY_ADDRESS={address}' if address else ''}: {error}. Start a cluster "
             "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), set "

@@ -71,7 +71,6 @@ class AutoPlacementController:
         """Let the job know what has happened, and do what it says."""
         for instruction in self._state.handle(event, time.monotonic()):
             self._perform_by[type(instruction)](instruction)
-        self._metrics.job(self._state)
 
     def _happened_elsewhere(self, event: events.Event) -> None:
         """Let the job know what has happened in another thread."""
@@ -89,6 +88,7 @@ class AutoPlacementController:
         """Let time pass for the job until it has ended."""
         while not self._ended:
             self._happened(events.TimePassed())
+            self._metrics.job(self._state)
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -127,13 +127,13 @@ class AutoPlacementController:
 
     # --- workers -------------------------------------------------------------------------------------------
 
-    async def ask(self, pickled: bytes) -> Reply:
-        """Answer a worker's question as soon as there is an answer."""
+    async def ask(self, pickled: bytes) -> bytes:
+        """Answer a worker's question, pickled as it is itself, as soon as there is an answer."""
         asked: events.WorkerAsked = pickle.loads(pickled)
         answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._calls.setdefault((asked.worker, asked.channel, asked.number), []).append(answer)
         self._happened(asked)
-        return await answer
+        return pickle.dumps(await answer)
 
     def _answer(self, instruction: instructions.Answer) -> None:
         key = (instruction.worker, instruction.channel, instruction.number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -11,6 +12,9 @@ from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
 from pecan_ray.plan.splits import Source, Split
 
 PAGE = 256
+FREEZE_EVERY = 64
+"""After so many pages what is there is kept from the garbage collector, which would stop the controller to look at
+every split again and again."""
 
 
 def list_sources(sources: Sequence[Source], happened: Callable[[Event], None]) -> None:
@@ -22,10 +26,12 @@ def list_sources(sources: Sequence[Source], happened: Callable[[Event], None]) -
 def _list(branch: int, source: Source, happened: Callable[[Event], None]) -> None:
     try:
         splits: Iterator[Split] = iter(source.splits())
-        size = 1
+        size, pages = 1, 0
         while page := tuple(islice(splits, size)):
             happened(SplitsListed(branch, page))
-            size = PAGE
+            size, pages = PAGE, pages + 1
+            if pages % FREEZE_EVERY == 0:
+                gc.freeze()
         happened(ListingEnded(branch))
     except PecanError as error:
         happened(JobFailed(error))

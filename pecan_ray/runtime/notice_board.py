@@ -80,5 +80,6 @@ class NoticeBoard:
         key = (orders.number, orders.settle, orders.keep, orders.newcomers)
         if key not in self._pickled:
             handles = [self._handles[worker] for worker in orders.newcomers if worker in self._handles]
-            self._pickled[key] = bytes(cloudpickle.dumps((orders, handles)))
+            dump = pickle.dumps if orders.error is None else cloudpickle.dumps  # errors may be of the user's own kinds
+            self._pickled[key] = bytes(dump((orders, handles)))
         return self._pickled[key]

@@ -8,7 +8,6 @@ import secrets
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -24,8 +23,9 @@ from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, plan_shape
 from pecan_ray.runtime import cluster
-from pecan_ray.runtime.client import BatchClient, Received
+from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan
 
@@ -38,7 +38,6 @@ MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
 STALE_S = 60.0
 """Longest wait for a job of the same name to end whose trainers are gone."""
-LEAVE_S = 30.0
 OWN = ("rank", "format", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -80,7 +79,8 @@ class Session:
         )
         self.client.start()
         self._facts: JobFacts | None = None
-        self._finalizer = weakref.finalize(self, _leave, self.client, self.controller, options.rank, self._incarnation)
+        self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
+        weakref.finalize(self, self._leaving.leave_in_background).atexit = False
 
     def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
@@ -118,65 +118,39 @@ class Session:
             label_selector=cluster.local_selector(self._node),
         ).remote(job)
 
-    def batches(self) -> Iterator[Received]:
-        """Yield received batches to the end of the job."""
-        while (received := self.client.next()) is not None:
-            yield received
-
     def begin(self, plan: Plan | None) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None."""
-        ray.get(self.controller.begin.remote(None if plan is None else pickle_plan(plan)))
+        self.client.calls.ask(self.controller.begin, None if plan is None else pickle_plan(plan))
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
-        ray.get(self.controller.scale.remote(workers.local, workers.remote))
+        self.client.calls.ask(self.controller.scale, workers.local, workers.remote)
 
     @property
     def closed(self) -> bool:
-        """Whether the job has ended."""
-        return self._facts is not None
+        """Whether the job was left, or is being left."""
+        return self.client.closed
 
     def replan(self, plan: Plan, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        ray.get(self.controller.replan.remote(pickle_plan(plan), said))
+        self.client.calls.ask(self.controller.replan, pickle_plan(plan), said)
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
-        return dict(ray.get(self.controller.op_counts.remote()))
+        return dict(self.client.calls.ask(self.controller.op_counts))
 
     def facts(self) -> JobFacts:
         """Return the controller's facts about the job, also after its end."""
         if self._facts is None:
-            found: JobFacts = ray.get(self.controller.facts.remote())
+            found: JobFacts = self.client.calls.ask(self.controller.facts)
             return found
         return self._facts
 
     def close(self) -> None:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
-        if self._facts is not None:
-            return
-        facts = self._finalizer()
-        if facts is None:  # the program is at its end, and so is the job
-            facts = JobFacts(self.name, lost="the program ended before the job was closed")
-        self._facts = facts
-
-
-def _leave(client: BatchClient, controller: Any, rank: int, incarnation: str) -> JobFacts:
-    """Leave a job, and end it if nobody else is there."""
-    name = str(client.state.rank)
-    client.close()
-    try:
-        if not client.connected:
-            return JobFacts(name, lost="Ray was shut down before the job was closed")
-        facts, last = ray.get(controller.leave.remote(rank, incarnation), timeout=LEAVE_S)
-        client.join()
-        if last:
-            ray.kill(controller)
-    except (ray.exceptions.RayError, TimeoutError) as error:
-        return JobFacts(name, lost=f"{type(error).__name__}: {error}")
-    found: JobFacts = facts
-    return found
+        if self._facts is None:
+            self._facts = self._leaving.leave()
 
 
 def refuse_loader_workers() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import os
 import pickle
 import threading
 from collections.abc import Callable
 from contextlib import closing
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
+from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.messages import WorkerInfo
 from pecan_ray.transport.choice import FlightAddress, Offer
 from pecan_ray.transport.message_pipe import MessageReader, PipeAddress
@@ -36,17 +39,38 @@ class Way(Protocol):
 
 
 class _StoreWay:
-    """Messages that Ray carries."""
+    """Messages that Ray carries; the thread that reads them waits in an event loop of its own, not in Ray."""
 
-    def __init__(self, worker: WorkerInfo, rank: int) -> None:
-        self._worker, self._rank = worker, rank
-        self.stopped = False
+    def __init__(self, worker: WorkerInfo, rank: int, calls: Calls) -> None:
+        self._worker, self._rank, self._calls = worker, rank, calls
+        self._loop = asyncio.new_event_loop()
+        self._reading: asyncio.Task[bool] | None = None
 
     def grant(self, count: int) -> None:
-        self._worker.handle.grant.remote(self._rank, count)
+        self._calls.begin(self._worker.handle.grant, self._rank, count)
 
     def stop(self) -> None:
-        self.stopped = True
+        with contextlib.suppress(RuntimeError):  # the loop was closed: all was read
+            self._loop.call_soon_threadsafe(lambda: self._reading is not None and self._reading.cancel())
+
+    def read(self, stream: Any, deliver: Callable[[list[Message]], bool]) -> bool:
+        """Read to the end; False if a message cannot be read."""
+        self._reading = self._loop.create_task(self._read(stream, deliver))
+        try:
+            return self._loop.run_until_complete(self._reading)
+        except asyncio.CancelledError:
+            return True
+
+    def close(self) -> None:
+        """Close the event loop."""
+        self._loop.close()
+
+    async def _read(self, stream: Any, deliver: Callable[[list[Message]], bool]) -> bool:
+        async for reference in stream:
+            if not deliver(await reference):
+                return False
+            del reference
+        return True
 
 
 class WorkerStream:
@@ -58,6 +82,7 @@ class WorkerStream:
         rank: int,
         node_id: str,
         reader: BatchReader,
+        calls: Calls,
         *,
         deliver: Callable[[str, list[Message]], bool],
         tell: Callable[[str], None],
@@ -69,6 +94,7 @@ class WorkerStream:
         neither the worker's end nor the trainer's, with what went wrong.
         """
         self._worker, self._rank, self._node_id, self._reader = worker, rank, node_id, reader
+        self._calls = calls
         self._deliver, self._tell, self._ended = deliver, tell, ended
         self._lock = threading.Lock()
         """Guards what is below."""
@@ -99,6 +125,8 @@ class WorkerStream:
         broke, trouble = True, None
         try:
             broke = not self._fetch()
+        except CallsClosedError:
+            broke = False
         except (ray.exceptions.RayError, FileNotFoundError, ProcessLookupError) as error:
             logger.info("stream of %s broke: %s", self._worker.name, type(error).__name__)
         except BaseException as error:  # whatever it is, the training loop must know
@@ -109,7 +137,7 @@ class WorkerStream:
         """Read to the end; False if what came cannot be read."""
         worker = self._worker
         sees_process = os.access(f"/proc/{worker.pid}/fd", os.R_OK | os.X_OK)
-        offer: Offer = ray.get(worker.handle.offer.remote(self._rank, self._node_id, sees_process))
+        offer: Offer = self._calls.ask(worker.handle.offer, self._rank, self._node_id, sees_process)
         self._tell(f"{worker.name} -> rank {self._rank} by {offer.transport}: {offer.reason}")
         if offer.pipe is not None:
             return self._fetch_by_pipe(offer.pipe)
@@ -132,7 +160,7 @@ class WorkerStream:
         """Read messages about batches in the worker's shared memory; raises what Ray raises if it is gone."""
         tokens: set[str] = set()
         with closing(MessageReader(address)) as reader:
-            sending = self._worker.handle.send.remote(self._rank)
+            sending = self._calls.begin(self._worker.handle.send, self._rank)
             sending.future().add_done_callback(lambda _: reader.stop())
             if not self._use(reader):
                 return True
@@ -146,22 +174,17 @@ class WorkerStream:
                 for token in tokens:
                     self._reader.forget(token)
             if not reader.ended and not self._stopped:
-                ray.get(sending)
+                self._calls.result(sending)
         return True
 
     def _fetch_by_ray(self, received: dict[int, int] | None) -> bool:
         """Read messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
-        stream = self._worker.handle.stream.options(
-            num_returns="streaming", _generator_backpressure_num_objects=4
-        ).remote(self._rank, received)
-        way = _StoreWay(self._worker, self._rank)
-        if not self._use(way):
-            return True
-        for reference in stream:
-            if way.stopped or not self._deliver(self._worker.name, ray.get(reference)):
-                return way.stopped
-            del reference
-        return True
+        method = self._worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4)
+        stream = self._calls.begin(method, self._rank, received)
+        with closing(_StoreWay(self._worker, self._rank, self._calls)) as way:
+            if not self._use(way):
+                return True
+            return way.read(stream, lambda messages: self._deliver(self._worker.name, messages))
 
     def _fetch_by_flight(self, address: FlightAddress) -> dict[int, int] | None:
         """Read by Flight; return None at the end, else what was received before Flight failed.
@@ -179,12 +202,13 @@ class WorkerStream:
         )
         if not self._use(reader):
             return None
-        alive = handle.attend.remote(self._rank)
+        alive = self._calls.begin(handle.attend, self._rank)
         alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
         trouble = reader.run()
         if reader.ended or self._stopped:
             return None
-        ray.get(alive if trouble is None else handle.placed.remote())  # raises if the worker is gone
+        # Raises if the worker is gone.
+        self._calls.result(alive if trouble is None else self._calls.begin(handle.placed))
         self._tell(
             f"{name} -> rank {self._rank}: by object_store from now on, since {address.host}:{address.port} cannot be "
             f"read: {trouble}"

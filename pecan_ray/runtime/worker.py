@@ -17,6 +17,7 @@ from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByK
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
+from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
@@ -30,11 +31,11 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing, or"""
+"""Longest time that a worker says nothing, but where lots last longer, with many workers; or"""
 BEATS = 4
 """so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
-"""with how many threads it works, it says after this time."""
+"""with how many threads it works, and what takes it long, it says after this time."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 USUAL_STREAMS = 64
@@ -109,7 +110,8 @@ class PreprocessingWorker:
         """Work until the job says stop; errors of the pipeline go to the controller."""
         try:
             while not self._draining.is_set():
-                assigned = self._leases.ask_for_work(self._progress)
+                threads = self._engine.threads if self._engine is not None else 0
+                assigned = self._leases.ask_for_work(replace(self._progress, threads=threads))
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
@@ -124,20 +126,26 @@ class PreprocessingWorker:
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, and how it gets on, until it is ended."""
-        longest_s = min(HEARTBEAT_S, self._job.config.worker_timeout_s / BEATS)
-        told, quiet_s = (-1, False), longest_s
+        beat_s = min(HEARTBEAT_S, self._job.config.worker_timeout_s / BEATS)
+        told, quiet_s = (-1, "", False), beat_s
         while True:
+            now = time.monotonic()
             engine, over = self._engine, self._over.is_set()  # no engine while it is being built
-            threads = engine.threads if engine is not None else 0
-            if quiet_s >= longest_s or (threads, over) != told:
-                told, quiet_s = (threads, over), 0.0
-                self._progress = replace(self._progress, threads=threads)
-                self._controller.told.remote(self._name, self._progress, dict(engine.counts()) if engine else {})
+            under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
+            long = long_retry(now) or under_way
+            news = (engine.threads if engine is not None else 0, long.text if long and not over else "", over)
+            if quiet_s >= max(beat_s, self._leases.lot_s) or news != told:
+                told, quiet_s = news, 0.0
+                self._tell(engine, *news[:2], now - long.since if long and not over else 0.0)
             if over:
                 time.sleep(NEWS_S)  # what it has made is yet to be fetched
             else:
                 self._over.wait(NEWS_S)
             quiet_s += NEWS_S
+
+    def _tell(self, engine: Engine | None, threads: int, stuck: str, stuck_s: float) -> None:
+        progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s)
+        self._controller.told.remote(self._name, progress, dict(engine.counts()) if engine is not None else {})
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []

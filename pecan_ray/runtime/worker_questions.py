@@ -43,11 +43,16 @@ class Asking:
         """Guards the numbers."""
 
     def ask(self, channel: str, question: Question) -> Any:
-        """Ask a question; return what `ray.get` turns into the answer.  One at a time for each channel."""
+        """Ask a question; return what `answer` waits for.  One at a time for each channel."""
         with self._lock:
             number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
         # Ray passes bytes on as they are, which costs the controller less than an object.
         return self._controller.ask.remote(pickle.dumps(WorkerAsked(self._worker, channel, number, question)))
+
+    @staticmethod
+    def answer(asked: Any) -> Any:
+        """Wait for the answer to a question."""
+        return pickle.loads(ray.get(asked))
 
 
 @dataclass
@@ -82,12 +87,12 @@ class WorkerLeases:
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._noting = threading.Lock()
         """Guards the lengths."""
-        self._epoch, self._lot_s = 0, 0.5
+        self._epoch, self.lot_s = 0, 0.5
         self.stopped = threading.Event()
 
     def begin(self, assigned: Assigned) -> Assignment:
         """Begin with an assignment."""
-        self._epoch, self._lot_s = assigned.assignment.epoch, assigned.lot_s
+        self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         return assigned.assignment
 
     def take(self, branch: int = 0) -> Lease | None:
@@ -100,7 +105,7 @@ class WorkerLeases:
             if not mine.here:
                 asked = self._ask(branch, mine) if mine.asked is None else mine.asked
                 mine.asked = None
-                mine.here.extend(ray.get(asked))
+                mine.here.extend(self._asking.answer(asked))
             if not mine.here:
                 return None
             lease = mine.here.popleft()
@@ -110,7 +115,7 @@ class WorkerLeases:
             return lease
 
     def _ask(self, branch: int, mine: Branch) -> Any:
-        most = lot_of(mine.lease_s, self._lot_s) if self._ahead else 1
+        most = lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
         return self._asking.ask(f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted()))
 
     @staticmethod
@@ -133,15 +138,15 @@ class WorkerLeases:
 
     def ask_for_work(self, progress: WorkerProgress) -> Assigned | None:
         """Wait for an assignment; None when there is nothing more to do."""
-        answer = ray.get(self._asking.ask("run", AskAssignment(progress)))
+        answer = self._asking.answer(self._asking.ask("run", AskAssignment(progress)))
         return answer if isinstance(answer, Assigned) else None
 
     def end(self, leftover: SpansByKey, batches: int, rows: int) -> bool:
         """End the assignment; return whether the `rows` elements that fill no batch become a smaller one."""
         question = EndAssignment(self._epoch, leftover, batches, self._noted(), rows)
-        return bool(ray.get(self._asking.ask("run", question)) == "flush")
+        return bool(self._asking.answer(self._asking.ask("run", question)) == "flush")
 
     def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement]) -> None:
         """Tell of data that yields no batch."""
         lost = tuple(left_out(one) for one in bad)
-        ray.get(self._asking.ask("run", EndData(self._epoch, spans, rows, lost)))
+        self._asking.answer(self._asking.ask("run", EndData(self._epoch, spans, rows, lost)))

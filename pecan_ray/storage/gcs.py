@@ -74,7 +74,7 @@ class GoogleStorage:
 
     def _ask(self, path: str, call: Callable[[], Result]) -> Result:
         try:
-            return retry(call, passes=_passes, backoff=Backoff(attempts=3))
+            return retry(call, passes=_passes, path=path, backoff=Backoff(attempts=3))
         except (self._failure, OSError, ValueError, RuntimeError) as error:
             raise _explain(error, path) from error
 

@@ -108,7 +108,7 @@ class S3:
 
     def _ask(self, path: str, call: Callable[[], Result]) -> Result:
         try:
-            return retry(call, passes=self._passes)
+            return retry(call, passes=self._passes, path=path)
         except (self._errors.BotoCoreError, self._errors.ClientError, OSError) as error:
             raise self._explain(error, path) from error
 

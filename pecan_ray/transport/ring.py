@@ -312,12 +312,14 @@ class _Pipe:
     """The way back to a writer; closed when the reader and the last batch are done with it."""
 
     def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_WRONLY)
+        self._fd, self._process = os.open(path, os.O_WRONLY), os.getpid()
         # Not at the end of the interpreter, where batches that are still held say that they are released.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def say(self, kind: int, slot: int) -> None:
-        """Write one record; a writer that is gone needs none."""
+        """Write one record; a writer that is gone needs none, and in a forked process the batches are not ours."""
+        if os.getpid() != self._process:
+            return
         try:
             os.write(self._fd, RECORD.pack(kind, slot))
         except BrokenPipeError:

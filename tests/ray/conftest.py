@@ -1,4 +1,4 @@
-"""A cluster of three nodes (three raylets) on this machine, one per test module."""
+"""Clusters of one node and of three nodes (three raylets) on this machine, one per test module."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ def three_nodes() -> Iterator[Any]:
         cluster.add_node(num_cpus=4, object_store_memory=200 << 20)
     ray.init(address=cluster.address, namespace="pecan", log_to_driver=False)
     cluster.wait_for_nodes()
+    yield cluster
+    leave: Any = ray.shutdown
+    leave()
+    cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def one_node() -> Iterator[Any]:
+    """A single node with two CPUs, connected to."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "object_store_memory": 200 << 20})
+    ray.init(address=cluster.address, namespace="pecan", log_to_driver=False)
     yield cluster
     leave: Any = ray.shutdown
     leave()

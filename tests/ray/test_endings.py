@@ -6,14 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
+from ray.cluster_utils import Cluster
+from ray.job_submission import JobSubmissionClient
 
 from tests.ray.conftest import ROOT, living_actors
+from tests.ray.endings import ENDINGS, actor_processes, memory_files, run_endings, shared_memory, temporary_files
 from tests.ray.waiting import until
 
 PROGRAM = """
@@ -31,21 +32,6 @@ with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1)) as
         if number == 10:
             print("running", flush=True)
 """
-
-
-LEFT = """
-import numpy as np
-import pecan_ray as pecan
-
-def batches():
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="left")
-    with pipe.batch(16).iter_batches(epochs=None, workers=pecan.Workers(local=1)) as running:
-        yield from running
-
-left = batches()
-next(left)
-"""
-"""The job is closed by the end of the interpreter."""
 
 
 def begin(address: str, folder: Path) -> subprocess.Popen[str]:
@@ -66,26 +52,6 @@ def begin(address: str, folder: Path) -> subprocess.Popen[str]:
     return trainer
 
 
-def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if "pecan" in name}
-
-
-def temporary_files() -> set[Path]:
-    return set(Path(tempfile.gettempdir()).glob("pecan*"))
-
-
-def memory_files() -> list[str]:
-    """Open memory files of ours, in any process."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            links = [os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
-        except (OSError, psutil.Error):
-            continue
-        found += [f"{process.pid}: {link}" for link in links if "memfd:pecan-" in link]
-    return found
-
-
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
     before = temporary_files()
@@ -103,11 +69,46 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
 
 
-def test_a_generator_that_is_left_in_the_middle_ends_in_peace(three_nodes: Any, tmp_path: Path) -> None:
-    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run([sys.executable, "-c", LEFT], env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
-    until(lambda: not living_actors(), "an actor is still alive")
+@pytest.mark.parametrize("times", [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
+def test_programs_that_end_in_many_ways_return_their_own_code_and_leave_nothing(
+    three_nodes: Any, tmp_path: Path, times: int
+) -> None:
+    kinds = [(kind, seed) for seed in range(times) for kind in ENDINGS]
+    wrong = [one for few in lots(kinds) for one in run_endings(few, three_nodes.address, tmp_path)]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_programs_with_a_ray_of_their_own_end_as_well(tmp_path: Path) -> None:
+    kinds = [(kind, seed) for seed in range(4) for kind in ENDINGS]
+    wrong = [one for few in lots(kinds) for one in run_endings(few, None, tmp_path, at_a_time=1)]
+    assert not wrong, "\n".join(wrong)
+
+
+def lots(kinds: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
+    """Cut a list into pieces, after each of which leftovers are looked for."""
+    return [kinds[start : start + len(ENDINGS)] for start in range(0, len(kinds), len(ENDINGS))]
+
+
+@pytest.mark.slow
+def test_a_stopped_ray_job_leaves_nothing(tmp_path: Path) -> None:
+    """`ray job stop` sends SIGTERM to the program, and SIGKILL three seconds later."""
+    cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2, "include_dashboard": True})
+    try:
+        address = cluster.head_node.address_info["webui_url"]
+        client = JobSubmissionClient(f"http://{address}")
+        environment = {"env_vars": {"PYTHONPATH": str(ROOT)}}
+        (tmp_path / "program.py").write_text(PROGRAM)
+        job = client.submit_job(entrypoint=f"{sys.executable} {tmp_path / 'program.py'}", runtime_env=environment)
+        until(lambda: "running" in client.get_job_logs(job), "the job does not run")
+        assert actor_processes() and memory_files()
+        assert client.stop_job(job)
+        until(lambda: client.get_job_status(job).is_terminal(), "the job does not stop")
+        assert client.get_job_status(job) == "STOPPED"
+        until(lambda: not actor_processes() and not memory_files(), "an actor is left")
+    finally:
+        cluster.shutdown()
 
 
 def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> None:

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from pecan_ray.job.messages import LeftOutElement, TrainerProgress, TrainerReport
-from pecan_ray.job.outgoing import IDLE_REPORT_S, REPEAT_S, REPORT_PER_TRAINER_S, REPORT_S, Outgoing
+from pecan_ray.job.outgoing import (
+    IDLE_REPORT_S,
+    PRESSING_PER_TRAINER_S,
+    REPEAT_S,
+    REPORT_PER_TRAINER_S,
+    REPORT_S,
+    TOLD_AT_ONCE,
+    Outgoing,
+)
 from pecan_ray.job.trainer_events import ReceivedBatch
 from tests.unit.job_rig import elements
 
@@ -144,4 +152,4 @@ def test_of_many_trainers_each_reports_less_often() -> None:
     outgoing = Outgoing(0, 1000, "t", 0.0)
     outgoing.acknowledge(batch(0))
     assert outgoing.due(False) == 1000 * REPORT_PER_TRAINER_S
-    assert outgoing.due(True) == 0.0
+    assert outgoing.due(True) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S

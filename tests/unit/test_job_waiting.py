@@ -122,6 +122,20 @@ def test_a_job_says_what_a_worker_has_been_doing_for_long() -> None:
     assert f"{worker}: decode of a.jpg takes 9 s" in look(rig)
 
 
+def test_what_a_worker_has_been_doing_for_long_is_said_at_once_and_again_when_it_is_something_else() -> None:
+    rig = JobRig()
+    (worker,) = rig.begin()
+    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=5.5)))
+    assert said(rig.handle(events.TimePassed(), after=0.5)).endswith(f"{worker}: decode on a.jpg for 6 s")
+    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on a.jpg for {seconds}", stuck_s=9.0)))
+    assert said(rig.handle(events.TimePassed(), after=3.0)) == ""
+    rig.handle(events.WorkerTold(worker, WorkerProgress(stuck="decode on b.jpg for {seconds}", stuck_s=5.0)))
+    assert said(rig.handle(events.TimePassed())).endswith(f"{worker}: decode on b.jpg for 5 s")
+    rig.handle(events.WorkerTold(worker, WorkerProgress()))
+    rig.handle(events.TimePassed())
+    assert rig.job.orders(0).waits == ()
+
+
 def test_a_job_says_which_ranks_must_settle() -> None:
     rig = JobRig(LedgerShape(world_size=3), Workers(2))
     first, _ = rig.begin()

@@ -473,3 +473,31 @@ def test_what_a_filter_drops_waits_as_few_intervals() -> None:
     (report,) = run(pipe, threads=2)
     assert (report.rows, report.partial) == (0, False)
     assert report.spans == {(0, 0, 0): [(0, rows << OUTPUT_BITS)]}
+
+
+def test_a_graph_that_yields_nothing_for_long_is_told_with_what_it_was_given() -> None:
+    reached, may_go_on = threading.Event(), threading.Event()
+
+    def ponders(i: Any) -> Any:
+        if i == 17:
+            reached.set()
+            assert may_go_on.wait(60)
+        return i
+
+    pipe = numbers(20).map(lambda i: tf.ensure_shape(tf.py_function(ponders, [i], tf.int64), ()), on="i").batch(4)
+    sources = list(pipe.plan.sources())
+    engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(), HeapSlots())
+    batches: list[Produced] = []
+    thread = threading.Thread(target=lambda: batches.extend(engine.batches(AllLeases(sources, 0, 1))))
+    thread.start()
+    try:
+        assert reached.wait(60)
+        # It is given more at first, and counts from the last time on.
+        told = next(told for look in range(100_000) if (told := engine.under_way(6.0 * look)) is not None)
+    finally:
+        may_go_on.set()
+    thread.join(60)
+    text = "the graph has yielded nothing for {seconds}, since it was given element "
+    assert told.text.startswith(text) and len(values(batches)) == 20
+    assert engine.under_way(1e9) is None
+    engine.close()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, origin_of
@@ -13,6 +14,7 @@ from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.items import Item, copied, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.python.processes import InProcess
+from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
@@ -117,10 +119,12 @@ class Chain:
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Run several items; the calls of a first operator in another process go there in one message."""
         if self.goes_out and len(items) > 1:
-            step = self._steps[0]
-            assert isinstance(step.call, InProcess)
-            step.call.ahead([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
+            self._call_ahead(self._steps[0], items)
         return [made for item in items for made in self.run(item)]
+
+    def _call_ahead(self, step: ChainStep, items: Sequence[Item]) -> None:
+        assert isinstance(step.call, InProcess)
+        step.call.ahead([arguments for item in items if (arguments := self._arguments(step, item)) is not None])
 
     @property
     def goes_out(self) -> bool:
@@ -267,6 +271,35 @@ class Chain:
             element=item.element,
             column=op.on,
         )
+
+
+def calls_under(options: EngineOptions) -> dict[CodeType, Recognize]:
+    """Return the functions by which a stack shows which operator an engine with these very options has called."""
+
+    def one(local: Mapping[str, Any]) -> Sighting | None:
+        chain, step, item = local.get("self"), local.get("step"), local.get("item")
+        if chain is None or chain._options is not options or step is None or item is None:
+            return None
+        return _working(step.op, [item], local.get("output", 0))
+
+    def several(local: Mapping[str, Any]) -> Sighting | None:
+        chain, step, items = local.get("self"), local.get("step"), local.get("items")
+        if chain is None or chain._options is not options or step is None or not items:
+            return None
+        return _working(step.op, items, items[0].output)
+
+    return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
+
+
+def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
+    """Return that an operator works on an element, or on one of several."""
+    first = items[0]
+    where = first.where() if first.members is None else f"the batch that begins with {first.where()}"
+    if len(items) > 1:
+        where = f"{len(items)} elements from {where} on"
+    lease = first.lease
+    key = (op.name, lease.epoch, lease.key, first.element, output, len(items))
+    return Sighting(key, f"{op.name} has been working on {where} for {{seconds}}")
 
 
 def op_error(op: str, item: Item, error: Exception, column: str | None = None) -> OpError:

@@ -9,19 +9,21 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.chain import calls_under, complete_call
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.feed import MOST_READY, Feeder
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
+from pecan_ray.engines.reading import reading_of
 from pecan_ray.engines.slots import HeapSlots, into_slot
+from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import plan_shape
@@ -36,6 +38,7 @@ class PythonEngine:
         self._threads, self._slots = engine_threads(options, slots)
         self._processes: Processes | None = None
         self._counts = None if options.count_epoch is None else Counts()
+        self._watch = StackWatch({**calls_under(options), **reading_of(sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
@@ -138,6 +141,10 @@ class PythonEngine:
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
         return {} if self._counts is None else self._counts.snapshot()
+
+    def under_way(self, now: float) -> UnderWay | None:
+        """Return which operator or source has been at one element for longer than a few seconds."""
+        return self._watch.look(now)
 
     def close(self) -> None:
         """Stop threads and processes."""

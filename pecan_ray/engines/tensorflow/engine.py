@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.positions import Part, UndeliveredPositions, merge
+from pecan_ray.engines.reading import reading_of
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
@@ -21,8 +24,9 @@ from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, loca
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.engines.tensorflow.native import run_native
+from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
+from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
@@ -55,6 +59,25 @@ class StretchInProgress:
                 raise feed.error
 
 
+def _computed(elements: Elements, stretch: StretchInProgress, number: int) -> tuple[dict[str, Any], Any] | None:
+    """Return the graph's next result, which is the one of this number; None at the end."""
+    return next(elements, None)
+
+
+def graph_computing() -> dict[CodeType, Recognize]:
+    """Return the function by which a stack shows that a graph computes and does not wait for leases."""
+
+    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+        feeds: list[GraphFeed] = local["stretch"].feeds
+        given = [where for feed in feeds if (where := feed.last_given())]
+        if not given or any(feed.asking for feed in feeds):
+            return None
+        text = f"the graph has yielded nothing for {{seconds}}, since it was given {' and '.join(given)}"
+        return Sighting((local["stretch"].epoch, local["number"], *given), text)
+
+    return {_computed.__code__: recognize}
+
+
 class TensorFlowEngine:
     """Runs a plan as a tf.data graph; one stretch at a time."""
 
@@ -73,6 +96,8 @@ class TensorFlowEngine:
         self._graph = Graph(plan, options, self._note_dropped, self._sums)
         self._signatures: dict[int, Signature | None] = {}
         self._stretch = StretchInProgress([], UndeliveredPositions())
+        self._reading = StackWatch(reading_of(sources))
+        self._computing = StackWatch({**graph_computing(), **native_computing()})
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
@@ -99,8 +124,10 @@ class TensorFlowEngine:
             data = self._graph.dataset(stretch.feeds, stretch.epoch)
         with contextlib.closing(Elements(data)) as elements:
             try:
-                for columns, row in elements:
-                    yield self._produced(columns, meta.as_rows(row), stretch)
+                for number in itertools.count():
+                    if (result := _computed(elements, stretch, number)) is None:
+                        break
+                    yield self._produced(result[0], meta.as_rows(result[1]), stretch)
             except tf.errors.OpError as error:
                 stretch.raise_source_error()
                 raise locate_failure(error, self._plan, stretch.feeds, self._options.seed) from error
@@ -151,6 +178,11 @@ class TensorFlowEngine:
     def threads(self) -> int:
         """How many threads tf.data may use; it decides itself how many calls run at once."""
         return self._options.threads
+
+    def under_way(self, now: float) -> UnderWay | None:
+        """Return which source has been at one element, or the graph at one result, for longer than a few seconds."""
+        reading, computing = self._reading.look(now), self._computing.look(now)
+        return reading or computing
 
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""

@@ -23,7 +23,7 @@ from pecan_ray.engines.tensorflow.chunks import (
 )
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
 from pecan_ray.errors import PecanError, SourceError
-from pecan_ray.plan.splits import ColumnarSource, Lease, LeaseKey, Source
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
 
@@ -34,10 +34,13 @@ class Outstanding:
     def __init__(self) -> None:
         self._spans: dict[LeaseKey, Spans] = {}
         self._lock = threading.Lock()
+        self.last: Part | None = None
+        """What went in last."""
 
     def add(self, parts: list[Part]) -> None:
         """Note positions that went in."""
         with self._lock:
+            self.last = parts[-1] if parts else self.last
             for key, start, stop in parts:
                 self._spans.setdefault(key, Spans()).add(start, stop)
 
@@ -78,6 +81,8 @@ class GraphFeed:
         self.taken: dict[LeaseKey, Lease] = {}
         self.outstanding = Outstanding()
         self.error: PecanError | None = None
+        self.asking = False
+        """It waits for a lease."""
         self._read = self._read_all()
         self._first: Read | Run | None = None
 
@@ -105,6 +110,13 @@ class GraphFeed:
         lease = self.taken[key]
         return Read(lease, number, next(iter(self._source.read(lease.split, number))), [])
 
+    def last_given(self) -> str:
+        """Say in words which element was given to the graph last; empty if none was."""
+        if self.outstanding.last is None:
+            return ""
+        key, _, stop = self.outstanding.last
+        return self.taken[key].split.where((stop - 1) >> OUTPUT_BITS)
+
     def everything(self) -> list[Part]:
         """Take the leases that were left unread, and return the positions of all."""
         while (lease := self._leases.take(self._branch)) is not None:
@@ -113,13 +125,20 @@ class GraphFeed:
 
     def _read_all(self) -> Iterator[Read | Run]:
         try:
-            while (lease := self._leases.take(self._branch)) is not None:
+            while (lease := self._next_lease()) is not None:
                 self.taken[lease.key] = lease
                 self.epoch = lease.epoch
                 yield from self._read_lease(lease)
         except SourceError as error:
             # Kept and raised by the engine: what is raised inside a graph comes out as text.
             self.error = error
+
+    def _next_lease(self) -> Lease | None:
+        self.asking = True
+        try:
+            return self._leases.take(self._branch)
+        finally:
+            self.asking = False
 
     def _read_lease(self, lease: Lease) -> Iterator[Read | Run]:
         given = (lease, self._leases, self._undelivered, self._options.on_error)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from types import CodeType
 from typing import Any
 
 import tensorflow as tf
@@ -12,6 +13,7 @@ from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produc
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
+from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import OpError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sources.tf_data import TfDataSource
@@ -49,7 +51,7 @@ def _iterated(
         begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
         parts = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
         try:
-            columns = next(elements)
+            columns = _computed(elements, source, lease, number)
         except StopIteration:
             if stop == END:
                 leases.ended(lease, number)
@@ -60,6 +62,27 @@ def _iterated(
             if parts:
                 yield _produced(columns, lease, parts, slots)
         number += 1
+
+
+def _computed(elements: Elements, source: TfDataSource, lease: Lease, number: int) -> dict[str, Any]:
+    """Return the next element, which is the one of this number."""
+    columns: dict[str, Any] = next(elements)
+    return columns
+
+
+def native_computing() -> dict[CodeType, Recognize]:
+    """Return the function by which a stack shows that an element of a user's dataset is being computed."""
+
+    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+        source, lease, number = local["source"], local["lease"], local["number"]
+        text = f"{_name(source)} has yielded nothing for {{seconds}}, since before {lease.split.where(number)}"
+        return Sighting((lease.epoch, lease.key, number), text)
+
+    return {_computed.__code__: recognize}
+
+
+def _name(source: TfDataSource) -> str:
+    return getattr(source.make_dataset, "__name__", "dataset")
 
 
 def _produced(columns: dict[str, Any], lease: Lease, parts: list[tuple[int, int]], slots: Slots) -> Produced:
@@ -76,7 +99,7 @@ def _failed(
     options: EngineOptions,
 ) -> Produced:
     """Raise what an element's graph raised, or return the positions that it stands for as bad."""
-    name = getattr(source.make_dataset, "__name__", "dataset")
+    name = _name(source)
     where = lease.split.where(number)
     text = f"{name} failed on {where}: {type(error).__name__}: {error}"
     if options.on_error == "raise":

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from pecan_ray.job.credits import MOST_AHEAD
 from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.trainer import TrainerState
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.job import JobModel
     from pecan_ray.simulator.protocol.trainer import TrainerModel
     from pecan_ray.simulator.protocol.world import World
+
+MOST_EXCESS = MOST_AHEAD + 1
+"""Messages of each worker by which a queue may exceed `prefetch_bytes`: those that were under way when a larger one
+came, and one of regrouped leftovers."""
 
 
 class ViolationError(AssertionError):
@@ -90,6 +95,7 @@ class Audit:
             self.regrouping = max(self.regrouping, messages)
         else:
             self.excess = max(self.excess, messages)
+        must(messages <= MOST_EXCESS, f"{trainer.name} has {messages:.1f} messages of each worker more than it may")
 
     # --- at the end ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,78 @@
+"""What an engine has been doing for long, found by looking at the stacks of threads now and then.
+
+Elements pay nothing for it: how long a call has lasted is measured by whoever looks, from the first look that meets it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Hashable, Mapping
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeAlias
+
+from pecan_ray.engines.contract import UnderWay
+from pecan_ray.storage.retry import retries
+
+LONG_S = 5.0
+"""What has been under way for so long is told."""
+
+
+class Sighting(NamedTuple):
+    """What a thread is doing."""
+
+    key: Hashable
+    """The same as long as it is the same; holds no data."""
+    text: str
+    """It in words, with `{seconds}` for how long."""
+
+
+Recognize: TypeAlias = Callable[[Mapping[str, Any]], "Sighting | None"]
+"""Tells from the local variables of a function what it is doing; None for what is another engine's."""
+
+
+class Stopwatch:
+    """Measures how long things have been going on that are seen from time to time."""
+
+    def __init__(self) -> None:
+        self._since: dict[Hashable, float] = {}
+
+    def longest(self, now: float, seen: Mapping[Hashable, str]) -> UnderWay | None:
+        """Take all that is going on, and return what has been for longest, if that is long."""
+        self._since = {key: self._since.get(key, now) for key in seen}
+        first = min(self._since, key=self._since.__getitem__, default=None)
+        if first is None or now - self._since[first] < LONG_S:
+            return None
+        return UnderWay(seen[first], self._since[first])
+
+
+class StackWatch:
+    """Looks for certain functions on the stacks of this process's threads."""
+
+    def __init__(self, known: Mapping[CodeType, Recognize]) -> None:
+        self._known = known
+        self._stopwatch = Stopwatch()
+
+    def look(self, now: float) -> UnderWay | None:
+        """Return what has been met at every look for long, if there is something."""
+        seen: dict[Hashable, str] = {}
+        for thread, frame in sys._current_frames().items():
+            sighting = self._innermost(frame)
+            if sighting is not None:
+                seen[thread, sighting.key] = sighting.text
+        return self._stopwatch.longest(now, seen)
+
+    def _innermost(self, frame: FrameType | None) -> Sighting | None:
+        while frame is not None:
+            recognize = self._known.get(frame.f_code)
+            if recognize is not None:
+                return recognize(frame.f_locals)
+            frame = frame.f_back
+        return None
+
+
+def long_retry(now: float) -> UnderWay | None:
+    """Return which file this process has been trying to read for long, and what is in the way, if there is one."""
+    retrying = retries.longest()
+    if retrying is None or now - retrying.since < LONG_S:
+        return None
+    return UnderWay(f"{retrying.path} has been tried again for {{seconds}}: {retrying.error}", retrying.since)

@@ -1,0 +1,40 @@
+"""A plan that cannot be cut, in one epoch: which worker runs it, and how many batches it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass
+class WholePlan:
+    """What is known of a whole plan's run."""
+
+    runner: str | None = None
+    """The worker that runs it, alone;"""
+    made: int | None = None
+    """how many batches this makes that are not given back, once it is known,"""
+    rest: int = 0
+    """and how many elements fill none of them."""
+
+    def may_run(self, worker: str) -> bool:
+        """Tell whether a worker may run the plan: no other one does."""
+        return self.runner in (None, worker)
+
+    def begin(self, worker: str) -> None:
+        """Let a worker run the plan."""
+        self.runner, self.made = worker, None
+
+    def ended(self, worker: str, batches: int, rest: int) -> None:
+        """Note that a worker has read all that it needs; elements that fill no batch are left out."""
+        if worker == self.runner:
+            self.made, self.rest = batches, rest
+
+    def given_back(self, batches: int) -> None:
+        """Note batches that nobody will use."""
+        if self.made is not None:
+            self.made -= batches
+
+    def arrived(self, counts: Sequence[int]) -> bool:
+        """Tell whether the trainers, that have received so many batches each, have all."""
+        return self.made is not None and sum(counts) >= self.made

@@ -1,0 +1,78 @@
+"""The end of a trainer's part in a job: once, by whoever comes first of `close`, garbage collector and interpreter."""
+
+from __future__ import annotations
+
+import _thread
+import atexit
+import contextlib
+import os
+import threading
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.runtime.client import BatchClient
+
+LEAVE_S = 30.0
+"""Longest wait for the controller's answer."""
+
+
+class Leaving:
+    """Leaves a job, and ends it if nobody else is there."""
+
+    def __init__(self, job: str, client: BatchClient, controller: Any, rank: int, incarnation: str) -> None:
+        self._job, self._client, self._controller = job, client, controller
+        self._rank, self._incarnation = rank, incarnation
+        self._process = os.getpid()
+        self._once = threading.Lock()
+        """Guards the facts, which exist once the job was left."""
+        self._facts: JobFacts | None = None
+        _open.add(self)
+
+    def leave(self) -> JobFacts:
+        """Leave the job, or wait until another thread has; return the last facts about it."""
+        if os.getpid() != self._process:
+            return JobFacts(self._job, lost="this process was forked from the trainer's")
+        with self._once:
+            if self._facts is None:
+                self._facts = self._leave()
+                _open.discard(self)
+            return self._facts
+
+    def leave_in_background(self) -> None:
+        """Leave the job in a thread of its own: the garbage collector may run in any thread, with any lock held."""
+        if self._facts is None and os.getpid() == self._process:
+            # Not threading.Thread, which takes a lock too.  At the interpreter's end `_leave_all` waits for it.
+            _thread.start_new_thread(self.leave, ())
+
+    def _leave(self) -> JobFacts:
+        client, calls, alone = self._client, self._client.calls, self._client.state.world_size == 1
+        client.close()
+        try:
+            asked = calls.begin(self._controller.leave, self._rank, self._incarnation)
+            facts: JobFacts
+            facts, last = calls.result(asked, LEAVE_S)
+        except (ray.exceptions.RayError, TimeoutError) as error:
+            facts, last = JobFacts(self._job, lost=f"{type(error).__name__}: {error}"), alone
+        except ClusterError:
+            facts, last = JobFacts(self._job, lost="Ray was shut down before the job was closed"), False
+        client.join()
+        with contextlib.suppress(ClusterError):
+            if last:
+                calls.kill(self._controller)
+        return facts
+
+
+_open: set[Leaving] = set()
+"""Of the jobs that have not been left."""
+
+
+def _leave_all() -> None:
+    for leaving in list(_open):
+        leaving.leave()
+
+
+# Registered after Ray's own (Ray is imported above), so that it runs before.
+atexit.register(_leave_all)

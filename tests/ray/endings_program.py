@@ -1,0 +1,172 @@
+"""A trainer that ends in one of many ways, at a moment drawn by a seed: `python endings_program.py KIND SEED`."""
+
+from __future__ import annotations
+
+import gc
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.batches import Batches
+from pecan_ray.errors import ClusterError
+
+chance = random.Random(int(sys.argv[2]))
+held: list[Any] = []
+"""What is alive when the interpreter ends."""
+
+
+def grow(i: Any) -> Any:
+    return np.full((64, 64), i)
+
+
+def begin() -> Batches:
+    source = pecan.sources.Arrays(i=np.arange(100_000))
+    workers = pecan.Workers(local=chance.choice((1, 2)), remote=chance.choice((0, 1)) if sys.argv[3:] else 0)
+    pipe = pecan.PecanPipeline(source, name="ending").map(grow, on="i").batch(chance.choice((4, 16)))
+    return pipe.iter_batches(epochs=None, workers=workers, prefetch_bytes=chance.choice((1 << 16, 1 << 24)))
+
+
+def some(batches: Batches) -> Iterator[Any]:
+    """Yield a few batches, at some speed."""
+    pause = chance.choice((0.0, 0.01))
+    for _ in range(chance.randrange(40)):
+        yield next(batches)
+        time.sleep(pause)
+
+
+def dropped() -> None:
+    begin()
+
+
+def dropped_in_a_cycle() -> None:
+    """The garbage collector finds it, in whatever thread that runs."""
+    circle: list[Any] = [begin()]
+    circle.append(circle)
+    held.extend(some(circle[0]))
+    del circle
+    if chance.random() < 0.5:
+        gc.collect()
+    held.extend([number] for number in range(100_000))
+
+
+def kept() -> None:
+    held.append(begin())
+    time.sleep(chance.choice((0.0, 0.3, 3.0)))
+
+
+def read_and_kept() -> None:
+    batches = begin()
+    held.append(batches)
+    held.extend(some(batches))
+
+
+def batches_held() -> None:
+    with begin() as batches:
+        held.extend(some(batches))
+
+
+def generator_left() -> None:
+    def generated() -> Iterator[Any]:
+        with begin() as batches:
+            yield from some(batches)
+
+    held.append(generated())
+    next(held[0], None)
+
+
+def shutdown_before_close() -> None:
+    with begin() as batches:
+        held.extend(some(batches))
+        ray.shutdown()
+    assert not ray.is_initialized()
+
+
+def shutdown_before_end() -> None:
+    held.append(begin())
+    held.extend(some(held[0]))
+    ray.shutdown()
+
+
+def shutdown_midway() -> None:
+    """Shut Ray down beside the loop, which must be told."""
+    batches = begin()
+    next(batches)
+    threading.Timer(chance.random(), ray.shutdown).start()
+    try:
+        for batch in batches:
+            held.append(batch["i"][0])
+            time.sleep(0.001)
+    except ClusterError as error:
+        sys.stdout.write(f"told: {error}")
+    batches.close()
+    assert not ray.is_initialized()
+
+
+def exit_in_loop() -> None:
+    for _ in some(batches := begin()):
+        if chance.random() < 0.1:
+            break
+    held.append(batches)
+    sys.exit(3)
+
+
+def exit_in_with() -> None:
+    with begin() as batches:
+        held.extend(some(batches))
+        sys.exit(3)
+
+
+def error_in_loop() -> None:
+    batches = begin()
+    held.extend(some(batches))
+    raise RuntimeError("the program's own")
+
+
+def process_exit() -> None:
+    batches = begin()
+    held.extend(some(batches))
+    os._exit(7)
+
+
+def killed_by(number: signal.Signals) -> Callable[[], None]:
+    def end() -> None:
+        batches = begin()
+        next(batches)
+        threading.Timer(chance.random(), os.kill, (os.getpid(), number)).start()
+        for batch in batches:
+            held[:] = [batch]
+
+    return end
+
+
+ENDINGS: dict[str, Callable[[], None]] = {
+    "dropped": dropped,
+    "dropped-in-a-cycle": dropped_in_a_cycle,
+    "kept": kept,
+    "read-and-kept": read_and_kept,
+    "batches-held": batches_held,
+    "generator-left": generator_left,
+    "shutdown-before-close": shutdown_before_close,
+    "shutdown-before-end": shutdown_before_end,
+    "shutdown-midway": shutdown_midway,
+    "exit-in-loop": exit_in_loop,
+    "exit-in-with": exit_in_with,
+    "error-in-loop": error_in_loop,
+    "process-exit": process_exit,
+    "sigint": killed_by(signal.SIGINT),
+    "sigterm": killed_by(signal.SIGTERM),
+    "sigkill": killed_by(signal.SIGKILL),
+}
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore Ctrl-C
+    ENDINGS[sys.argv[1]]()

@@ -1,0 +1,158 @@
+"""Several trainers in processes of their own: whoever dies, hangs back or comes again, the others are told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ray.conftest import ROOT, living_actors
+from tests.ray.endings import actor_processes
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+TIMEOUT_S = 6
+SAID_WITHIN_S = 90
+"""Not measured: how long a loaded machine may take for what takes a few seconds."""
+
+TRAINER = """
+import sys, time
+import numpy as np
+import pecan_ray as pecan
+
+rank, steps, pause, value, job = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
+config = pecan.Config(trainer_timeout_s=6, reorder="off")
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4_000)), name="several", config=config)
+pipe = pipe.filter(lambda i, value=value: i >= value, on="i", name="kept").batch(16)
+epochs = 1 if steps > 0 else None
+batches = pipe.iter_batches(rank=rank, world_size=2, job=job, workers=pecan.Workers(local=1), epochs=epochs)
+number = 0
+for number, _ in enumerate(batches, 1):
+    if number == 3:
+        print("running", flush=True)
+    if number == -steps:
+        raise RuntimeError("the program's own")
+    time.sleep(pause)
+print("all", number, flush=True)
+"""
+
+
+class Trainers:
+    """Processes that share a job."""
+
+    def __init__(self, address: str, folder: Path, job: str) -> None:
+        self._environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
+        self._folder, self._job = folder, job
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, rank: int, steps: int = 0, pause: float = 0.05, value: int = 0) -> subprocess.Popen[str]:
+        """Start a rank; `steps`: 0 for no end, positive for one epoch, negative for an error after so many."""
+        arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self._job))]
+        log = (self._folder / f"{self._job}-{len(self.started)}.log").open("w+")
+        trainer = subprocess.Popen(
+            arguments, env=self._environment, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        )
+        self.started.append(trainer)
+        return trainer
+
+    def said(self, trainer: subprocess.Popen[str]) -> str:
+        """What it has said so far."""
+        return (self._folder / f"{self._job}-{self.started.index(trainer)}.log").read_text()
+
+    def until_said(self, trainer: subprocess.Popen[str], text: str) -> None:
+        """Wait until a trainer says something."""
+        until(lambda: text in self.said(trainer), f"{text!r} was not said", SAID_WITHIN_S)
+
+    def end(self) -> None:
+        """Kill those that run."""
+        for trainer in self.started:
+            trainer.kill()
+            trainer.wait()
+
+
+@pytest.fixture
+def trainers(one_node: Any, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Trainers]:
+    """Trainers of one job, none of which is left."""
+    found = Trainers(one_node.address, tmp_path, request.node.name.replace("[", "-").rstrip("]"))
+    yield found
+    for trainer in found.started:
+        sys.stderr.write(found.said(trainer)[-3000:])
+    found.end()
+
+
+@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: int) -> None:
+    first = trainers.start(0)
+    until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)  # rank 0 has started it
+    both = [first, trainers.start(1)]
+    for trainer in both:
+        trainers.until_said(trainer, "running")
+    both[killed].kill()
+    began = time.monotonic()
+    other = both[1 - killed]
+    assert other.wait(SAID_WITHIN_S) == 1, trainers.said(other)
+    took = time.monotonic() - began
+    assert f"rank {killed} on node" in trainers.said(other) and "ClusterError" in trainers.said(other)
+    assert took > TIMEOUT_S - 2
+    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+
+
+def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trainers) -> None:
+    for generation in range(2):
+        both = [trainers.start(rank) for rank in range(2)]
+        for trainer in both:
+            trainers.until_said(trainer, "running")
+        for trainer in both:
+            trainer.kill()
+        assert generation or living_actors()
+    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: Trainers) -> None:
+    both = [trainers.start(rank) for rank in range(2)]
+    for trainer in both:
+        trainers.until_said(trainer, "running")
+    both[0].kill()
+    again = trainers.start(0)
+    assert both[1].wait(SAID_WITHIN_S) == 1
+    last = trainers.start(1)
+    trainers.until_said(again, "running")
+    trainers.until_said(last, "running")
+
+
+def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers) -> None:
+    fast, slow = trainers.start(0, steps=1, pause=0.0), trainers.start(1, steps=1, pause=0.02)
+    assert fast.wait(SAID_WITHIN_S) == 0, trainers.said(fast)
+    assert slow.wait(SAID_WITHIN_S) == 0, trainers.said(slow)
+    assert trainers.said(fast).splitlines()[-1] == trainers.said(slow).splitlines()[-1] == "all 125"
+
+
+def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) -> None:
+    early, other = trainers.start(0, steps=-5), trainers.start(1)
+    assert early.wait(SAID_WITHIN_S) == 1 and "the program's own" in trainers.said(early)
+    assert other.wait(SAID_WITHIN_S) == 1
+    assert "rank 0 has left before the end" in trainers.said(other)
+
+
+def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
+    first = trainers.start(0)
+    until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)
+    other = trainers.start(1, value=7)
+    assert other.wait(SAID_WITHIN_S) == 1
+    assert "rank 1 differs from rank 0 in operator kept" in trainers.said(other), trainers.said(other)
+    trainers.until_said(first, "rank 1 of 2 did not come")
+
+
+def test_a_rank_that_never_comes_is_named(trainers: Trainers) -> None:
+    alone = trainers.start(1)
+    trainers.until_said(alone, "rank 0 of 2 did not come within")
+    alone.kill()
+    until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)

@@ -1,0 +1,179 @@
+"""What cannot work is refused by name at once: forked processes, loaders' workers, other processes' iterators."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from tests.ray.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+PROGRAM = """
+import os, sys, time, multiprocessing
+import numpy as np
+import pecan_ray as pecan
+
+def pipeline():
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4_000)), name="forked").batch(4)
+
+def try_it(begin):
+    try:
+        print("got", next(iter(begin())), flush=True)
+    except BaseException as error:
+        print(type(error).__name__, error, flush=True)
+
+def fork(begin):
+    child = os.fork()
+    if not child:
+        try_it(begin)
+        sys.stdout.flush()
+        os._exit(5)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+"""
+
+FORKED = """
+import gc
+batches = pipeline().iter_batches(workers=pecan.Workers(local=1))
+mine = [next(batches) for _ in range(9)]
+def drop():
+    mine.clear()  # not ours: the parent still holds them
+    gc.collect()
+    return batches
+print("code", fork(drop))
+print("code", fork(lambda: pipeline().iter_batches()))
+context = multiprocessing.get_context("fork")
+process = context.Process(target=try_it, args=(lambda: batches,))
+process.start()
+process.join()
+print("code", process.exitcode)
+for _ in range(400):
+    next(batches)
+assert sorted(int(i) for batch in mine for i in batch["i"]) == list(range(36)), mine
+print("parent goes on")
+"""
+
+LOADER = """
+import torch
+
+class Ours(torch.utils.data.IterableDataset):
+    def __init__(self, batches=None):
+        self.batches = batches
+
+    def __iter__(self):
+        return iter(pipeline().iter_batches() if self.batches is None else self.batches)
+
+def load(dataset, context):
+    def begin():
+        loader = torch.utils.data.DataLoader(dataset, num_workers=2, batch_size=None, multiprocessing_context=context)
+        return iter(loader)
+    try_it(begin)
+
+if __name__ == "__main__":
+    load(Ours(), "spawn")
+    load(Ours(), "fork")
+    with pipeline().iter_batches() as batches:
+        load(Ours(batches), "fork")
+        load(Ours(batches), "spawn")
+"""
+
+
+def run(text: str, folder: Path, address: str | None) -> list[str]:
+    """Run a program to its end; return the lines that it has written."""
+    path = folder / "program.py"
+    path.write_text(PROGRAM + text)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment.pop("RAY_ADDRESS", None)
+    with tempfile.TemporaryDirectory(prefix="ray-") as own:
+        # A running cluster is found by a file in Ray's folder.
+        environment.update({"RAY_ADDRESS": address} if address else {"RAY_TMPDIR": own})
+        done = subprocess.run(
+            [sys.executable, str(path)], env=environment, cwd=folder, capture_output=True, text=True, timeout=200
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_forked_process_is_refused_and_harms_nothing(one_node: Any, tmp_path: Path) -> None:
+    said = run(FORKED, tmp_path, one_node.address)
+    assert said[0].startswith("ClusterError process") and "was forked from process" in said[0]
+    assert said[1] == "code 5"
+    assert said[2].startswith("ClusterError process")
+    assert said[3] == "code 5"
+    assert said[4].startswith("ClusterError process")
+    assert said[5:] == ["code 0", "parent goes on"]
+
+
+def test_workers_of_a_torch_loader_are_refused(one_node: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    said = [line for line in run(LOADER, tmp_path, one_node.address) if line.split(" ")[0].endswith(("Error", "got"))]
+    assert len(said) == 4, said
+    for line in said[:2]:
+        assert line.startswith("PlanError") or "PlanError" in line, said
+    assert said[2].startswith("ClusterError"), said
+    assert said[3].startswith("PlanError an iterator over batches belongs to the process"), said
+
+
+def test_an_iterator_cannot_be_sent_to_another_process() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(8)), name="sent").batch(4)
+    with (
+        pipe.iter_batches(workers=pecan.Workers(local=1)) as batches,
+        pytest.raises(errors.PlanError, match="num_workers=0"),
+    ):
+        pickle.dumps(batches)
+    with pytest.raises(errors.PlanError, match="belongs to the process that made it"):
+        pickle.dumps(pipe.iter_batches(debug=True))
+
+
+RANKS = 70
+
+
+@ray.remote(num_cpus=0)
+def count(rank: int) -> int:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(RANKS * 20)), name="many").batch(4)
+    options: dict[str, Any] = {"rank": rank, "world_size": RANKS, "job": "many", "workers": pecan.Workers(local=1)}
+    with pipe.iter_batches(**options) as batches:
+        return sum(1 for _ in batches)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_more_trainers_than_a_worker_has_streams_get_equally_many_batches() -> None:
+    assert set(ray.get([count.remote(rank) for rank in range(RANKS)])) == {5}
+
+
+ALONE = """
+import logging
+logging.basicConfig(level=logging.WARNING)
+for_all = {"world_size": 2, "rank": 1, "job": "apart", "workers": pecan.Workers(local=1)}
+import threading, pecan_ray.runtime.client as client
+said = threading.Event()
+class Listen(logging.Handler):
+    def emit(self, record):
+        print(record.name, record.levelname, record.getMessage(), flush=True)
+        if "did not come" in record.getMessage():
+            said.set()
+logging.getLogger("pecan_ray").addHandler(Listen())
+batches = pipeline().iter_batches(**for_all)
+threading.Thread(target=lambda: (said.wait(), print("told", flush=True), os._exit(0)), daemon=True).start()
+next(batches)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_without_a_cluster_are_told_at_once(tmp_path: Path) -> None:
+    said = run(ALONE, tmp_path, None)
+    assert said[0].startswith("pecan_ray WARNING rank 1 of 2 has started a Ray of its own"), said
+    assert said[1].startswith("pecan_ray.client WARNING") and "rank 0 of 2 did not come within" in said[1], said
+    assert said[2] == "told"

@@ -1,0 +1,81 @@
+"""Jobs on a cluster of two CPUs: none of them blocks another one for good, and whoever waits says for whom."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.options import AutoWorkers
+from tests.ray.waiting import until
+from tests.ray.waiting_transforms import waiting
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+ROWS = 400
+
+
+def pipeline(name: str, rows: int = ROWS) -> pecan.PecanPipeline:
+    config = pecan.Config(placement_warning_s=1.0, reorder="off")
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name=name, config=config).batch(8)
+
+
+def ids(batches: Any) -> Counter[int]:
+    return Counter(int(i) for batch in batches for i in batch["i"])
+
+
+ONCE = Counter(dict.fromkeys(range(ROWS), 1))
+
+
+@pytest.mark.parametrize("workers", [AutoWorkers(), pecan.Workers(local=1), pecan.Workers(local=2)], ids=str)
+def test_a_validation_pipeline_runs_inside_the_training_loop(workers: Any) -> None:
+    with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
+        for step, _ in zip(range(30), training, strict=False):
+            if step % 15 == 14:
+                assert ids(pipeline("validation").iter_batches(workers=workers)) == ONCE
+
+
+@ray.remote(num_cpus=1)
+class TrainWorker:
+    """Holds a CPU, as a worker of Ray Train does."""
+
+    def train(self, rank: int) -> Counter[int]:
+        with pipeline("trained").iter_batches(rank=rank, world_size=2, workers=pecan.Workers(local=1)) as batches:
+            return ids(batches)
+
+
+def test_trainers_that_hold_all_cpus_get_a_worker_beside_them() -> None:
+    actor: Any = TrainWorker
+    trainers = [actor.remote() for _ in range(2)]
+    try:
+        first, second = ray.get([trainer.train.remote(rank) for rank, trainer in enumerate(trainers)])
+    finally:
+        for trainer in trainers:
+            ray.kill(trainer)
+    assert first + second == ONCE
+
+
+def test_a_job_that_may_gives_up_a_worker_for_one_that_waits() -> None:
+    placing = AutoWorkers(max_remote=0, window_batches=5, window_s=1.0)
+    with waiting(0.02).iter_batches(epochs=None, workers=placing, prefetch_bytes=1 << 20) as rich:
+        until(lambda: next(rich) is not None and len(rich.report().workers) == 2, "not two workers")
+        assert ids(pipeline("poor").iter_batches(workers=pecan.Workers(local=1))) == ONCE
+        next(rich)
+        assert any("job poor" in event.text and "waits for CPUs" in event.text for event in rich.report().events)
+
+
+def test_a_job_that_waits_names_the_one_in_its_way(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.WARNING, "pecan_ray.client"),
+        pipeline("first").iter_batches(epochs=None, workers=pecan.Workers(local=2)) as first,
+    ):
+        until(lambda: next(first) is not None and len(first.report().workers) == 2, "not two workers")
+        with pipeline("second").iter_batches(workers=pecan.Workers(local=1)) as second:
+            assert ids(second) == ONCE
+            events = [event.text for event in second.report().events]
+    assert any("also by pecan job first-" in text for text in events), events

@@ -1,0 +1,156 @@
+"""The control plane of a job in its simulation: every promise is kept, and a bug that is planted is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.messages import Orders
+from pecan_ray.job.state import JobState
+from pecan_ray.job.trainer import TrainerState
+from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
+from pecan_ray.simulator.protocol.__main__ import main
+
+HISTORIES, LOTS = 3000, 6
+FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
+CASES = {
+    "static splits are dealt after the listing has ended": Scenario(sharding="static"),
+    "static splits are repeated": Scenario(sources=FEW, repetitions=3, sharding="static"),
+    "static splits wait for workers whose number changes": Scenario(
+        sources=FEW,
+        sharding="static",
+        local=2,
+        remote=1,
+        faults=(Fault(0.2, "kill worker", 0), Fault(0.9, "scale", 1)),
+    ),
+    "a whole plan leaves a remainder": Scenario(batch_size=8, drop_remainder=True, serial=True),
+    "each worker runs a whole plan": Scenario(
+        seed=239, sources=((),), sharding="off", serial=True, local=0, remote=2, apart=True, delay_s=0.1
+    ),
+    "each worker runs a whole plan for several ranks": Scenario(
+        sources=FEW, ranks=3, sharding="off", serial=True, local=1, remote=3, prefetch_bytes=1
+    ),
+    "a shuffled whole plan is made again": Scenario(
+        seed=3816,
+        sources=((SplitModel((0, 2)), SplitModel((2, 3)), SplitModel((1,))),),
+        ranks=2,
+        batch_size=3,
+        shuffled=True,
+        serial=True,
+        page_s=1.0,
+        apart=True,
+        delay_s=0.1,
+        lost=0.02,
+        doubled=0.05,
+        faults=(Fault(5.725138183571036, "kill worker", 820),),
+    ),
+    "an endless run has too few elements for its ranks": Scenario(
+        sources=((SplitModel((1, 1)),),), ranks=3, epochs=None, stop_after=5
+    ),
+    "a node is lost with eight workers": Scenario(
+        sources=FEW, batch_size=64, element_s=1.0, local=8, faults=(Fault(1.5, "kill node"),)
+    ),
+    "a slow rank gets what is regrouped in each epoch": Scenario(
+        sources=FEW, ranks=2, epochs=40, batch_size=2, local=4, prefetch_bytes=1, steps_s=(0.4, 0.02)
+    ),
+    "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
+}
+"""Histories that failed once, made small."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_history_that_failed_once_keeps_every_promise(case: str) -> None:
+    assert play(CASES[case]).failure == ""
+
+
+@pytest.mark.parametrize("lot", range(LOTS))
+def test_every_promise_is_kept_in_histories_drawn_at_random(lot: int) -> None:
+    share = HISTORIES // LOTS
+    summary = play_seeds(range(lot * share, (lot + 1) * share))
+    assert summary.failures == {}
+    assert summary.batches > share
+
+
+def test_a_history_is_the_same_in_every_process() -> None:
+    code = (
+        "from pecan_ray.simulator.protocol import draw, play\n"
+        "for seed in range(40): one = play(draw(seed)); print(seed, one.events, one.seconds, one.batches, one.endings)"
+    )
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": hashing},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+        for hashing in ("1", "2")
+    ]
+    assert told[0] == told[1]
+
+
+class WithoutAcknowledgements(TrainerState):
+    """Reports no batch that it has received as the fourth."""
+
+    def _on_batches(self, event: Any, now: float, done: Any) -> None:
+        before = self._outgoing.acknowledge
+        if sum(self._received.values()) == 3:
+            self._outgoing.acknowledge = lambda batch: None  # type: ignore[method-assign]  # the planted bug
+        super()._on_batches(event, now, done)
+        self._outgoing.acknowledge = before  # type: ignore[method-assign]
+
+
+class GivesBackTooMuch(TrainerState):
+    """Gives back one batch more than it is asked for."""
+
+    def _obey(self, orders: Orders, done: Any) -> None:
+        if orders.keep:
+            object.__setattr__(orders, "keep", orders.keep - 1)
+        super()._obey(orders, done)
+
+
+class ForgetsTheHeld(JobState):
+    """Takes everything for delivered that a lost worker held."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        settled = self.ledger.settled
+
+        def forgetful(rank: int, worker: str) -> None:
+            if worker in self.ledger.workers:
+                self.ledger.workers[worker].holdings.clear()
+            settled(rank, worker)
+
+        self.ledger.settled = forgetful  # type: ignore[method-assign]  # the planted bug
+
+
+@pytest.mark.parametrize(
+    ("job", "trainer"),
+    [(JobState, WithoutAcknowledgements), (JobState, GivesBackTooMuch), (ForgetsTheHeld, TrainerState)],
+)
+def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]) -> None:
+    failing = (seed for seed in range(300) if World(draw(seed), job, trainer).run().failure)
+    assert next(failing, None) is not None
+
+
+def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
+    def run(scenario: Scenario) -> Any:
+        return World(scenario, trainer_state=WithoutAcknowledgements).run()
+
+    seed = next(seed for seed in range(300) if run(draw(seed)).failure.startswith("ViolationError: it hangs"))
+    small = shrink(draw(seed), run)
+    assert run(small).failure.startswith("ViolationError: it hangs")
+    assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
+
+
+@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50")])
+def test_the_command_tells_what_it_has_played(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "every promise was kept" in said or "0 failures" in said
