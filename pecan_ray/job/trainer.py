@@ -144,14 +144,14 @@ class TrainerState:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
-                self._grant(self._credits.opened(worker, self._room()), done)
+                _grant(self._credits.opened(worker, self._room()), done)
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
         for epoch in [epoch for epoch in self._received if epoch < orders.epoch - 1]:
             del self._received[epoch]
             self._used.pop(epoch, None)
-        self._grant(self._credits.freed(self._room()), done)
+        _grant(self._credits.freed(self._room()), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
@@ -161,7 +161,7 @@ class TrainerState:
             self._outgoing.acknowledge(batch)
         self._outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        self._grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
+        _grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -234,7 +234,7 @@ class TrainerState:
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began
         done.append(HandOver(batch))
-        self._grant(self._credits.freed(self._room()), done)
+        _grant(self._credits.freed(self._room()), done)
 
     def _usable(self, batch: ReceivedBatch) -> bool:
         if self.world_size == 1 or batch.epoch < self.orders.epoch:
@@ -286,10 +286,6 @@ class TrainerState:
             self._settled.add(worker)
             self._outgoing.settle(worker)
 
-    @staticmethod
-    def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
-        done.extend(Grant(worker, count) for worker, count in credits.items())
-
     def _pressing(self) -> bool:
         """Tell whether others wait for what this trainer has to say."""
         if self.world_size == 1:
@@ -305,6 +301,10 @@ class TrainerState:
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing."""
         return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self._queue), self.steps)
+
+
+def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
+    done.extend(Grant(worker, count) for worker, count in credits.items())
 
 
 def _waited_for(rank: int, orders: Orders, held: bool) -> str:
