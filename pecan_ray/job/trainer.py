@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 from pecan_ray.job.credits import CreditBook
@@ -194,6 +195,7 @@ class TrainerState:
         self._queue.clear()
         self.queued_bytes = 0
         self._closed = True
+        self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
 
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
         """Do nothing but what follows from any event."""
@@ -216,8 +218,8 @@ class TrainerState:
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
         asked = self._wanted_since
-        text = _waited_for(self.rank, self.orders, self._held())
-        waits: dict[Hashable, str] = {asked: text} if asked is not None else {}
+        held = self._held()
+        waits: dict[Hashable, str] = {asked: _waited_for(self.rank, self.orders, held)} if asked is not None else {}
         if waits or self._waits:
             done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
@@ -247,8 +249,7 @@ class TrainerState:
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, its batches must not take the memory that theirs are made in."""
         if self._held():
-            newcomers = [batch for batch in self._queue if batch.id > self._adopted]
-            done.extend(Adopt(batch) for batch in newcomers)
+            done.extend(Adopt(batch) for batch in self._queue if batch.id > self._adopted)
             self._adopted = max(self._adopted, self._queue[-1].id)
 
     def _headroom(self) -> int:
