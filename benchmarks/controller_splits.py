@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Answer
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndAssignment, Question, Reply
+from pecan_ray.job.messages import AskAssignment, AskLeases, Assigned, EndAssignment, Reply, WorkerQuestion
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
@@ -108,7 +108,7 @@ class Bench:
             name, question = f"epoch {epoch}: leases", AskLeases(epoch, 0, LOT, tuple((one.key, 0) for one in leases))
         self._ask(f"epoch {epoch}: ends", EndAssignment(epoch))
 
-    def _ask(self, name: str, question: Question) -> Reply:
+    def _ask(self, name: str, question: WorkerQuestion) -> Reply:
         self._asked += 1
         (answer,) = self._timed(name, events.WorkerAsked(self._worker, "main", self._asked, question))
         return answer.reply

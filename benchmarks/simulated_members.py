@@ -27,9 +27,9 @@ from pecan_ray.job.messages import (
     EndAssignment,
     Lengths,
     Orders,
-    Question,
     TrainerReport,
     WorkerProgress,
+    WorkerQuestion,
 )
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
@@ -201,7 +201,7 @@ class SimulatedWorker:
         self._lease_s: float | None = None
         self._lot_s = 0.0
 
-    async def _ask(self, channel: str, question: Question) -> Any:
+    async def _ask(self, channel: str, question: WorkerQuestion) -> Any:
         self._numbers[channel] += 1
         asked = WorkerAsked(self.name, channel, self._numbers[channel], question)
         return pickle.loads(await self._crowd.call("ask", pickle.dumps(asked)))

@@ -33,6 +33,7 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
+from pecan_ray.plan.arguments import a_function, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Batch,
@@ -90,7 +91,7 @@ class PecanPipeline:
         self._plan = Plan(head=source)
         self._name = name or "pipeline"
         self._engine: EngineName = engine
-        self._seed = _natural("seed", seed)
+        self._seed = natural("seed", seed)
         self._config = config or Config()
         self._orderings: dict[bool, Ordering] = {}
 
@@ -132,7 +133,7 @@ class PecanPipeline:
         return self._then(
             Map(
                 name=self._unique(name, fn),
-                fn=_function("map", fn),
+                fn=a_function("map", fn),
                 on=on,
                 keep_position=keep_position,
                 random=random,
@@ -142,17 +143,17 @@ class PecanPipeline:
 
     def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
         """Keep the elements for which the function is true."""
-        return self._then(Filter(name=self._unique(name, fn), fn=_function("filter", fn), on=on))
+        return self._then(Filter(name=self._unique(name, fn), fn=a_function("filter", fn), on=on))
 
     def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
         """Replace each element by those that the function returns (any iterable of elements)."""
-        return self._then(FlatMap(name=self._unique(name, fn), fn=_function("flat_map", fn), on=on))
+        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn), on=on))
 
     # --- operators on the sequence -------------------------------------------------------------------------
 
     def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
         """Stack `size` elements into a batch with a leading dimension."""
-        _positive("batch", size)
+        positive("batch", size)
         return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
 
     def padded_batch(
@@ -164,7 +165,7 @@ class PecanPipeline:
         drop_remainder: bool = False,
     ) -> PecanPipeline:
         """Stack elements of unequal shapes, padded with `padding` (a value, or one per column)."""
-        _positive("padded_batch", size)
+        positive("padded_batch", size)
         return self._then(
             PaddedBatch(
                 name=self._unique("padded_batch"),
@@ -198,7 +199,7 @@ class PecanPipeline:
                 f"{len(per_bucket)}."
             )
         for size in per_bucket:
-            _positive("bucket_by_length", size)
+            positive("bucket_by_length", size)
         return self._then(
             BucketByLength(
                 name=self._unique("bucket_by_length"),
@@ -216,7 +217,7 @@ class PecanPipeline:
 
     def shuffle(self, buffer: int, seed: int | None = None) -> PecanPipeline:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
-        _positive("shuffle", buffer)
+        positive("shuffle", buffer)
         return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
 
     def repeat(self, count: int | None = None) -> PecanPipeline:
@@ -225,20 +226,20 @@ class PecanPipeline:
         Passes follow each other without a seam: batches may hold elements of two passes.
         """
         if count is not None:
-            _positive("repeat", count)
+            positive("repeat", count)
         return self._then(Repeat(name=self._unique("repeat"), count=count))
 
     def take(self, count: int) -> PecanPipeline:
         """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
-        return self._then(Take(name=self._unique("take"), count=_natural("take", count)))
+        return self._then(Take(name=self._unique("take"), count=natural("take", count)))
 
     def skip(self, count: int) -> PecanPipeline:
         """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
-        return self._then(Skip(name=self._unique("skip"), count=_natural("skip", count)))
+        return self._then(Skip(name=self._unique("skip"), count=natural("skip", count)))
 
     def prefetch(self, count: int) -> PecanPipeline:
         """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
-        _positive("prefetch", count)
+        positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 
     # --- joins ---------------------------------------------------------------------------------------------
@@ -306,7 +307,7 @@ class PecanPipeline:
 
         Returns one element, or a list for ``count > 1``.
         """
-        _positive("peek", count)
+        positive("peek", count)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
         for element in with_limit:
@@ -487,24 +488,6 @@ def _renamed(plan: Plan, taken: set[str]) -> Plan:
         taken.add(name)
         ops.append(replace(op, name=name))
     return Plan(head=head, ops=tuple(ops))
-
-
-def _function(what: str, fn: Function) -> Function:
-    if not callable(fn):
-        raise PlanError(f"{what} needs a function, but got {type(fn).__name__}.")
-    return fn
-
-
-def _positive(what: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"{what} needs a whole number >= 1, but got {value!r}.")
-    return value
-
-
-def _natural(what: str, value: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise PlanError(f"{what} needs a whole number >= 0, but got {value!r}.")
-    return value
 
 
 def _spell(op: Op) -> str:

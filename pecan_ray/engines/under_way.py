@@ -30,7 +30,7 @@ Recognize: TypeAlias = Callable[[Mapping[str, Any]], "Sighting | None"]
 """Tells from the local variables of a function what it is doing; None for what is another engine's."""
 
 
-class Stopwatch:
+class CallTimer:
     """Measures how long things have been going on that are seen from time to time."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class StackWatch:
 
     def __init__(self, known: Mapping[CodeType, Recognize]) -> None:
         self._known = known
-        self._stopwatch = Stopwatch()
+        self._stopwatch = CallTimer()
 
     def look(self, now: float) -> UnderWay | None:
         """Return what has been met at every look for long, if there is something."""

@@ -23,15 +23,15 @@ from pecan_ray.job.trainer_events import TrainerEvent, TrainerInstruction
 FORMAT_VERSION = 1
 """Grows whenever what was written before cannot be read as it is."""
 
-Message: TypeAlias = Event | TrainerEvent | Instruction | TrainerInstruction
+JobMessage: TypeAlias = Event | TrainerEvent | Instruction | TrainerInstruction
 Json: TypeAlias = Any
 """What `json` reads and writes."""
-MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Message)}
+MESSAGES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(JobMessage)}
 """Everything that can be written, by name."""
 ATOMS = (bool, int, str, type(None))
 
 
-def encode(message: Message) -> dict[str, Json]:
+def encode(message: JobMessage) -> dict[str, Json]:
     """Return an event or instruction as a value that JSON has."""
     name = type(message).__name__
     if MESSAGES.get(name) is not type(message):
@@ -39,7 +39,7 @@ def encode(message: Message) -> dict[str, Json]:
     return {"version": FORMAT_VERSION, "type": name, "fields": _form(type(message)).encode(message)}
 
 
-def decode(written: Mapping[str, Json]) -> Message:
+def decode(written: Mapping[str, Json]) -> JobMessage:
     """Return the event or instruction that was written; raises JournalError where it cannot be read."""
     version, name = written.get("version"), written.get("type")
     if version != FORMAT_VERSION:
@@ -54,19 +54,19 @@ def decode(written: Mapping[str, Json]) -> Message:
             f"a journal names {name!r}, which is no event and no instruction of this version.", type=name
         )
     try:
-        return cast(Message, _form(kind).decode(written["fields"]))
+        return cast(JobMessage, _form(kind).decode(written["fields"]))
     except JournalError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise JournalError(f"a {name} in a journal is damaged: {error!r}.", type=name) from error
 
 
-def encode_line(message: Message, at: float) -> str:
+def encode_line(message: JobMessage, at: float) -> str:
     """Return one line of a journal: what happened, and when."""
     return json.dumps({"at": at, **encode(message)}, separators=(",", ":"), allow_nan=False)
 
 
-def decode_line(line: str) -> tuple[Message, float]:
+def decode_line(line: str) -> tuple[JobMessage, float]:
     """Return what happened, and when; raises JournalError where the line is torn."""
     try:
         written = json.loads(line)

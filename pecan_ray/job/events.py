@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.messages import Question, TrainerReport, WorkerProgress
+from pecan_ray.job.messages import TrainerReport, WorkerProgress, WorkerQuestion
 from pecan_ray.plan.splits import Split
 
 LossCause: TypeAlias = Literal["process", "node", "stream"]
@@ -131,7 +131,7 @@ class WorkerAsked:
     channel: str
     """Questions of one channel come one after the other."""
     number: int
-    question: Question
+    question: WorkerQuestion
 
 
 @dataclass(frozen=True)

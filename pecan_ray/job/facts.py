@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.messages import Placement
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Prices
+from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.sampling.spans import Span
 

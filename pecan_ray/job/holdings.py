@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
-LeaseKey: TypeAlias = tuple[int, int, int]
-SpansByKey: TypeAlias = Mapping[LeaseKey, Iterable[Span]]
+LeaseSpans: TypeAlias = Mapping[LeaseKey, Iterable[Span]]
 
 
 @dataclass
@@ -96,7 +95,7 @@ class WorkerHoldings:
         self.holdings[lease.key] = Holding(lease, missing)
         return lease
 
-    def fulfil(self, spans: SpansByKey) -> None:
+    def fulfil(self, spans: LeaseSpans) -> None:
         """Note that positions were dealt with; those that the worker does not hold are ignored."""
         for key, done in spans.items():
             held = self.holdings.get(key)
@@ -107,7 +106,7 @@ class WorkerHoldings:
             if not held.missing:
                 del self.holdings[key]
 
-    def take_back(self, leftover: SpansByKey) -> Iterator[tuple[Lease, Spans]]:
+    def take_back(self, leftover: LeaseSpans) -> Iterator[tuple[Lease, Spans]]:
         """Take positions off the worker; yield those that it really holds, by lease."""
         for key, spans in leftover.items():
             held = self.holdings.get(key)

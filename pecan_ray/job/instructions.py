@@ -93,3 +93,4 @@ class EndJob:
 Instruction: TypeAlias = (
     FindRoom | Refuse | BeginListing | StartWorker | DrainWorker | KillWorker | Answer | TellTrainers | Log | EndJob
 )
+Instructions: TypeAlias = list[Instruction]

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from pecan_ray.job.holdings import LeaseKey, SpansByKey, WorkerHoldings
+from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.turns import elsewhere, has_work
 from pecan_ray.job.whole_plan import WholePlan
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
 
 class Ledger:
@@ -48,8 +49,6 @@ class Ledger:
         """Leftovers of this epoch were distributed."""
         self._whole = WholePlan()
 
-    # --- splits become known -------------------------------------------------------------------------------
-
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
         self.queues.listings[branch].add(splits)
@@ -60,8 +59,6 @@ class Ledger:
         self.queues.listings[branch].complete = True
         self.changes += 1
         self._advance()
-
-    # --- workers -------------------------------------------------------------------------------------------
 
     def join(self, worker: str) -> None:
         """Register a worker."""
@@ -87,31 +84,14 @@ class Ledger:
             group = self.leftovers.groups.popleft()
             state.begin(group.leases, group.rank)
             return Assignment(self.epoch, group.rank)
-        if self._elsewhere(worker) or not self._has_work(worker, state):
+        taken = elsewhere(worker, self.shape, self._whole, self.workers)
+        if taken or not has_work(worker, state, self.epoch, self.queues):
             return "wait"
         state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
             return Assignment(self.epoch, delivered=tuple(self.counts))
         return Assignment(self.epoch)
-
-    def any_will_do(self, worker: str) -> bool:
-        """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
-        state = self.workers.get(worker)
-        mine = state is None or state.unsettled is not None or bool(state.group)
-        return not (mine or self.shape.serial) and self.shape.sharding == "dynamic"
-
-    def _elsewhere(self, worker: str) -> bool:
-        """Tell whether another worker has the only assignment that may be given at a time."""
-        if self.shape.runs_whole:
-            return not self._whole.may_run(worker)
-        others = (state for name, state in self.workers.items() if name != worker)
-        return self.shape.serial and any(state.working or state.holdings for state in others)
-
-    def _has_work(self, worker: str, state: WorkerHoldings) -> bool:
-        if self.shape.sharding == "off":
-            return state.finished_epoch < self.epoch
-        return self.queues.has_work(worker)
 
     def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
         """Give a worker its next lease of a branch; "none" ends the branch for this assignment."""
@@ -124,15 +104,14 @@ class Ledger:
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
         state = self.workers.get(worker)
-        if state is not None and state.group:
-            return len(state.group)
-        return self.queues.share(worker, branch, len(self.workers))
+        group = state.group if state is not None else ()
+        return len(group) or self.queues.share(worker, branch, len(self.workers))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
         self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
-    def consumed(self, worker: str, epoch: int, spans: SpansByKey, *, left_out: int = 0) -> None:
+    def consumed(self, worker: str, epoch: int, spans: LeaseSpans, *, left_out: int = 0) -> None:
         """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
@@ -141,13 +120,13 @@ class Ledger:
             self._fulfil(state, spans)
             self._advance()
 
-    def _fulfil(self, state: WorkerHoldings, spans: SpansByKey) -> None:
+    def _fulfil(self, state: WorkerHoldings, spans: LeaseSpans) -> None:
         state.fulfil(spans)
         if self.shape.serial and not state.holdings:
             self.changes += 1  # another worker may have its turn
 
     def assignment_ended(
-        self, worker: str, leftover: SpansByKey, batches: int = 0, rows: int = 0
+        self, worker: str, leftover: LeaseSpans, batches: int = 0, rows: int = 0
     ) -> Literal["flush", "return"]:
         """Decide about elements that fill no batch at the end of an assignment.
 
@@ -211,9 +190,7 @@ class Ledger:
                 self.queues.put_back(lease)
         self._advance()
 
-    # --- trainers ------------------------------------------------------------------------------------------
-
-    def acked(self, rank: int, worker: str, epoch: int, spans: SpansByKey, batches: int = 1) -> None:
+    def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1) -> None:
         """Note that a trainer has received batches from a worker: their data is delivered."""
         if epoch != self.epoch or self.finished:
             return
@@ -224,7 +201,7 @@ class Ledger:
             self._fulfil(state, spans)
         self._advance()
 
-    def given_back(self, rank: int, epoch: int, spans: SpansByKey, batches: int, rows: int) -> None:
+    def given_back(self, rank: int, epoch: int, spans: LeaseSpans, batches: int, rows: int) -> None:
         """Note batches that a trainer received and will not use, since other ranks have fewer."""
         if epoch != self.epoch or self.finished:
             return
@@ -258,8 +235,6 @@ class Ledger:
         if not self._regrouped:
             return False
         return bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
-
-    # --- inside --------------------------------------------------------------------------------------------
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
@@ -298,7 +273,6 @@ class Ledger:
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
-        if last or self.ran_dry or self.queues.empty_source:
-            self.finished = True
-            return
-        self.queues.begin_epoch(self.epoch)
+        self.finished = last or self.ran_dry or self.queues.empty_source
+        if not self.finished:
+            self.queues.begin_epoch(self.epoch)

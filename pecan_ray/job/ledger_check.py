@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.ledger import Ledger
+from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
 

@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.holdings import Holding, LeaseKey
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.job.holdings import Holding
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
 

@@ -10,10 +10,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.holdings import LeaseKey, SpansByKey
+from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import Lease, LeaseKey
 
 Placement: TypeAlias = Literal["local", "remote"]
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
@@ -73,7 +73,7 @@ class EndAssignment:
     """A worker has taken all leases and asks what becomes of elements that fill no batch: "flush" or "return"."""
 
     epoch: int
-    leftover: SpansByKey = field(default_factory=dict)
+    leftover: LeaseSpans = field(default_factory=dict)
     batches: int = 0
     """So many a whole plan makes, one of these elements included."""
     lengths: Lengths = ()
@@ -86,12 +86,12 @@ class EndData:
     """A worker tells of data that ends with it: filtered, skipped, or a remainder that the user wants dropped."""
 
     epoch: int
-    spans: SpansByKey
+    spans: LeaseSpans
     rows: int = 0
     left_out: tuple[LeftOutElement, ...] = ()
 
 
-Question: TypeAlias = AskAssignment | AskLeases | EndAssignment | EndData
+WorkerQuestion: TypeAlias = AskAssignment | AskLeases | EndAssignment | EndData
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Acknowledgement:
 
     worker: str
     epoch: int
-    spans: SpansByKey
+    spans: LeaseSpans
     batches: int
     rows: int
     bytes: int
@@ -127,7 +127,7 @@ class GivenBack:
     """Batches that a trainer has received and will not use, since other ranks have fewer."""
 
     epoch: int
-    spans: SpansByKey
+    spans: LeaseSpans
     batches: int
     rows: int
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
+from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span
 
 REPORT_S = 0.25

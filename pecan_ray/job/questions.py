@@ -6,7 +6,6 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pecan_ray.job import events
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.instructions import Answer, Instruction, Log
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
@@ -16,11 +15,12 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
-    Question,
     Reply,
+    WorkerQuestion,
 )
+from pecan_ray.job.turns import any_will_do
 from pecan_ray.job.worker_calls import WorkerCalls
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import Lease, LeaseKey
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -98,7 +98,7 @@ class Questions:
             in_vain: set[Hashable] = set()
             for asked in self._calls.waiting():
                 question = asked.question
-                alike = self._ledger.any_will_do(asked.worker)
+                alike = any_will_do(asked.worker, self._ledger.shape, self._ledger.workers)
                 kind: Hashable = (
                     (question.epoch, question.branch) if isinstance(question, AskLeases) else type(question).__name__
                 )
@@ -175,7 +175,7 @@ class Questions:
             self._job.fail(over, now, done)
 
 
-def _to_nobody(question: Question) -> Reply:
+def _to_nobody(question: WorkerQuestion) -> Reply:
     """Return what a worker is told that is fenced off: nothing that it says counts."""
     if isinstance(question, AskAssignment):
         return "stop"

@@ -44,6 +44,11 @@ class Queues:
         return itertools.chain(*self._shared, *self._own.values())
 
     @property
+    def each_sees_all(self) -> bool:
+        """Whether every worker sees all data."""
+        return self._shape.sharding == "off"
+
+    @property
     def listed(self) -> bool:
         """Whether all splits of all sources are known."""
         return all(listing.complete for listing in self.listings)

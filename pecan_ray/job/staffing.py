@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job.fleet import FleetWorker
-from pecan_ray.job.instructions import Instruction, KillWorker, Log
+from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
@@ -19,8 +19,6 @@ from pecan_ray.plan.windows import Deployment
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
 
-Done = list[Instruction]
-
 
 class Staffing:
     """The part of a job that has workers come and go."""
@@ -29,7 +27,7 @@ class Staffing:
         self._job, self._orders, self._questions = job, orders, questions
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
-        self.handlers: dict[type, Callable[[Any, float, Done], None]] = {
+        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
             events.WorkerUnplaced: self._on_unplaced,
@@ -42,7 +40,7 @@ class Staffing:
 
     # --- numbers -------------------------------------------------------------------------------------------
 
-    def _on_room(self, event: events.RoomFound, now: float, done: Done) -> None:
+    def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
         self._fleet.hosts = dict(event.hosts)
         target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
         if self._job.spec.shape.serial and isinstance(self._job.spec.workers, AutoWorkers):
@@ -50,14 +48,14 @@ class Staffing:
             self._job.tell("placement", said, now)
         self._scale(target, now, done)
 
-    def _on_scale(self, event: events.ScaleAsked, now: float, done: Done) -> None:
+    def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
         if self._placement.fix(Workers(event.local, event.remote)):
             said = "AutoPlacement decides no more: the numbers of workers were fixed by scale()"
             self._job.tell("placement", said, now)
         if self._fleet.hosts:
             self._scale(Deployment(event.local, event.remote), now, done)
 
-    def place(self, now: float, done: Done) -> None:
+    def place(self, now: float, done: Instructions) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
         step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
         if step is None or step.decision.target == self._fleet.wanted:
@@ -69,12 +67,12 @@ class Staffing:
         self._placement.fast_removal = decision.removal == "fast"
         self._scale(decision.target, now, done)
 
-    def _scale(self, target: Deployment, now: float, done: Done) -> None:
+    def _scale(self, target: Deployment, now: float, done: Instructions) -> None:
         self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
         done += self._fleet.scale(target, now)
         self._shed(now, done)
 
-    def _on_room_asked(self, event: events.RoomAsked, now: float, done: Done) -> None:
+    def _on_room_asked(self, event: events.RoomAsked, now: float, done: Instructions) -> None:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
         wanted, workers = self._fleet.wanted, self._job.spec.workers
         if not (isinstance(workers, AutoWorkers) and self._placement.decides) or wanted.workers < 2:
@@ -84,7 +82,7 @@ class Staffing:
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
             self._scale(fewer, now, done)
 
-    def _shed(self, now: float, done: Done) -> None:
+    def _shed(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits dealt once as many are there as are wanted."""
         while surplus := self._fleet.too_many():
             for worker in surplus:
@@ -93,7 +91,7 @@ class Staffing:
         if here and len(here) == self._fleet.wanted.workers:
             self._questions.deal_static(here)
 
-    def _drain(self, worker: FleetWorker, now: float, done: Done) -> None:
+    def _drain(self, worker: FleetWorker, now: float, done: Instructions) -> None:
         self._job.tell("drain", f"{worker.name} drains", now)
         ran = worker.running
         done.append(self._fleet.drain(worker))
@@ -106,12 +104,12 @@ class Staffing:
         if self._placement.fast_removal:
             self._release(worker.name, now, done)
 
-    def release_drained(self, now: float, done: Done) -> None:
+    def release_drained(self, now: float, done: Instructions) -> None:
         """Let the drained workers go whose data has all arrived."""
         for name in [name for name in self._draining if name not in self._ledger.workers]:
             self._release(name, now, done)
 
-    def _release(self, name: str, now: float, done: Done) -> None:
+    def _release(self, name: str, now: float, done: Instructions) -> None:
         self._draining.pop(name, None)
         if name in self._fleet.workers:
             self._fleet.gone(name)
@@ -120,12 +118,12 @@ class Staffing:
 
     # --- one worker ----------------------------------------------------------------------------------------
 
-    def _on_placed(self, event: events.WorkerPlaced, now: float, done: Done) -> None:
+    def _on_placed(self, event: events.WorkerPlaced, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.node, worker.pid, worker.unplaced, worker.heard = event.node, event.pid, "", now
 
-    def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Done) -> None:
+    def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is None or worker.node or worker.draining:
             return
@@ -138,7 +136,7 @@ class Staffing:
         if worker.host and worker.reserved and self._fleet.has_none(worker):
             self._squeeze_in(worker, now, done)
 
-    def _squeeze_in(self, worker: FleetWorker, now: float, done: Done) -> None:
+    def _squeeze_in(self, worker: FleetWorker, now: float, done: Instructions) -> None:
         """Start a local worker without CPUs of its own: a job without any worker blocks whoever waits for it.
 
         The one that has no place may come yet, on a slow machine: then it is one too many, or the other one is.
@@ -150,7 +148,7 @@ class Staffing:
         self._job.tell("placement", said, now)
         done += [Log("warning", said), self._fleet.request(worker.host, now, reserve=False)]
 
-    def _on_ready(self, event: events.WorkerReady, now: float, done: Done) -> None:
+    def _on_ready(self, event: events.WorkerReady, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is None or worker.running:
             return
@@ -161,15 +159,15 @@ class Staffing:
         self._placement.changed(self._fleet, now)
         self._shed(now, done)
 
-    def _on_told(self, event: events.WorkerTold, now: float, done: Done) -> None:
+    def _on_told(self, event: events.WorkerTold, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.told, worker.heard = event.progress, now
 
-    def _on_lost(self, event: events.WorkerLost, now: float, done: Done) -> None:
+    def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)
 
-    def lose(self, name: str, cause: events.LossCause, why: str, now: float, done: Done) -> None:
+    def lose(self, name: str, cause: events.LossCause, why: str, now: float, done: Instructions) -> None:
         """Take a worker's data back, fence it, and request another one in its place."""
         worker = self._fleet.workers.get(name)
         if worker is None:

@@ -20,6 +20,7 @@ from pecan_ray.job.instructions import (
     EndJob,
     FindRoom,
     Instruction,
+    Instructions,
     KillWorker,
     Log,
     Refuse,
@@ -34,8 +35,6 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
-
-Done = list[Instruction]
 
 
 class JobState:
@@ -58,7 +57,7 @@ class JobState:
         self._waits = Waits(spec.say_after_s)
         self._questions = Questions(self)
         self._staffing = Staffing(self, self._orders, self._questions)
-        self._handlers: dict[type, Callable[[Any, float, Done], None]] = {
+        self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerCame: self._on_came,
             events.TrainerReported: self._on_reported,
             events.TrainerListens: self._on_listens,
@@ -73,7 +72,7 @@ class JobState:
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
         """Take an event and return what must be done, in this order."""
-        done: Done = []
+        done: Instructions = []
         if self._ended:
             return done
         self._handlers[type(event)](event, now, done)
@@ -99,7 +98,7 @@ class JobState:
 
     # --- trainers ------------------------------------------------------------------------------------------
 
-    def _on_came(self, event: events.TrainerCame, now: float, done: Done) -> None:
+    def _on_came(self, event: events.TrainerCame, now: float, done: Instructions) -> None:
         refused = self.trainers.come(event, now)
         if refused is not None:
             done.append(Refuse(event.rank, event.incarnation, refused))
@@ -108,12 +107,12 @@ class JobState:
             self._begun = True
             done += [BeginListing(), FindRoom(self.trainers.nodes)]
 
-    def _on_listens(self, event: events.TrainerListens, now: float, done: Done) -> None:
+    def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
         trainer = self.trainers.get(event.rank, event.incarnation)
         if trainer is not None:
             trainer.heard, trainer.met = now, max(trainer.met, event.met)
 
-    def _on_reported(self, event: events.TrainerReported, now: float, done: Done) -> None:
+    def _on_reported(self, event: events.TrainerReported, now: float, done: Instructions) -> None:
         report = event.report
         trainer = self.trainers.get(report.rank, report.incarnation)
         if trainer is None:
@@ -142,7 +141,7 @@ class JobState:
             self.placement.reported(report.rank, report.progress.steps)
             self._staffing.place(now, done)
 
-    def _on_left(self, event: events.TrainerLeft, now: float, done: Done) -> None:
+    def _on_left(self, event: events.TrainerLeft, now: float, done: Instructions) -> None:
         trainer = self.trainers.get(event.rank, event.incarnation)
         if trainer is None or trainer.left:
             return
@@ -155,7 +154,7 @@ class JobState:
             )
         self._end_if_deserted(done)
 
-    def _end_if_deserted(self, done: Done, *, orphaned: bool = False) -> None:
+    def _end_if_deserted(self, done: Instructions, *, orphaned: bool = False) -> None:
         if (self.trainers.ranks and not self.trainers.present) or orphaned:
             self._ended = True
             done += [KillWorker(name) for name in self.fleet.workers]
@@ -163,16 +162,16 @@ class JobState:
 
     # --- the listing, failures and time --------------------------------------------------------------------
 
-    def _on_listed(self, event: events.SplitsListed, now: float, done: Done) -> None:
+    def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self.ledger.add_splits(event.branch, event.splits)
 
-    def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Done) -> None:
+    def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
 
-    def _on_failed(self, event: events.JobFailed, now: float, done: Done) -> None:
+    def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
         self.fail(event.error, now, done)
 
-    def fail(self, error: BaseException, now: float, done: Done) -> None:
+    def fail(self, error: BaseException, now: float, done: Instructions) -> None:
         """End the job with an error: the trainers raise it."""
         if self.error is None:
             self.error = error
@@ -180,7 +179,7 @@ class JobState:
             self.tell("error", f"{type(error).__name__}: {error}", now)
             done.append(Log("error", f"{type(error).__name__}: {error}"))
 
-    def _on_time(self, event: events.TimePassed, now: float, done: Done) -> None:
+    def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
         for rank in self.trainers.silent(now):
             trainer = self.trainers.ranks[rank]
             self.trainers.leave(rank)
@@ -230,7 +229,7 @@ class JobState:
         """Note an event for the report."""
         self.told.append(JobEvent(now - self._began, kind, text))
 
-    def _renew_orders(self, done: Done) -> None:
+    def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
         wanted, waits = self.fleet.wanted, self._waits.standing
         changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits)

@@ -129,8 +129,6 @@ class TrainerState:
             times.append(self._waits.due)
         return min(times)
 
-    # --- what happens --------------------------------------------------------------------------------------
-
     def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
         self._obey(event.orders, done)
 
@@ -145,14 +143,14 @@ class TrainerState:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
-                _grant(self._credits.opened(worker, self._room()), done)
+                self._grant(self._credits.opened(worker, self._room()), done)
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
         for epoch in [epoch for epoch in self._received if epoch < orders.epoch - 1]:
             del self._received[epoch]
             self._used.pop(epoch, None)
-        _grant(self._credits.freed(self._room()), done)
+        self._grant(self._credits.freed(self._room()), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
@@ -162,7 +160,7 @@ class TrainerState:
             self._outgoing.acknowledge(batch)
         self._outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        _grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
+        self._grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -200,8 +198,6 @@ class TrainerState:
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
         """Do nothing but what follows from any event."""
 
-    # --- what follows --------------------------------------------------------------------------------------
-
     def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
         """Give the training loop what it has asked for, if there is something."""
         if self._wanted_since is None:
@@ -217,9 +213,9 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        asked = self._wanted_since
-        held = self._held()
-        waits: dict[Hashable, str] = {asked: _waited_for(self.rank, self.orders, held)} if asked is not None else {}
+        waits: dict[Hashable, str] = {}
+        if self._wanted_since is not None:
+            waits[self._wanted_since] = _waited_for(self.rank, self.orders, self._held())
         if waits or self._waits:
             done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
@@ -236,7 +232,7 @@ class TrainerState:
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began
         done.append(HandOver(batch))
-        _grant(self._credits.freed(self._room()), done)
+        self._grant(self._credits.freed(self._room()), done)
 
     def _usable(self, batch: ReceivedBatch) -> bool:
         if self.world_size == 1 or batch.epoch < self.orders.epoch:
@@ -287,6 +283,10 @@ class TrainerState:
             self._settled.add(worker)
             self._outgoing.settle(worker)
 
+    @staticmethod
+    def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
+        done.extend(Grant(worker, count) for worker, count in credits.items())
+
     def _pressing(self) -> bool:
         """Tell whether others wait for what this trainer has to say."""
         if self.world_size == 1:
@@ -304,10 +304,6 @@ class TrainerState:
         return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self._queue), self.steps)
 
 
-def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
-    done.extend(Grant(worker, count) for worker, count in credits.items())
-
-
 def _waited_for(rank: int, orders: Orders, held: bool) -> str:
     """Say what a training loop waits for that has no batch."""
     if orders.waits:
@@ -317,6 +313,7 @@ def _waited_for(rank: int, orders: Orders, held: bool) -> str:
             f"rank {rank} has waited {{seconds}} for the other ranks: it may use {orders.allowed} batches of "
             f"epoch {orders.epoch}, as many as the slowest rank has received"
         )
-    wanted = sum(orders.wanted)
-    workers = f"{orders.running} of {wanted} workers run" if wanted else "no worker is wanted yet"
+    workers = (
+        f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
+    )
     return f"the trainer has waited {{seconds}} for a batch: {workers}"

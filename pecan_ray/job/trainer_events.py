@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.holdings import SpansByKey
+from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 
 
@@ -17,7 +17,7 @@ class ReceivedBatch:
     """Its own; names it in what is to be done."""
     worker: str
     epoch: int
-    spans: SpansByKey
+    spans: LeaseSpans
     rows: int
     nbytes: int
 

@@ -16,7 +16,7 @@ MOST_NAMED = 8
 
 
 @dataclass
-class Trainer:
+class RegisteredTrainer:
     """One rank that has registered."""
 
     came: TrainerCame
@@ -37,7 +37,7 @@ class Trainers:
     def __init__(self, job: str, world_size: int, timeout_s: float, now: float) -> None:
         self._job, self._world_size, self._timeout_s = job, world_size, timeout_s
         self._began = now
-        self.ranks: dict[int, Trainer] = {}
+        self.ranks: dict[int, RegisteredTrainer] = {}
         self.present: list[int] = []
         """The ranks that have come and not left."""
 
@@ -57,7 +57,7 @@ class Trainers:
         if self.ranks and (difference := _difference(next(iter(self.ranks.values())).came, event)):
             return PecanError(f"job {self._job}: {difference}. All ranks of a job must run the same pipeline.")
         if known is None:
-            self.ranks[event.rank] = Trainer(event, now)
+            self.ranks[event.rank] = RegisteredTrainer(event, now)
             self.present.append(event.rank)
         return None
 
@@ -66,7 +66,7 @@ class Trainers:
         self.ranks[rank].left = True
         self.present.remove(rank)
 
-    def get(self, rank: int, incarnation: str) -> Trainer | None:
+    def get(self, rank: int, incarnation: str) -> RegisteredTrainer | None:
         """Return a trainer, unless it is another process than the one that has registered."""
         trainer = self.ranks.get(rank)
         return trainer if trainer is not None and trainer.came.incarnation == incarnation else None

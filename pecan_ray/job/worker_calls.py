@@ -11,7 +11,7 @@ from pecan_ray.job.messages import Reply
 
 
 @dataclass
-class Call:
+class OpenCall:
     """The last question of a worker on one channel."""
 
     asked: WorkerAsked
@@ -22,14 +22,14 @@ class WorkerCalls:
     """The last questions of all workers, and those that wait."""
 
     def __init__(self) -> None:
-        self._calls: dict[tuple[str, str], Call] = {}
+        self._calls: dict[tuple[str, str], OpenCall] = {}
         self._waiting: dict[tuple[str, str], WorkerAsked] = {}
 
     def arrived(self, asked: WorkerAsked) -> WorkerAsked | Answer | None:
         """Take a question: return it if it is new, its answer if it has one, else None: it waits, or is over."""
         call = self._calls.get((asked.worker, asked.channel))
         if call is None or asked.number > call.asked.number:
-            self._calls[asked.worker, asked.channel] = Call(asked)
+            self._calls[asked.worker, asked.channel] = OpenCall(asked)
             self._waiting.pop((asked.worker, asked.channel), None)
             return asked
         if asked.number < call.asked.number or call.reply is None:
@@ -55,7 +55,7 @@ class WorkerCalls:
         return self._answer(call)
 
     @staticmethod
-    def _answer(call: Call) -> Answer:
+    def _answer(call: OpenCall) -> Answer:
         assert call.reply is not None
         return Answer(call.asked.worker, call.asked.channel, call.asked.number, call.reply)
 

@@ -31,7 +31,7 @@ from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing, but where lots last longer, with many workers; or"""
+"""Longest time that a worker says nothing, but where lots last longer, with many workers; yet it says something"""
 BEATS = 4
 """so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
@@ -110,8 +110,7 @@ class PreprocessingWorker:
         """Work until the job says stop; errors of the pipeline go to the controller."""
         try:
             while not self._draining.is_set():
-                threads = self._engine.threads if self._engine is not None else 0
-                assigned = self._leases.ask_for_work(replace(self._progress, threads=threads))
+                assigned = self._leases.ask_for_work(self._progress)
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
@@ -125,18 +124,18 @@ class PreprocessingWorker:
             self._over.set()
 
     def _keep_telling(self) -> None:
-        """Say now and then that this process lives, and how it gets on, until it is ended."""
-        beat_s = min(HEARTBEAT_S, self._job.config.worker_timeout_s / BEATS)
-        told, quiet_s = (-1, "", False), beat_s
+        """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
+        told: tuple[int, str, bool] | None = None
+        quiet_s = 0.0
         while True:
-            now = time.monotonic()
-            engine, over = self._engine, self._over.is_set()  # no engine while it is being built
+            engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
             under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
-            long = long_retry(now) or under_way
-            news = (engine.threads if engine is not None else 0, long.text if long and not over else "", over)
-            if quiet_s >= max(beat_s, self._leases.lot_s) or news != told:
+            long = None if over else long_retry(now) or under_way
+            news = (engine.threads if engine is not None else 0, long.text if long else "", over)
+            longest_s = min(max(HEARTBEAT_S, self._leases.lot_s), self._job.config.worker_timeout_s / BEATS)
+            if quiet_s >= longest_s or news != told:
                 told, quiet_s = news, 0.0
-                self._tell(engine, *news[:2], now - long.since if long and not over else 0.0)
+                self._tell(engine, news[0], news[1], now - long.since if long else 0.0)
             if over:
                 time.sleep(NEWS_S)  # what it has made is yet to be fetched
             else:
@@ -145,7 +144,8 @@ class PreprocessingWorker:
 
     def _tell(self, engine: Engine | None, threads: int, stuck: str, stuck_s: float) -> None:
         progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s)
-        self._controller.told.remote(self._name, progress, dict(engine.counts()) if engine is not None else {})
+        counts = dict(engine.counts()) if engine is not None else {}
+        self._controller.told.remote(self._name, progress, counts)
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
@@ -196,6 +196,7 @@ class PreprocessingWorker:
         done = self._progress
         self._progress = replace(
             done,
+            threads=self._engine.threads if self._engine is not None else 0,
             elements=done.elements + produced.rows,
             batches=done.batches + 1,
             bytes=done.bytes + nbytes(produced),

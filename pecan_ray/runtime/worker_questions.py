@@ -21,8 +21,8 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     Lengths,
-    Question,
     WorkerProgress,
+    WorkerQuestion,
 )
 from pecan_ray.plan.splits import Lease
 from pecan_ray.runtime.messages import left_out
@@ -42,7 +42,7 @@ class Asking:
         self._lock = threading.Lock()
         """Guards the numbers."""
 
-    def ask(self, channel: str, question: Question) -> Any:
+    def ask(self, channel: str, question: WorkerQuestion) -> Any:
         """Ask a question; return what `answer` waits for.  One at a time for each channel."""
         with self._lock:
             number = self._numbers[channel] = self._numbers.get(channel, 0) + 1

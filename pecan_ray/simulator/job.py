@@ -78,7 +78,7 @@ class Snapshot:
 
 
 @dataclass
-class JobState:
+class SimulatedJobState:
     """Everything about a job that changes."""
 
     spec: SimulatedJob
@@ -231,7 +231,7 @@ class JobState:
         return sorted(staying, key=lambda n: (not self.members[n].working, n), reverse=True)[:count]
 
 
-def new_job(spec: SimulatedJob, table: PaceTable) -> JobState:
+def new_job(spec: SimulatedJob, table: PaceTable) -> SimulatedJobState:
     """Return a job that is about to begin."""
     workload = spec.workload
     noise = workload.noise
@@ -248,7 +248,7 @@ def new_job(spec: SimulatedJob, table: PaceTable) -> JobState:
     )
     meter = SimulatedMeter(flow, spec.client, spec.driver.window_batches, workload.remote.busy_cpu)
     meter.restart(spec.arrives_s)
-    return JobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
+    return SimulatedJobState(spec, flow, meter, table, spec.driver.start, now=spec.arrives_s)
 
 
 def start_delay(workload: Workload, seed: int, number: int, placement: str) -> float:
@@ -259,7 +259,7 @@ def start_delay(workload: Workload, seed: int, number: int, placement: str) -> f
     return max(LOOKAHEAD_S, workload.nodes.start_s * float(drawn[0]))
 
 
-def drain_time(state: JobState, number: int) -> float:
+def drain_time(state: SimulatedJobState, number: int) -> float:
     """Return how long a worker goes on until it has finished its split."""
     workload = state.spec.workload
     service = state.flow.feed.service_s[number]

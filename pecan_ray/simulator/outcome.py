@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.job import JobState, Snapshot, Turn
+from pecan_ray.simulator.job import SimulatedJobState, Snapshot, Turn
 from pecan_ray.simulator.workload import Workload
 
 
@@ -53,7 +53,7 @@ class Outcome:
     flows: Flows
 
 
-def outcome_of(job: JobState) -> Outcome:
+def outcome_of(job: SimulatedJobState) -> Outcome:
     """Sum a job up."""
     workload, end = job.spec.workload, job.snapshot()
     since = job.converged if job.converged and job.converged.batches < end.batches else Snapshot()

@@ -17,7 +17,7 @@ from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.retry import Backoff, retry
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class GoogleStorage:
@@ -72,7 +72,7 @@ class GoogleStorage:
             raise
         return data
 
-    def _ask(self, path: str, call: Callable[[], Result]) -> Result:
+    def _ask(self, path: str, call: Callable[[], T]) -> T:
         try:
             return retry(call, passes=_passes, path=path, backoff=Backoff(attempts=3))
         except (self._failure, OSError, ValueError, RuntimeError) as error:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -78,13 +78,13 @@ retries = RetryRegistry()
 
 
 def retry(
-    call: Callable[[], Result],
+    call: Callable[[], T],
     *,
     passes: Callable[[Exception], bool],
     path: str = "",
     backoff: Backoff = Backoff(),
     sleep: Callable[[float], None] = time.sleep,
-) -> Result:
+) -> T:
     """Return what `call` returns, trying again while it raises errors for which `passes` is true.
 
     `path` tells `retries` what is asked for.

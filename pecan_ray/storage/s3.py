@@ -16,7 +16,7 @@ from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.retry import retry
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 NOT_FOUND = frozenset({"404", "NoSuchKey", "NoSuchBucket", "NotFound", "NoSuchVersion"})
 FORBIDDEN = frozenset(
@@ -106,7 +106,7 @@ class S3:
 
         return self._ask(f"s3://{bucket}/{key}", body)
 
-    def _ask(self, path: str, call: Callable[[], Result]) -> Result:
+    def _ask(self, path: str, call: Callable[[], T]) -> T:
         try:
             return retry(call, passes=self._passes, path=path)
         except (self._errors.BotoCoreError, self._errors.ClientError, OSError) as error:

@@ -6,7 +6,6 @@ import random
 from dataclasses import dataclass, field
 
 from pecan_ray.job import events
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.instructions import Answer, Instruction, KillWorker, StartWorker
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
@@ -16,10 +15,10 @@ from pecan_ray.job.messages import (
     Assigned,
     EndAssignment,
     GivenBack,
-    Question,
+    WorkerQuestion,
 )
 from pecan_ray.options import Workers
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
 from tests.unit.job_rig import JobRig, elements, of_kind
 
@@ -89,13 +88,13 @@ class Play:
     def _work(self, name: str) -> None:
         worker = self.workers[name]
         if not worker.asked:
-            question: Question = AskAssignment()
+            question: WorkerQuestion = AskAssignment()
             if worker.assignment is not None:
                 question = AskLeases(worker.assignment.epoch, 0, 2, tuple(worker.lengths))
                 worker.lengths = []
             self._ask(name, worker, question)
 
-    def _ask(self, name: str, worker: PlayedWorker, question: Question) -> None:
+    def _ask(self, name: str, worker: PlayedWorker, question: WorkerQuestion) -> None:
         worker.asked = True
         self._follow(self.rig.ask(name, question))
 

@@ -16,9 +16,9 @@ from pecan_ray.job.messages import (
     Assigned,
     EndAssignment,
     GivenBack,
-    Question,
     Reply,
     TrainerReport,
+    WorkerQuestion,
 )
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
@@ -100,13 +100,15 @@ class JobRig:
 
     # --- what workers ask ----------------------------------------------------------------------------------
 
-    def ask(self, worker: str, question: Question, channel: str = "main", again: bool = False) -> list[Instruction]:
+    def ask(
+        self, worker: str, question: WorkerQuestion, channel: str = "main", again: bool = False
+    ) -> list[Instruction]:
         """Let a worker ask something; `again`: under the number of its last question."""
         number = self._asked.get((worker, channel), 0) + (not again)
         self._asked[worker, channel] = number
         return self.handle(events.WorkerAsked(worker, channel, number, question))
 
-    def answer(self, worker: str, question: Question) -> Reply:
+    def answer(self, worker: str, question: WorkerQuestion) -> Reply:
         """Let a worker ask something that has an answer at once."""
         (answer,) = [one for one in of_kind(Answer, self.ask(worker, question)) if one.worker == worker]
         return answer.reply

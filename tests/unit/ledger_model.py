@@ -6,11 +6,10 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span
 
 Item = tuple[Lease, int]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import ClusterError, JournalError, OpError, PecanError
 from pecan_ray.job import codec, events, trainer_events
-from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, Message, decode, decode_line, encode, encode_line
+from pecan_ray.job.codec import FORMAT_VERSION, MESSAGES, JobMessage, decode, decode_line, encode, encode_line
 from pecan_ray.job.events import Event, JobFailed, SplitsListed, TimePassed, TrainerCame
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -80,7 +80,7 @@ def test_every_event_and_instruction_is_known_to_the_codec_by_a_name_of_its_own(
 def test_every_event_and_instruction_comes_back_as_it_was(kind: type[Any]) -> None:
     @settings(max_examples=40)
     @given(instances_of(kind), st.floats(0, 1e9))
-    def comes_back(message: Message, at: float) -> None:
+    def comes_back(message: JobMessage, at: float) -> None:
         line = encode_line(message, at)
         assert "\n" not in line
         back, then = decode_line(line)

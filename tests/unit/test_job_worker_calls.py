@@ -14,8 +14,8 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
-    Question,
     WorkerProgress,
+    WorkerQuestion,
 )
 from pecan_ray.job.questions import CALLS_PER_SECOND, LEAST_LOT_S
 from pecan_ray.job.worker_calls import WorkerCalls
@@ -70,10 +70,10 @@ def test_channels_and_workers_have_numbers_of_their_own() -> None:
     assert [question.worker for question in calls.waiting()] == ["x"]
 
 
-def question_of(kind: str) -> Question:
+def question_of(kind: str) -> WorkerQuestion:
     """A question that tells something."""
     left_out = (LeftOutElement("x", "decode", "a", "torn"),)
-    questions: dict[str, Question] = {
+    questions: dict[str, WorkerQuestion] = {
         "assignment": AskAssignment(),
         "leases": AskLeases(0, 0, 1),
         "end": EndAssignment(0, {(0, 0, 0): [elements(0, 2)]}, 0, (((0, 0, 0), 2),)),

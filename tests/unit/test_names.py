@@ -9,29 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
-STILL_SHARED = frozenset(
-    {
-        "Answer",
-        "Array",
-        "Columns",
-        "Decision",
-        "Function",
-        "Items",
-        "Key",
-        "Member",
-        "OnError",
-        "Order",
-        "Place",
-        "Result",
-        "Sharding",
-        "Spans",
-        "Stretch",
-        "Tensor",
-        "Visitation",
-        "Window",
-    }
-)
-"""Names that have several meanings until their files are written anew: take away, never add."""
 
 
 def python_files() -> Iterator[Path]:
@@ -73,13 +50,4 @@ def shared_names() -> dict[str, list[str]]:
 
 
 def test_a_type_name_has_one_meaning() -> None:
-    assert {name: files for name, files in shared_names().items() if name not in STILL_SHARED} == {}
-
-
-def test_the_list_of_exceptions_shrinks() -> None:
-    assert sorted(STILL_SHARED - shared_names().keys()) == [], "these are unique by now: take them off the list"
-
-
-def test_classes_and_aliases_are_types_and_constants_are_not() -> None:
-    source = "class One: ...\nTwo = dict[str, int]\nThree: TypeAlias = int\nFOUR = 4\nT = TypeVar('T')\nfive = 5\n"
-    assert types_of(source) == {"One", "Two", "Three"}
+    assert shared_names() == {}

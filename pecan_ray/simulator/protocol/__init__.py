@@ -8,12 +8,12 @@ from pecan_ray.simulator.protocol.campaign import Summary, play_seeds
 from pecan_ray.simulator.protocol.draw import draw
 from pecan_ray.simulator.protocol.scenario import BAD, Fault, Scenario, SplitModel
 from pecan_ray.simulator.protocol.shrink import shrink
-from pecan_ray.simulator.protocol.world import Outcome, World, play
+from pecan_ray.simulator.protocol.world import HistoryOutcome, World, play
 
 __all__ = [
     "BAD",
     "Fault",
-    "Outcome",
+    "HistoryOutcome",
     "Scenario",
     "SplitModel",
     "Summary",

@@ -7,11 +7,10 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.credits import MOST_AHEAD
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.trainer import TrainerState
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease
-from pecan_ray.simulator.protocol.engine import WIDTH, Made, Piece, pieces_of
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.simulator.protocol.engine import WIDTH, Made, ModelPiece, pieces_of
 from pecan_ray.simulator.protocol.scenario import BAD, Scenario
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ class Audit:
     def __init__(self, world: World) -> None:
         self._world = world
         self._scenario: Scenario = world.scenario
-        self._used: dict[int, Counter[tuple[str, Piece]]] = {}
+        self._used: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""
         self._batches: Counter[tuple[int, int]] = Counter()
         """Of each rank and epoch."""
@@ -173,7 +172,7 @@ class Audit:
         for lease in ledger.dropped:
             must(scenario.visitation == "at_most_once", f"{lease} was dropped")
             dropped.setdefault(lease.epoch, []).extend((lease.key, *span) for span in lease.spans)
-        missing_in_all: list[Piece] = []
+        missing_in_all: list[ModelPiece] = []
         for epoch in range(epochs):
             used = self._used.get(epoch, Counter())
             expected = {piece for key in keys for piece in pieces_of(scenario, key)}
@@ -188,7 +187,7 @@ class Audit:
             self._check_few(epoch, missing)
         self._check_counts(job, missing_in_all, epochs)
 
-    def _check_few(self, epoch: int, missing: list[Piece]) -> None:
+    def _check_few(self, epoch: int, missing: list[ModelPiece]) -> None:
         """Only what cannot be divided among ranks, or fills no batch, is left out."""
         scenario = self._scenario
         most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
@@ -197,7 +196,7 @@ class Audit:
         elif scenario.ranks == 1 and not scenario.drop_remainder:
             must(not missing, f"epoch {epoch} lacks {sorted(missing)}")
 
-    def _check_counts(self, job: JobModel, missing: list[Piece], epochs: int) -> None:
+    def _check_counts(self, job: JobModel, missing: list[ModelPiece], epochs: int) -> None:
         """What is missing was counted: exactly where every element yields one output."""
         scenario, ledger = self._scenario, job.state.ledger
         elements = {(key, element) for key, element, _ in missing}
@@ -236,7 +235,7 @@ class Audit:
         )
 
 
-def _within(piece: Piece, spans: object, scenario: Scenario) -> bool:
+def _within(piece: ModelPiece, spans: object, scenario: Scenario) -> bool:
     """Tell whether some of an output's positions are in one of some intervals."""
     key, element, output = piece
     branch, _, index = key

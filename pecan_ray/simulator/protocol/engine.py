@@ -7,24 +7,23 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
 
-from pecan_ray.job.holdings import LeaseKey
 from pecan_ray.job.messages import LeftOutElement
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span
 from pecan_ray.simulator.protocol.scenario import BAD, Scenario
 
-Piece: TypeAlias = tuple[LeaseKey, int, int]
+ModelPiece: TypeAlias = tuple[LeaseKey, int, int]
 """An output of an element: key of its split, number of the element, number of the output."""
 WIDTH = 1 << OUTPUT_BITS
 
 
 @dataclass
-class Item:
+class ModelItem:
     """An output under way, or positions that yield nothing."""
 
     key: LeaseKey
     spans: list[Span]
-    piece: Piece | None = None
+    piece: ModelPiece | None = None
     bad: LeftOutElement | None = None
 
 
@@ -33,7 +32,7 @@ class Made:
     """A batch, or the rest that fills none."""
 
     epoch: int
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ModelPiece] = field(default_factory=list)
     spans: dict[LeaseKey, list[Span]] = field(default_factory=dict)
     left_out: list[LeftOutElement] = field(default_factory=list)
 
@@ -42,7 +41,7 @@ class Made:
         """Its number of elements."""
         return len(self.pieces)
 
-    def add(self, item: Item) -> None:
+    def add(self, item: ModelItem) -> None:
         """Take an item in."""
         if item.piece is not None:
             self.pieces.append(item.piece)
@@ -64,7 +63,7 @@ class EngineModel:
 
     def __init__(self, scenario: Scenario, epoch: int, random: Random) -> None:
         self._scenario, self._epoch, self._random = scenario, epoch, random
-        self._items: deque[Item] = deque()
+        self._items: deque[ModelItem] = deque()
         self._made = Made(epoch)
         self._loose = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
@@ -117,9 +116,9 @@ class EngineModel:
 
     # --- reading -------------------------------------------------------------------------------------------
 
-    def _read(self, lease: Lease) -> list[Item]:
+    def _read(self, lease: Lease) -> list[ModelItem]:
         split = self._scenario.sources[lease.branch][lease.split.index]
-        items: list[Item] = []
+        items: list[ModelItem] = []
         for element in range(lease.spans[0][0] >> OUTPUT_BITS, split.readable):
             begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
             missing = [(max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin]
@@ -129,25 +128,25 @@ class EngineModel:
         if split.torn is not None and last > split.torn << OUTPUT_BITS:
             begin = split.torn << OUTPUT_BITS
             rest = [(max(a, begin), b) for a, b in lease.spans if b > begin]
-            items.append(Item(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
+            items.append(ModelItem(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
         elif last == END:
             self.lengths.append((lease.key, len(split.outputs)))
         return items
 
-    def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[Item]:
+    def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[ModelItem]:
         """Return the outputs of an element that are missing; each has an even share of its positions."""
         if outputs == BAD:
-            return [Item(lease.key, missing, bad=self._left_out(lease, element, "map"))]
+            return [ModelItem(lease.key, missing, bad=self._left_out(lease, element, "map"))]
         if outputs == 1 or not outputs:
-            return [Item(lease.key, missing, (lease.key, element, 0) if outputs else None)]
+            return [ModelItem(lease.key, missing, (lease.key, element, 0) if outputs else None)]
         items = []
         begin, width = element << OUTPUT_BITS, WIDTH // outputs
         for output in range(outputs):
             first = begin + output * width
             if mine := within(missing, first, first + width):
-                items.append(Item(lease.key, mine, (lease.key, element, output)))
+                items.append(ModelItem(lease.key, mine, (lease.key, element, output)))
         if rest := within(missing, begin + outputs * width, begin + WIDTH):
-            items.append(Item(lease.key, rest))
+            items.append(ModelItem(lease.key, rest))
         return items
 
     @staticmethod
@@ -161,7 +160,7 @@ def within(spans: list[Span], start: int, stop: int) -> list[Span]:
     return [(max(a, start), min(b, stop)) for a, b in spans if a < stop and b > start]
 
 
-def pieces_of(scenario: Scenario, key: LeaseKey) -> list[Piece]:
+def pieces_of(scenario: Scenario, key: LeaseKey) -> list[ModelPiece]:
     """Return all outputs of a split."""
     branch, _, index = key
     split = scenario.sources[branch][index]

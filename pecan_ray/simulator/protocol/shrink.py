@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from pecan_ray.simulator.protocol.scenario import Scenario, SplitModel
-from pecan_ray.simulator.protocol.world import Outcome, play
+from pecan_ray.simulator.protocol.world import HistoryOutcome, play
 
 MOST_TRIES = 400
 SIMPLER: dict[str, Any] = {
@@ -38,7 +38,7 @@ SIMPLER: dict[str, Any] = {
 """What most options are in a simple history."""
 
 
-def shrink(scenario: Scenario, run: Callable[[Scenario], Outcome] = play) -> Scenario:
+def shrink(scenario: Scenario, run: Callable[[Scenario], HistoryOutcome] = play) -> Scenario:
     """Return a history as small as can be found that breaks the same promise."""
     sort = _sort(run(scenario))
     tries = 0
@@ -66,7 +66,7 @@ def describe(scenario: Scenario) -> str:
     return f"Scenario({', '.join(told)})".replace(", torn=None", "").replace("outputs=", "")
 
 
-def _sort(outcome: Outcome) -> str:
+def _sort(outcome: HistoryOutcome) -> str:
     """Return which promise was broken, without numbers and names."""
     return "".join(letter for letter in outcome.failure[:60] if letter.isalpha()) if outcome.failure else ""
 
@@ -90,12 +90,14 @@ def _candidates(scenario: Scenario) -> Iterator[Scenario]:
         if isinstance(count, int) and count > least and (name != "local" or scenario.remote or count > 1):
             for lower in sorted({least, count // 2, count - 1}):
                 if lower >= least and (lower or name != "remote" or scenario.local):
-                    changed = replace(scenario, **{name: lower})
+                    change: dict[str, Any] = {name: lower}
+                    changed = replace(scenario, **change)
                     if changed.local + changed.remote:
                         yield changed
     for name, value in SIMPLER.items():
         if getattr(scenario, name) != value and not (name == "stop_after" and scenario.epochs is None):
-            yield replace(scenario, **{name: value})
+            change = {name: value}
+            yield replace(scenario, **change)
 
 
 def _fewer(source: tuple[SplitModel, ...]) -> Iterator[tuple[SplitModel, ...]]:

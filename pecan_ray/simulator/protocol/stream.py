@@ -17,7 +17,7 @@ BYTES_PER_S = 1e9
 
 
 @dataclass(frozen=True)
-class Message:
+class StreamMessage:
     """Batches that travel together against one credit."""
 
     batches: tuple[Made, ...]
@@ -57,7 +57,7 @@ class Stream:
 
     # --- from the worker -----------------------------------------------------------------------------------
 
-    def send(self, message: Message) -> None:
+    def send(self, message: StreamMessage) -> None:
         """Send a message on its way behind those before."""
         self._put(message.nbytes / BYTES_PER_S, message)
 
@@ -66,7 +66,7 @@ class Stream:
         self.ended = True
         self._put(0.0, None)
 
-    def _put(self, seconds: float, message: Message | None) -> None:
+    def _put(self, seconds: float, message: StreamMessage | None) -> None:
         self._arrival = max(self._arrival, self._clock.now + self._links.delay()) + seconds
         self._clock.after(self._arrival - self._clock.now, self.trainer, self.trainer.receive, self, message)
 

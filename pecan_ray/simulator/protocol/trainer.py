@@ -11,7 +11,7 @@ from pecan_ray.job import trainer_events as told
 from pecan_ray.job.messages import Orders, TrainerReport
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import Made
-from pecan_ray.simulator.protocol.stream import Message, Stream
+from pecan_ray.simulator.protocol.stream import Stream, StreamMessage
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
@@ -165,7 +165,7 @@ class TrainerModel(Party):
 
     # --- streams -------------------------------------------------------------------------------------------
 
-    def receive(self, stream: Stream, message: Message | None) -> None:
+    def receive(self, stream: Stream, message: StreamMessage | None) -> None:
         """Take a message from a stream, or its end."""
         if stream.over or self._left:
             return

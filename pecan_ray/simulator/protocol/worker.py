@@ -15,14 +15,14 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     Placement,
-    Question,
     Reply,
     WorkerProgress,
+    WorkerQuestion,
 )
 from pecan_ray.plan.splits import Lease
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import EngineModel, Made
-from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Message, Stream
+from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Stream, StreamMessage
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
@@ -33,16 +33,16 @@ REPEAT_S = 2.0
 GATHER_S = 0.005
 
 
-class Asking:
+class AskingModel:
     """One channel of questions: one at a time, repeated until it is answered."""
 
     def __init__(self, worker: WorkerModel, channel: str) -> None:
         self._worker, self.channel = worker, channel
         self.number = 0
-        self.question: Question | None = None
+        self.question: WorkerQuestion | None = None
         self._then: Callable[[Any], None] = lambda reply: None
 
-    def ask(self, question: Question, then: Callable[[Any], None]) -> None:
+    def ask(self, question: WorkerQuestion, then: Callable[[Any], None]) -> None:
         """Ask, and go on with the answer."""
         assert self.question is None, f"{self._worker.name} asks {question} before {self.question} was answered"
         self.number += 1
@@ -78,7 +78,7 @@ class WorkerModel(Party):
         self.outbox: deque[tuple[int | None, Made]] = deque()
         self.fits = True
         self._attached: list[Stream] = []
-        self._channels: dict[str, Asking] = {}
+        self._channels: dict[str, AskingModel] = {}
         self._assignment = Assignment(0)
         self._engine: EngineModel | None = None
         self._here: dict[int, deque[Lease]] = {}
@@ -126,8 +126,8 @@ class WorkerModel(Party):
 
     # --- assignments ---------------------------------------------------------------------------------------
 
-    def _channel(self, name: str) -> Asking:
-        return self._channels.setdefault(name, Asking(self, name))
+    def _channel(self, name: str) -> AskingModel:
+        return self._channels.setdefault(name, AskingModel(self, name))
 
     def answer(self, channel: str, number: int, reply: Reply) -> None:
         """Take an answer of the job."""
@@ -340,6 +340,6 @@ class WorkerModel(Party):
                 self.outbox = deque(item for item in self.outbox if id(item) not in taken)
                 stream.credits -= 1
                 stream.given += len(chosen)
-                stream.send(Message(tuple(made for _, made in chosen), nbytes))
+                stream.send(StreamMessage(tuple(made for _, made in chosen), nbytes))
                 return True
         return False

@@ -28,7 +28,7 @@ GIVES_UP_S = 30.0
 
 
 @dataclass
-class Outcome:
+class HistoryOutcome:
     """What became of a history."""
 
     failure: str = ""
@@ -82,9 +82,9 @@ class World:
 
     # --- the history ---------------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self) -> HistoryOutcome:
         """Play the history to its end."""
-        outcome = Outcome()
+        outcome = HistoryOutcome()
         try:
             self._begin()
             while not self._over():
@@ -229,6 +229,6 @@ def spec_of(scenario: Scenario) -> JobSpec:
     )
 
 
-def play(scenario: Scenario) -> Outcome:
+def play(scenario: Scenario) -> HistoryOutcome:
     """Play a history with the real state machines."""
     return World(scenario).run()
