@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.case import Case
+from benchmarks.faults.case import Case, twice
 from pecan_ray.sampling.spans import Spans
 
 POSITION_BITS = 32
@@ -111,11 +111,15 @@ def _uncounted(case: Case, told: list[Told], delivered: list[Counter[int]]) -> l
         return found
     missing = sum((case.expected() - epoch).total() for epoch in delivered)
     counted = facts["left_out"] + sum(_positions(case, key, spans) for key, spans in facts["dropped"])
-    if missing != counted:
+    # What ranks cannot share is counted in elements that went in, of which `flat_map` makes several.
+    least = missing // len(twice({"i": 0})) if case.plan == "flat_map" else missing
+    if not least <= counted <= missing:
         kind = "lost" if missing > counted else "uncounted"
         found.append(f"{kind}: {missing} elements are missing, and {counted} were counted as left out or dropped")
     partial = case.batch if case.drop_remainder or case.plan == "take" else 1
-    most = case.epochs * (case.world_size * partial - 1)
+    # A batch that is short of an element which yields nothing costs the round of batches that it was to be part of.
+    rounds = 2 if case.drop_remainder and case.plan in ("bad", "filter", "torn") else 1
+    most = case.epochs * (rounds * case.world_size * partial - 1)
     if facts["left_out"] > most:
         found.append(f"lost: {facts['left_out']} elements were left out, of which {most} are remainders at most")
     return found

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
 from pecan_ray.job.credits import CreditBook
@@ -192,6 +193,7 @@ class TrainerState:
         self._queue.clear()
         self.queued_bytes = 0
         self._closed = True
+        self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
 
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
         """Do nothing but what follows from any event."""
@@ -243,8 +245,7 @@ class TrainerState:
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, its batches must not take the memory that theirs are made in."""
         if self._held():
-            newcomers = [batch for batch in self._queue if batch.id > self._adopted]
-            done.extend(Adopt(batch) for batch in newcomers)
+            done.extend(Adopt(batch) for batch in self._queue if batch.id > self._adopted)
             self._adopted = max(self._adopted, self._queue[-1].id)
 
     def _headroom(self) -> int:

