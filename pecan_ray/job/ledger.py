@@ -268,7 +268,7 @@ class Ledger:
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
-        self.leftovers.spoilt()
+        self.leftovers.begin_epoch()
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs

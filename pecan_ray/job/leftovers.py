@@ -31,6 +31,8 @@ class Leftovers:
         self._world_size, self._batch_size, self._only_full = world_size, batch_size, only_full
         self._pool: dict[LeaseKey, Holding] = {}
         self.groups: deque[Group] = deque()
+        self.rounds = 0
+        """Rounds that were distributed in this epoch."""
         self._before: int | None = None
         """Positions that were distributed last: fewer must come back, or the rest is left out."""
 
@@ -48,6 +50,10 @@ class Leftovers:
         for span in spans:
             held.missing.add(*span)
 
+    def begin_epoch(self) -> None:
+        """Forget what the last epoch was about."""
+        self._before, self.rounds = None, 0
+
     def spoilt(self) -> None:
         """Note that a worker was lost: what comes back was not distributed in vain."""
         self._before = None
@@ -58,6 +64,7 @@ class Leftovers:
         self._pool = {}
         if not leases:
             return 0
+        self.rounds += 1
         if self._world_size == 1:
             self.groups.append(Group(0, tuple(leases)))
             return 0

@@ -248,15 +248,16 @@ class TrainerState:
             done.extend(Adopt(batch) for batch in self._queue if batch.id > self._adopted)
             self._adopted = max(self._adopted, self._queue[-1].id)
 
-    def _headroom(self) -> int:
-        """Return how many batches of the epoch under way may be used that were not."""
-        return self.orders.allowed - self._used.get(self.orders.epoch, 0)
-
     def _room(self) -> bool:
-        """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself."""
+        """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself.
+
+        With a batch of a later epoch in the queue, nothing is regrouped any more: these orders are of the past.
+        """
         if self._credits.room(self.queued_bytes):
             return True
-        return self.orders.regrouping and not self._usable(self._queue[0])
+        if not self.orders.regrouping or self._queue[-1].epoch > self.orders.epoch:
+            return False
+        return not self._usable(self._queue[0])
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -289,10 +290,10 @@ class TrainerState:
 
     def _pressing(self) -> bool:
         """Tell whether others wait for what this trainer has to say."""
-        if self.world_size == 1:
-            return self.orders.closing or bool(self.orders.settle)
-        unreported = self._outgoing.unreported
-        return self.orders.closing or bool(self.orders.settle) or unreported >= max(1, self._headroom())
+        orders = self.orders
+        headroom = orders.allowed - self._used.get(orders.epoch, 0)  # batches that may be used and were not
+        short = self.world_size > 1 and self._outgoing.unreported >= max(1, headroom)
+        return orders.closing or bool(orders.settle) or short
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
         report = self._outgoing.next(now, self._pressing(), self._held(), self.orders.met, self.progress(now))

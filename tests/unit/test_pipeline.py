@@ -261,5 +261,5 @@ def test_there_are_no_workers_to_scale_in_debug() -> None:
 
 
 def test_unit_tests_cannot_start_ray() -> None:
-    with pytest.raises(AssertionError, match="move it to tests/ray"):
+    with pytest.raises(pecan.errors.ClusterError, match="move it to tests/ray"):
         numbers().batch(2).iter_batches(workers=pecan.Workers())

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
 MOST_EXCESS = MOST_AHEAD + 1
-"""Messages of each worker by which a queue may exceed `prefetch_bytes`: those that were under way when a larger one
-came, and one of regrouped leftovers."""
+"""Messages of each worker by which a queue may exceed `prefetch_bytes`, beside one for each round of leftovers: those
+that were under way when a larger one came."""
 
 
 class ViolationError(AssertionError):
@@ -45,6 +45,8 @@ class Audit:
         """Of each rank and epoch."""
         self._short: Counter[int] = Counter()
         """Batches of each epoch that are not full."""
+        self._rounds = 0
+        """Most rounds in which the leftovers of an epoch were distributed."""
         self.excess = 0.0
         """By how many messages for each worker a queue was above its bound at most;"""
         self.regrouping = 0.0
@@ -89,7 +91,9 @@ class Audit:
         excess = state.queued_bytes - self._scenario.prefetch_bytes
         if excess <= 0:
             return
-        messages = excess / max(1, trainer.largest_message) / max(1, len(trainer.streams))
+        self._rounds = max(self._rounds, self._world.job.state.ledger.leftovers.rounds)
+        regrouped = self._rounds * trainer.largest_message
+        messages = max(0, excess - regrouped) / max(1, trainer.largest_message) / max(1, len(trainer.streams))
         if state.orders.regrouping:
             self.regrouping = max(self.regrouping, messages)
         else:
