@@ -16,6 +16,7 @@
     ├── JournalError              what a job has written down cannot be read
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
     │   ├── WorkerStartError      a worker process failed while it was being set up
+    │   ├── RankTakenError        another process has this rank of the job
     │   └── StaleJobError         a job of this name is ending, whose trainers are gone
     └── MissingExtraError         an optional dependency is not installed
 
@@ -107,6 +108,10 @@ class ClusterError(PecanError):
 
 class WorkerStartError(ClusterError):
     """A worker process failed while it was being set up."""
+
+
+class RankTakenError(ClusterError):
+    """Another process has this rank of the job."""
 
 
 class StaleJobError(ClusterError):

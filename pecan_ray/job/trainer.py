@@ -58,8 +58,7 @@ class TrainerState:
     def __init__(self, rank: int, world_size: int, incarnation: str, prefetch_bytes: int, now: float) -> None:
         self.rank, self.world_size = rank, world_size
         self.orders = Orders()
-        self.yielded = 0
-        self.rows = 0
+        self.yielded = self.rows = 0
         self.waited_s = 0.0
         self.first_batch_s: float | None = None
         self.steps = StepTotals()
@@ -196,7 +195,7 @@ class TrainerState:
         self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
 
     def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
-        """Do nothing but what follows from any event."""
+        """Do what follows from any event."""
 
     def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
         """Give the training loop what it has asked for, if there is something."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pecan_ray.errors import PecanError, StaleJobError
+from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job.events import TrainerCame
 from pecan_ray.job.messages import TrainerProgress
 
@@ -50,7 +50,7 @@ class Trainers:
                     f"job {self._job}: its trainers have not been heard for {STALE_S:g} s, and a new process has come "
                     f"for rank {event.rank}: the job that they left behind ends."
                 )
-            return PecanError(
+            return RankTakenError(
                 f"job {self._job}: rank {event.rank} is already served. Another run of the same name is active on "
                 "this cluster: pass iter_batches(job=...) with a name of its own."
             )

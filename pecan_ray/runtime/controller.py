@@ -105,7 +105,7 @@ class AutoPlacementController:
             self._spawn(self._watch())
         self._happened(events.TrainerCame(rank, incarnation, node, described))
         if incarnation in self._refused:
-            raise self._refused[incarnation]
+            raise self._refused.pop(incarnation)
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""

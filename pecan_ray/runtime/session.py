@@ -14,7 +14,7 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError, PlanError, StaleJobError
+from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
@@ -36,8 +36,8 @@ _runs: dict[str, int] = {}
 
 MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
-STALE_S = 60.0
-"""Longest wait for a job of the same name to end whose trainers are gone."""
+PATIENCE_S: dict[type[Exception], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
+"""How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
 OWN = ("rank", "format", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -84,18 +84,22 @@ class Session:
 
     def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
-        deadline = time.monotonic() + STALE_S
+        began = time.monotonic()
         while True:
             controller = self._controller(job)
             try:
                 ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts))
                 return controller
             except ray.exceptions.RayTaskError as error:
-                if not isinstance(error.cause, StaleJobError) or time.monotonic() > deadline:
+                if time.monotonic() > began + PATIENCE_S.get(type(error.cause), 0.0):
                     raise error.cause if isinstance(error.cause, Exception) else error from None
             except ray.exceptions.RayActorError as error:
                 # Of several trainers one may have found a controller that was just ending.
-                if error.actor_init_failed or self._options.world_size == 1 or time.monotonic() > deadline:
+                if (
+                    error.actor_init_failed
+                    or self._options.world_size == 1
+                    or time.monotonic() > began + PATIENCE_S[StaleJobError]
+                ):
                     raise ClusterError(
                         f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules "
                         "of the pipeline's source, must be importable on every node: install them there, or send "
