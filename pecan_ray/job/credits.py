@@ -32,6 +32,10 @@ class CreditBook:
         self._open.pop(worker, None)
         self._without.discard(worker)
 
+    def granted(self, worker: str) -> int:
+        """Return how many messages may be on their way from a worker."""
+        return self._open.get(worker, 0)
+
     def freed(self, room: bool) -> dict[str, int]:
         """Return the credits to grant now: every stream has one while there is room."""
         if not room or not self._without:

@@ -14,7 +14,6 @@ may exceed, and while leftovers are regrouped the batches of that.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
@@ -26,6 +25,7 @@ from pecan_ray.job.trainer_events import (
     Adopt,
     BatchesCame,
     BatchWanted,
+    CloseStream,
     Discard,
     EndOfData,
     Grant,
@@ -45,6 +45,7 @@ from pecan_ray.job.trainer_events import (
     TrainerLog,
     TrainerTime,
 )
+from pecan_ray.job.trainer_queue import TrainerQueue
 from pecan_ray.job.waiting import Waits
 from pecan_ray.job.windows import StepTotals
 
@@ -62,12 +63,7 @@ class TrainerState:
         self.waited_s = 0.0
         self.first_batch_s: float | None = None
         self.steps = StepTotals()
-        self.queued_bytes = 0
-        self._queue: deque[ReceivedBatch] = deque()
-        self._received: dict[int, int] = {}
-        """Batches of each epoch that were received and not given back;"""
-        self._used: dict[int, int] = {}
-        """of these, those that the training loop has."""
+        self._queue = TrainerQueue()
         self._adopted = -1
         """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
         self._outgoing = Outgoing(rank, world_size, incarnation, now)
@@ -87,12 +83,12 @@ class TrainerState:
             OrdersCame: self._on_orders,
             BatchesCame: self._on_batches,
             StreamEnded: self._on_stream_ended,
-            Noted: self._on_noted,
+            Noted: lambda event, now, done: self._outgoing.note(event.text),
             BatchWanted: self._on_wanted,
             ReportAnswered: self._on_answered,
             TrainerFailed: self._on_failed,
             TrainerClosed: self._on_closed,
-            TrainerTime: self._on_time,
+            TrainerTime: lambda event, now, done: None,
         }
 
     def handle(self, event: TrainerEvent, now: float) -> list[TrainerInstruction]:
@@ -103,6 +99,7 @@ class TrainerState:
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
         self._adopt_held(done)
+        self._let_go(done)
         self._say_waits(now, done)
         self._report(now, done)
         return done
@@ -115,6 +112,11 @@ class TrainerState:
     def queued(self) -> int:
         """Batches that wait for the training loop."""
         return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        """Bytes of the batches that wait."""
+        return self._queue.nbytes
 
     @property
     def over(self) -> bool:
@@ -146,20 +148,16 @@ class TrainerState:
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
-        for epoch in [epoch for epoch in self._received if epoch < orders.epoch - 1]:
-            del self._received[epoch]
-            self._used.pop(epoch, None)
+        self._queue.forget_before(orders.epoch - 1)
         self._grant(self._credits.freed(self._room()), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
-            self._queue.append(batch)
-            self.queued_bytes += batch.nbytes
-            self._received[batch.epoch] = self._received.get(batch.epoch, 0) + 1
+            self._queue.add(batch)
             self._outgoing.acknowledge(batch)
         self._outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        self._grant(self._credits.used(event.worker, nbytes, self.queued_bytes, self._room()), done)
+        self._grant(self._credits.used(event.worker, nbytes, self._queue.nbytes, self._room()), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -168,9 +166,6 @@ class TrainerState:
             self._outgoing.broken(event.worker)
         if event.worker in self.orders.settle:
             self._settle(event.worker)
-
-    def _on_noted(self, event: Noted, now: float, done: list[TrainerInstruction]) -> None:
-        self._outgoing.note(event.text)
 
     def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
         if self._wanted_since is None:
@@ -188,14 +183,9 @@ class TrainerState:
             self._error = event.error
 
     def _on_closed(self, event: TrainerClosed, now: float, done: list[TrainerInstruction]) -> None:
-        done.extend(Discard(batch) for batch in self._queue)
-        self._queue.clear()
-        self.queued_bytes = 0
+        done.extend(Discard(batch) for batch in self._queue.clear())
         self._closed = True
         self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
-
-    def _on_time(self, event: TrainerTime, now: float, done: list[TrainerInstruction]) -> None:
-        """Do what follows from any event."""
 
     def _serve(self, now: float, done: list[TrainerInstruction]) -> None:
         """Give the training loop what it has asked for, if there is something."""
@@ -203,7 +193,7 @@ class TrainerState:
             return
         if self._error is not None:
             done.append(RaiseError(self._error))
-        elif self._queue and self._usable(self._queue[0]):
+        elif self._queue and self._usable(self._queue.head):
             self._hand_over(self._wanted_since, now, done)
         elif self.orders.finished and not self._queue:
             done.append(EndOfData())
@@ -219,9 +209,7 @@ class TrainerState:
             done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
-        batch = self._queue.popleft()
-        self.queued_bytes -= batch.nbytes
-        self._used[batch.epoch] = self._used.get(batch.epoch, 0) + 1
+        batch = self._queue.use()
         self.yielded += 1
         self.rows += batch.rows
         self.waited_s += now - asked
@@ -236,27 +224,27 @@ class TrainerState:
     def _usable(self, batch: ReceivedBatch) -> bool:
         if self.world_size == 1 or batch.epoch < self.orders.epoch:
             return True
-        return batch.epoch == self.orders.epoch and self._used.get(batch.epoch, 0) < self.orders.allowed
+        return batch.epoch == self.orders.epoch and self._queue.used(batch.epoch) < self.orders.allowed
 
     def _held(self) -> bool:
-        return bool(self._queue) and self._wanted_since is not None and not self._usable(self._queue[0])
+        return bool(self._queue) and self._wanted_since is not None and not self._usable(self._queue.head)
 
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, its batches must not take the memory that theirs are made in."""
         if self._held():
             done.extend(Adopt(batch) for batch in self._queue if batch.id > self._adopted)
-            self._adopted = max(self._adopted, self._queue[-1].id)
+            self._adopted = max(self._adopted, self._queue.newest.id)
 
     def _room(self) -> bool:
         """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself.
 
         With a batch of a later epoch in the queue, nothing is regrouped any more: these orders are of the past.
         """
-        if self._credits.room(self.queued_bytes):
+        if self._credits.room(self._queue.nbytes):
             return True
-        if not self.orders.regrouping or self._queue[-1].epoch > self.orders.epoch:
+        if not self.orders.regrouping or self._queue.newest.epoch > self.orders.epoch:
             return False
-        return not self._usable(self._queue[0])
+        return not self._usable(self._queue.head)
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -266,22 +254,30 @@ class TrainerState:
         keep, epoch = self.orders.keep, self.orders.epoch
         if keep is None or self._outgoing.unacknowledged:
             return
-        too_many = self._received.get(epoch, 0) - max(keep, self._used.get(epoch, 0))
-        if too_many <= 0:
-            return
-        mine = [batch for batch in self._queue if batch.epoch == epoch][-too_many:]
-        returned = {batch.id for batch in mine}
-        self._queue = deque(batch for batch in self._queue if batch.id not in returned)
-        self.queued_bytes -= sum(batch.nbytes for batch in mine)
-        self._received[epoch] -= len(mine)
-        self._outgoing.give_back(epoch, mine)
-        done.extend(Discard(batch) for batch in mine)
+        mine = self._queue.give_back(epoch, keep)
+        if mine:
+            self._outgoing.give_back(epoch, mine)
+            done.extend(Discard(batch) for batch in mine)
 
     def _settle(self, worker: str) -> None:
         if worker not in self._streams and worker not in self._settled:
             self._seen.add(worker)
             self._settled.add(worker)
             self._outgoing.settle(worker)
+
+    def _let_go(self, done: list[TrainerInstruction]) -> None:
+        """Settle about workers that drain while other ranks hold this one up, and nothing can be on its way from them.
+
+        Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
+        """
+        if not self.orders.settle or not self._queue or self._room() or self._usable(self._queue.head):
+            return
+        for worker in self.orders.settle:
+            if worker in self._streams and not self._credits.granted(worker):
+                self._streams.discard(worker)
+                self._credits.closed(worker)
+                done.append(CloseStream(worker))
+                self._settle(worker)
 
     @staticmethod
     def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
@@ -290,7 +286,7 @@ class TrainerState:
     def _pressing(self) -> bool:
         """Tell whether others wait for what this trainer has to say."""
         orders = self.orders
-        headroom = orders.allowed - self._used.get(orders.epoch, 0)  # batches that may be used and were not
+        headroom = orders.allowed - self._queue.used(orders.epoch)  # batches that may be used and were not
         short = self.world_size > 1 and self._outgoing.unreported >= max(1, headroom)
         return orders.closing or bool(orders.settle) or short
 

@@ -105,6 +105,13 @@ class OpenStream:
 
 
 @dataclass(frozen=True)
+class CloseStream:
+    """Read no more from a worker that goes: what it has left others will make again."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class Grant:
     """Let a worker send so many more messages."""
 
@@ -161,5 +168,5 @@ class TrainerLog:
 
 
 TrainerInstruction: TypeAlias = (
-    OpenStream | Grant | HandOver | Adopt | Discard | EndOfData | RaiseError | SendReport | TrainerLog
+    OpenStream | CloseStream | Grant | HandOver | Adopt | Discard | EndOfData | RaiseError | SendReport | TrainerLog
 )

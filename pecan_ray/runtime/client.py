@@ -174,6 +174,8 @@ class BatchClient:
             self._reader.taken(self._batches.pop(instruction.batch.id).message)
         elif isinstance(instruction, events.Adopt):
             self._reader.taken(self._batches[instruction.batch.id].message)
+        elif isinstance(instruction, events.CloseStream):
+            self._streams[instruction.worker].stop()
         elif isinstance(instruction, events.OpenStream):
             self._open(self._workers[instruction.worker])
         else:

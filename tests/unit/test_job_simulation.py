@@ -100,7 +100,7 @@ class WithoutAcknowledgements(TrainerState):
 
     def _on_batches(self, event: Any, now: float, done: Any) -> None:
         before = self._outgoing.acknowledge
-        if sum(self._received.values()) == 3:
+        if sum(self._queue._received.values()) == 3:
             self._outgoing.acknowledge = lambda batch: None  # type: ignore[method-assign]  # the planted bug
         super()._on_batches(event, now, done)
         self._outgoing.acknowledge = before  # type: ignore[method-assign]

@@ -159,7 +159,9 @@ class Audit:
         scenario = self._scenario
         for epoch in range(epochs):
             counts = [self._batches[trainer.rank, epoch] for trainer in trainers]
-            must(len(set(counts)) <= 1, f"ranks have {counts} batches of epoch {epoch}")
+            # Where data is given out again at once, a batch of a lost worker may come when its epoch is over.
+            even = len(set(counts)) <= 1 or scenario.visitation == "zero_or_more"
+            must(even, f"ranks have {counts} batches of epoch {epoch}")
             if scenario.ranks == 1 and not scenario.lossy and scenario.sharding != "off":
                 must(self._short[epoch] <= 1, f"{self._short[epoch]} smaller batches in epoch {epoch}")
 

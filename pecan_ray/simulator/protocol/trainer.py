@@ -107,6 +107,8 @@ class TrainerModel(Party):
         if isinstance(instruction, told.OpenStream):
             worker = world.job.processes[instruction.worker]
             self.streams[instruction.worker] = Stream(worker, self, world.clock, world.links)
+        elif isinstance(instruction, told.CloseStream):
+            self.streams[instruction.worker].close()
         elif isinstance(instruction, told.Grant):
             self.streams[instruction.worker].grant(instruction.credits)
         elif isinstance(instruction, told.HandOver):
