@@ -38,9 +38,13 @@ def test_one_element_that_takes_long_is_named_in_the_log_and_the_report(
             time.sleep(0.05)
         may_go_on.write_text("on")
 
-    pipe = pecan.PecanPipeline(pecan.sources.TextLines(str(text)), name="pondering")
+    pipe = pecan.PecanPipeline(
+        pecan.sources.TextLines(str(text)),
+        name="pondering",
+        config=pecan.Config(reorder="off"),  # a sample would ponder here
+    )
     pipe = pipe.map(lambda line: line, on="text", name="passes").map(ponders, on="text").batch(4)
-    releasing = threading.Thread(target=let_go_when_said)
+    releasing = threading.Thread(target=let_go_when_said, daemon=True)
     releasing.start()
     with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
         lines = [line for batch in it for line in batch["text"]]
