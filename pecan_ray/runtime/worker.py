@@ -110,6 +110,8 @@ class PreprocessingWorker:
         """Work until the job says stop; errors of the pipeline go to the controller."""
         try:
             while not self._draining.is_set():
+                if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
+                    self._tell(self._engine, self._progress.threads, "", 0.0)
                 assigned = self._leases.ask_for_work(self._progress)
                 if assigned is None:
                     break
