@@ -104,8 +104,8 @@ class NamedSplits:
             yield Split(index, f"s3://a-bucket/a-data-set-of-usual-name/train/part-{index:08d}.tar")
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Refuse: nobody reads them."""
-        raise NotImplementedError
+        """Refuse: the files do not exist."""
+        raise FileNotFoundError(split.path)
 
     def num_elements(self) -> int | None:
         """Return nothing, as for files."""

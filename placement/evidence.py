@@ -15,6 +15,8 @@ COUNTED = 1.0
 """Batches by which the count of a window may be off: one that came just before its end, or just after."""
 MEDIAN_ERROR = 1.25
 """Standard error of a median, in standard errors of a mean."""
+SHORTEST_STEP = 1e-3
+"""A trainer that seems to do nothing but wait has this share of the batch time to itself: no clock tells less apart."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,10 @@ class Reading:
 
     @property
     def own_time(self) -> float | None:
-        """Seconds of the trainer's own step."""
-        return None if self.wait is None else self.batch_time - self.wait
+        """Seconds of the trainer's own step, more than 0."""
+        if self.wait is None:
+            return None
+        return max(self.batch_time - self.wait, SHORTEST_STEP * self.batch_time)
 
     @property
     def wait_share(self) -> float:

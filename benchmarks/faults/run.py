@@ -148,6 +148,8 @@ class Run:
                 return False
             while self._paused and self._paused[0][0] < now:
                 _signal(self._paused.pop(0)[1], signal.SIGCONT)
+            if due and due[0].kind in ("freeze", "pause"):
+                self._seen |= {one.pid: now for one in ours(WORKER) if one.pid not in self._seen}
             if due and received >= due[0].at * self.case.batches() and self._happens(due[0]):
                 fault = due.pop(0)
                 self.done.append(f"{fault.kind} at {received} batches")
@@ -178,7 +180,7 @@ class Run:
 
     def _is_up(self, pid: int) -> bool:
         """Tell whether a worker's actor was made some time ago: one that freezes before is Ray's to find."""
-        return time.monotonic() - self._seen.setdefault(pid, time.monotonic()) > UP_S
+        return pid in self._seen and time.monotonic() - self._seen[pid] > UP_S
 
     def _pid(self, rank: int) -> int:
         return Told.read(self._file(rank)).pid

@@ -52,6 +52,18 @@ def test_it_ends_within_5_percent_of_the_cheapest_deployment(
     assert found[-1] <= 0.15
 
 
+@pytest.mark.parametrize("waits", [1.0, 1.0005])
+def test_a_trainer_that_only_counts_its_batches_is_placed(waits: float) -> None:
+    """Its own step takes no time, and by another clock it even waits for longer than a batch takes."""
+    policy, at = placed(Plant(max_local=4, max_remote=4)), Deployment(0, 1)
+    for _ in range(200):
+        batch_time = 1 / at.workers
+        window = Window(batch_time, queue_size=0.0, batches=100, wait_time=batch_time * waits)
+        at = policy.decide(window, at).target
+    assert policy.converged
+    assert at.local == 4
+
+
 @pytest.mark.parametrize(
     ("make", "noise", "share"),
     [
