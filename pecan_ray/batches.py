@@ -7,14 +7,14 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
+from pecan_ray.autoorder.job_order import Ordered, SecondLook
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
@@ -28,19 +28,6 @@ from pecan_ray.runtime.session import Session
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
-
-SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
-"""From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What AutoOrder has decided."""
-
-    plan: Plan
-    said: tuple[str, ...] = ()
-    """What it changed, for people."""
-    second_look: SecondLook | None = None
 
 
 class Batches:
@@ -62,6 +49,7 @@ class Batches:
         options: IterOptions,
         debug: bool,
         order: Callable[[], Ordered],
+        parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
     ) -> None:
         self._convert = converter(options.format)
@@ -90,6 +78,7 @@ class Batches:
                 seed=seed,
                 config=config,
                 options=options,
+                parts=parts,
                 look_again=look_again,
             )
             try:
