@@ -57,13 +57,21 @@ def evenly(count: int) -> Iterator[int]:
             yield place
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """How many elements of a source a sample is to have."""
+
+    elements: int
+    again: bool = True
+    """Come back to splits for more, where others hold few: else another source gives more."""
+
+
 class SpreadLeases:
     """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
 
-    def __init__(self, listings: Sequence[Listing], elements: Sequence[int]) -> None:
-        """`elements`: how many are wanted of each source."""
-        streams = enumerate(zip(listings, elements, strict=True))
-        self._streams = [_leases(branch, listing.splits, wanted) for branch, (listing, wanted) in streams]
+    def __init__(self, listings: Sequence[Listing], wanted: Sequence[Wanted]) -> None:
+        streams = enumerate(zip(listings, wanted, strict=True))
+        self._streams = [_leases(branch, listing.splits, one) for branch, (listing, one) in streams]
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease of a source."""
@@ -73,10 +81,10 @@ class SpreadLeases:
         """Do nothing: nobody asks."""
 
 
-def _leases(branch: int, splits: Sequence[Split], wanted: int) -> Iterator[Lease]:
+def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Lease]:
     opened = min(MOST_OPENED, len(splits))
-    few = -(-wanted // opened) if opened else 0
-    for start in range(0, wanted, max(1, few)):
+    few = -(-wanted.elements // opened) if opened else 0
+    for start in range(0, wanted.elements if wanted.again else 1, max(1, few)):
         for place in evenly(len(splits)):
             split = splits[place]
             if split.elements is None or start < split.elements:
@@ -94,11 +102,12 @@ def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, sprea
     return SpreadLeases([list_splits(source) for source in sources], list(_wanted(plan, elements)))
 
 
-def _wanted(plan: Plan, elements: int) -> Iterator[int]:
+def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted]:
     """Yield how many elements are wanted of each source: where sources follow each other, of each its share."""
     if not isinstance(plan.head, Join):
-        yield elements
+        yield Wanted(elements, again)
         return
-    share = -(-elements // len(plan.head.inputs)) if plan.head.kind == "concat" else elements
+    concat = plan.head.kind == "concat"
+    share = -(-elements // len(plan.head.inputs)) if concat else elements
     for branch in plan.head.inputs:
-        yield from _wanted(branch, share)
+        yield from _wanted(branch, share, again=again and not concat)

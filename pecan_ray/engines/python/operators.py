@@ -24,13 +24,13 @@ from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
 
-Chainlike = Callable[[Item], list[Item]]
+Run = Callable[[Item], list[Item]]
 
 _END = Item({}, [], Lease(0, Split(0)), 0)
 """Not an item: there are no more."""
 
 
-def mapped(items: ItemIterator, run: Chainlike, pool: Threads | None) -> ItemIterator:
+def mapped(items: ItemIterator, run: Run, pool: Threads | None) -> ItemIterator:
     """Run a chain on each item, some of them at a time, in order."""
     if pool is None:
         for item in items:
