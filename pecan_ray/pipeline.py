@@ -106,6 +106,12 @@ class PecanPipeline:
         source = TfDataSource(make_dataset, num_shards=num_shards)
         return cls(source, name=name, engine="tensorflow", seed=seed, config=config)
 
+    def with_config(self, **changes: Any) -> PecanPipeline:
+        """Return the pipeline under other settings: fields of `Config` by name."""
+        new = self._with(self._plan)
+        new._config = replace(self._config, **changes)
+        return new
+
     # --- operators on elements -----------------------------------------------------------------------------
 
     def map(
