@@ -393,9 +393,9 @@ class PecanPipeline:
             job=job,
         )
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        order = self._order
-        order.check()
-        count = epochs != 1 and order.movable and self._config.order_file is None
+        found = self._order
+        found.check()
+        count = epochs != 1 and found.movable and self._config.order_file is None
         return Batches(
             self._plan,
             name=self._name,
@@ -405,12 +405,12 @@ class PecanPipeline:
             options=options,
             debug=debug,
             order=functools.partial(
-                order.ordered,
+                found.ordered,
                 skip_bad=on_error != "raise",
                 once=not count or rank > 0,
                 job=job_size(options, self._config, debug=debug),
             ),
-            parts=None if debug else order.parts,
+            parts=None if debug else found.parts,
             look_again=count,
         )
 

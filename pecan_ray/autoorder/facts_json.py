@@ -14,14 +14,14 @@ from typing import Any, TypeAlias
 
 from pecan_ray.plan.operators import ElementOp
 
-Json: TypeAlias = Any
+FactJson: TypeAlias = Any
 """What `json` reads and writes."""
 
 PACKAGES = ("pecan_ray.autoorder.", "pecan_ray.reorder.")
 """Only classes of these are made again."""
 
 
-def to_json(value: Any) -> Json:
+def to_json(value: Any) -> FactJson:
     """Return a fact as a value that JSON has; raises TypeError for what is none."""
     if value is None or isinstance(value, (bool, str)):
         return value
@@ -42,7 +42,7 @@ def to_json(value: Any) -> Json:
     raise TypeError(f"{type(value).__name__} is no fact that can be written")
 
 
-def from_json(written: Json, ops: Mapping[str, ElementOp]) -> Any:
+def from_json(written: FactJson, ops: Mapping[str, ElementOp]) -> Any:
     """Return the fact that was written, with the operators of those names.
 
     Raises KeyError, TypeError, ValueError, AttributeError, ImportError or PlanError for what another version wrote.
@@ -68,7 +68,7 @@ def _is_fact(kind: type) -> bool:
     return frozen and f"{kind.__module__}.".startswith(PACKAGES)
 
 
-def _fields(value: Any) -> dict[str, Json]:
+def _fields(value: Any) -> dict[str, FactJson]:
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value) if field.init]
     else:

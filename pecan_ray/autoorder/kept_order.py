@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.facts_json import Json, from_json, to_json
+from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.trial import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.plan.operators import ElementOp, Plan
@@ -37,7 +37,7 @@ class KeptOrder:
     """When, in ISO 8601."""
     why: str = ""
     """Where it is not what a look has found."""
-    facts: Json = None
+    facts: FactJson = None
     """What was measured, as JSON."""
 
     @classmethod
@@ -57,7 +57,7 @@ class KeptOrder:
         orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
         return cls(orders, pipeline, mode, fingerprint, _now(), why)
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""
         return {
             "format": FORMAT,
@@ -71,7 +71,7 @@ class KeptOrder:
         }
 
     @classmethod
-    def from_json(cls, written: Json) -> KeptOrder:
+    def from_json(cls, written: FactJson) -> KeptOrder:
         """Return what was written; raises ValueError for anything else."""
         if not isinstance(written, dict) or written.get("format") != FORMAT:
             found = written.get("format") if isinstance(written, dict) else type(written).__name__

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pecan_ray.options import EngineName
@@ -12,7 +12,7 @@ from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Source
 from pecan_ray.reorder import Mode
 from pecan_ray.sources.image_folder import ImageFolder
-from pecan_ray.storage import list_files, list_folder
+from pecan_ray.storage import FileInfo, list_files, list_folder
 
 MOST_FILES = 1000
 """So many files of a source are looked at: the listing of all can take minutes."""
@@ -40,13 +40,15 @@ def order_key(
 def _look(source: Source) -> str:
     """Return a hash of what lies at a source's place, at the cost of one listing or less."""
     try:
+        classes: list[str] = []
+        files: Iterator[FileInfo]
         if isinstance(source, ImageFolder):
             classes = source.classes
             files = itertools.chain.from_iterable(
                 list_folder(f"{source.root}/{name}") for name in classes[:MOST_CLASSES]
             )
         else:
-            classes, files = [], iter(list_files(getattr(source, "patterns", ())))
+            files = list_files(getattr(source, "patterns", ()))
         told = [(file.path, file.size, file.version) for file in itertools.islice(files, MOST_FILES)]
     except Exception as error:  # a storage can raise anything
         return type(error).__name__

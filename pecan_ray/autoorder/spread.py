@@ -20,7 +20,7 @@ LISTING_S = 0.25
 
 
 @dataclass(frozen=True)
-class Listing:
+class FirstSplits:
     """The first splits of a source."""
 
     splits: tuple[Split, ...]
@@ -34,15 +34,15 @@ class Listing:
         return sum(known) if self.complete and len(known) == len(self.splits) else None
 
 
-def list_splits(source: Source, clock: Callable[[], float] = time.perf_counter) -> Listing:
+def list_splits(source: Source, clock: Callable[[], float] = time.perf_counter) -> FirstSplits:
     """Return a source's splits, as far as they are soon known."""
     found: list[Split] = []
     until = clock() + LISTING_S
     for split in source.splits():
         found.append(split)
         if len(found) == MOST_LISTED or clock() > until:
-            return Listing(tuple(found), complete=False)
-    return Listing(tuple(found), complete=True)
+            return FirstSplits(tuple(found), complete=False)
+    return FirstSplits(tuple(found), complete=True)
 
 
 def evenly(count: int) -> Iterator[int]:
@@ -69,7 +69,7 @@ class Wanted:
 class SpreadLeases:
     """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
 
-    def __init__(self, listings: Sequence[Listing], wanted: Sequence[Wanted]) -> None:
+    def __init__(self, listings: Sequence[FirstSplits], wanted: Sequence[Wanted]) -> None:
         streams = enumerate(zip(listings, wanted, strict=True))
         self._streams = [_leases(branch, listing.splits, one) for branch, (listing, one) in streams]
 

@@ -10,11 +10,11 @@ from pecan_ray.errors import PecanError
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import Names, element_run, element_runs
 
-Orders: TypeAlias = dict[tuple[int, ...], Names]
+RunOrders: TypeAlias = dict[tuple[int, ...], Names]
 """The operators' names of each run of a plan, by its place."""
 
 
-def orders_of(plan: Plan) -> Orders:
+def orders_of(plan: Plan) -> RunOrders:
     """Return the order of every run of operators on elements."""
     return {run.place: tuple(op.name for op in run.ops) for run in element_runs(plan)}
 
@@ -25,7 +25,7 @@ class UsersOrder:
     It is loaded when it is first needed: functions can hold much.
     """
 
-    def __init__(self, plan: Plan, orders: Orders, load: Callable[[], Plan]) -> None:
+    def __init__(self, plan: Plan, orders: RunOrders, load: Callable[[], Plan]) -> None:
         """`orders`: what `orders_of` tells of the user's plan."""
         self._running, self._orders, self._load = plan, orders, load
         self._lock = threading.Lock()

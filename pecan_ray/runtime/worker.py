@@ -18,7 +18,7 @@ from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import long_retry
-from pecan_ray.engines.users_order import Orders, UsersOrder, orders_of
+from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
@@ -58,7 +58,7 @@ class PreprocessingWorker:
         self._engine: Engine | None = None
         self._version = 0
         """Of the plan that the engine was built for."""
-        self._orders: Orders = {}
+        self._orders: RunOrders = {}
         """Those of the plan as the user wrote it."""
         self._users_order: UsersOrder | None = None
         """The user's order, while the engine runs another one."""

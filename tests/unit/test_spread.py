@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, job_size
 from pecan_ray.autoorder.sample import sample_stretch
-from pecan_ray.autoorder.spread import LISTING_S, MOST_LISTED, Listing, SpreadLeases, Wanted, evenly, list_splits
+from pecan_ray.autoorder.spread import LISTING_S, MOST_LISTED, FirstSplits, SpreadLeases, Wanted, evenly, list_splits
 from pecan_ray.options import AutoWorkers, Config, IterOptions, Workers
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.plan.stretches import stretches
@@ -105,7 +106,7 @@ def test_a_listing_ends_in_time() -> None:
 
 
 def test_rounds_end() -> None:
-    leases = SpreadLeases([Listing((), True), Listing((Split(0),), True)], [Wanted(10)] * 2)
+    leases = SpreadLeases([FirstSplits((), True), FirstSplits((Split(0),), True)], [Wanted(10)] * 2)
     assert leases.take(0) is None
     assert isinstance(leases.take(1), Lease) and leases.take(1) is None
 
@@ -167,7 +168,7 @@ def test_a_look_ends_with_its_share_of_the_job() -> None:
 
 
 def test_who_sets_the_sample_has_it(cache_folder: object) -> None:
-    def told(**options: int) -> tuple[str, ...]:
+    def told(**options: Any) -> tuple[str, ...]:
         config = Config(order_folder="", **options)
         pipe = pecan.PecanPipeline(pecan.sources.Arrays(x=np.zeros(100)), config=config).map(slow).map(same).batch(4)
         with pipe.iter_batches(debug=True) as batches:

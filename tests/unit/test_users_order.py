@@ -26,7 +26,7 @@ from tests.unit.engine_leases import ListedLeases, delivered, run_engine, whole_
 from tests.unit.job_rig import JobRig, of_kind, said
 
 ELEMENTS, GRAY = 64, 40
-BOTH = {("to_rgb", "darken"): ("darken", "to_rgb")}
+BOTH: dict[Names, Names] = {("to_rgb", "darken"): ("darken", "to_rgb")}
 
 
 def to_rgb(image: Any) -> Any:
@@ -98,7 +98,9 @@ def test_every_position_is_delivered_once() -> None:
 def test_behind_other_operators_a_copy_is_kept_of_what_functions_write_into() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda e: e).batch(1).unbatch()
     pipe = pipe.map(darken_twice_written, on="image").map(refuse_gray_late, on="image").batch(8)
-    orders = {("darken_twice_written", "refuse_gray_late"): ("refuse_gray_late", "darken_twice_written")}
+    orders: dict[Names, Names] = {
+        ("darken_twice_written", "refuse_gray_late"): ("refuse_gray_late", "darken_twice_written")
+    }
     plan, users = in_another_order(pipe.plan, orders)
     assert found(run_engine(plan, users_order=users)) == EXPECTED
     assert users.taken
