@@ -149,6 +149,8 @@ def undisturbed(plan: Plan) -> Iterator[None]:
             yield
     finally:
         randomness.restore()
+        if graphs := sys.modules.get("pecan_ray.engines.tensorflow.graph"):
+            graphs.converted.cache_clear()  # it would keep the copies of functions that were sampled
         if cv2 is not None:
             cv2.setNumThreads(threads)
 
