@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,8 @@ from pecan_ray.autoorder.trial import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import reordered, stretches
+
+logger = logging.getLogger("pecan_ray")
 
 FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
@@ -158,9 +161,9 @@ def _spelled(names: Sequence[str]) -> str:
 
 
 class OrderFolder:
-    """A folder with an order for each pipeline that was looked at; whatever fails there fails silently but for a log.
+    """A folder with an order for each pipeline that was looked at.
 
-    A folder that cannot be written keeps nothing: the next job looks again.
+    One that cannot be written keeps nothing: the next job looks again.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -179,7 +182,7 @@ class OrderFolder:
 
     def keep(self, key: str, order: KeptOrder) -> KeptOrder:
         """Keep an order, unless one is kept; return the one that is."""
-        with contextlib.suppress(OSError), _written(self.file(key), order) as written:
+        with self._told_if_it_fails(), _written(self.file(key), order) as written:
             try:
                 os.link(written, self.file(key))
             except FileExistsError:
@@ -187,12 +190,23 @@ class OrderFolder:
                 if kept is not None:
                     return kept
                 os.replace(written, self.file(key))  # what lies there cannot be read
+            except OSError:  # a file system without hard links
+                os.replace(written, self.file(key))
         return order
 
     def replace(self, key: str, order: KeptOrder) -> None:
         """Keep an order in place of whatever is kept."""
-        with contextlib.suppress(OSError):
+        with self._told_if_it_fails():
             order.save(self.file(key))
+
+    @contextlib.contextmanager
+    def _told_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            logger.info(
+                "the order of operators is not kept in %s, so that the next job looks again: %s", self._path, error
+            )
 
 
 @contextlib.contextmanager
@@ -200,6 +214,7 @@ def _written(path: Path, order: KeptOrder) -> Iterator[str]:
     """Write an order to a file of another name beside its place, which is gone afterwards."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    os.fchmod(handle, 0o644)  # users may share a folder
     try:
         with os.fdopen(handle, "w") as file:
             json.dump(order.to_json(), file, indent=1)

@@ -29,6 +29,8 @@ logger = logging.getLogger("pecan_ray")
 
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
+BEGIN_SHARE = 0.9
+"""Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 2.0
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
 LEAST_ELEMENTS = 8
@@ -94,7 +96,7 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
     with undisturbed(request.plan):
         for number, one in enumerate(names):
             now = time.perf_counter()
-            deadline = now + (began + request.seconds - now) / (len(names) - number)
+            deadline = now + (began + BEGIN_SHARE * request.seconds - now) / (len(names) - number)
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits))

@@ -115,7 +115,8 @@ class PreprocessingWorker:
             self._orders, self._users_order = orders_of(plan), None
             return
         self._users_order = UsersOrder(plan, self._orders, lambda: pickle.loads(self._job.plan))
-        self._users_order.taken = self._use_users_order
+        if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
+            self._users_order.taken = True
 
     @ray.method(concurrency_group="control")
     def use_users_order(self) -> None:
