@@ -80,6 +80,9 @@ class ColumnDifference:
     """Standard deviation over that in the user's order."""
     unlike: float | None = None
     """Distance of an element from itself over that between elements: the middle one; None: nothing to recognise."""
+    apart: float = 0.0
+    """Distance of a value from itself, in standard deviations: the mean over all; infinite where values cannot be laid
+    on one another."""
     refused: str = ""
     """Why these are not the values that the user meant; empty if they may be."""
 
@@ -90,6 +93,8 @@ class ColumnDifference:
         said = [f"mean moved by {self.shift:.2g} standard deviations", f"spread {self.spread:.2f}x"]
         if self.unlike is not None:
             said.append(f"an element differs from itself by {self.unlike:.0%} of what lies between elements")
+        if math.isfinite(self.apart):
+            said.insert(0, f"a value by {self.apart:.2g} standard deviations")
         return f"{self.column!r}: {self.changed} of {self.elements} elements differ; {', '.join(said)}"
 
 
@@ -125,9 +130,9 @@ def compare(
     texts = sum(a != b for a, b in pairs if isinstance(a, Text) or isinstance(b, Text))
     if texts and not free:
         refused = f"column {name!r}: {texts} of {len(pairs)} values are others"
-        return ColumnDifference(name, len(pairs), changed, refused=refused)
+        return ColumnDifference(name, len(pairs), changed, apart=math.inf, refused=refused)
     if not changed or not numbers:
-        return ColumnDifference(name, len(pairs), changed)
+        return ColumnDifference(name, len(pairs), changed, apart=math.inf if changed else 0.0)
     found = _Numbers(numbers)
     shift, spread = found.shift(), found.spread()
     unlike = None if noise else found.unlikeness()
@@ -139,6 +144,7 @@ def compare(
         shift=shift,
         spread=spread,
         unlike=None if unlike is None else float(np.median(unlike)),
+        apart=found.apart(),
         refused=f"column {name!r}: {refused}" if refused else "",
     )
 
@@ -292,7 +298,7 @@ class _Numbers:
             return
         moved = math.sqrt(float(((after - before) ** 2).mean())) / scale
         if moved > bound:
-            yield f"all elements had {told} of {before.mean():.3g}, which now differs by {moved:.2f} standard deviations"
+            yield f"all elements had {told} of {before.mean():.3g}, which moves by {moved:.2f} standard deviations"
 
     def beyond(self) -> float:
         """Return by what share of their range values leave it."""
@@ -313,15 +319,18 @@ class _Numbers:
         spreads = np.exp(np.abs(np.log(ratios))).max(axis=1)
         return int(((shifts > ELEMENT_SHIFT) | (spreads > ELEMENT_SPREAD)).sum())
 
+    def apart(self) -> float:
+        """Return how far a value is from itself."""
+        scale = float(self._scale.mean())
+        return float(np.mean([_apart(a.points, b.points) / scale for a, b in self.pairs]))
+
     def unlikeness(self) -> npt.NDArray[np.float64] | None:
         """Return each element's distance from itself, over the middle one between elements; None: cannot be told."""
         if len(self.pairs) < 4:
             return None
         classes = self.classes
         pictures = [(_picture(a, classes), _picture(b, classes)) for a, b in self.pairs]
-        shown = [
-            classes or (_shows(a) and _shows(b)) or self._sounds(a, b) for a, b in self.pairs
-        ]
+        shown = [classes or (_shows(a) and _shows(b)) or self._sounds(a, b) for a, b in self.pairs]
         if not any(shown):
             return None
         between = [
@@ -338,6 +347,10 @@ class _Numbers:
     def _sounds(self, a: Field, b: Field) -> bool:
         """Tell whether the strength varies along it, as that of sound does."""
         return all(one.textures.std() > 0.2 * max(float(one.textures.mean()), self._least) for one in (a, b))
+
+
+def _apart(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    return float(np.abs(a - b).mean()) if a.shape == b.shape and a.size else math.inf
 
 
 def _shows(one: Field) -> bool:

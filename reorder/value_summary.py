@@ -110,7 +110,7 @@ def _identity(value: Any) -> Hashable:
 
 
 def _numbers(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return an array that NumPy computes with: parts of complex numbers, dates as integers, small floats as float32."""
+    """Return an array that NumPy computes with: parts of complex ones, dates as integers, small floats as float32."""
     if array.dtype.kind == "c":
         return np.stack([array.real, array.imag], axis=-1)
     if array.dtype.kind in "mM":

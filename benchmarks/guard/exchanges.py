@@ -298,7 +298,9 @@ def _capital(x: Any) -> Any:
     return x.strip().capitalize()
 
 
-def _harm(name: str, first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()) -> Exchange:
+def _harm(
+    name: str, first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()
+) -> Exchange:
     return Exchange(name, first, second, True, tuple(before), tuple(behind))
 
 

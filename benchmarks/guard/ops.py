@@ -55,8 +55,8 @@ def resize_to(side: int, interpolation: int = cv2.INTER_LINEAR) -> Step:
     """Return the step that makes squares."""
 
     def resize(x: Any) -> Any:
-        small = cv2.resize(x.astype(np.float32) if x.dtype == np.float16 else x, (side, side), None, 0, 0, interpolation)
-        return small.astype(x.dtype)
+        source = x.astype(np.float32) if x.dtype == np.float16 else x
+        return cv2.resize(source, (side, side), None, 0, 0, interpolation).astype(x.dtype)
 
     return image(resize)
 
