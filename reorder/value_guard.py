@@ -38,8 +38,10 @@ Summaries: TypeAlias = Mapping[Path, Summary]
 
 SHIFT = 0.2
 SPREAD = 1.25
+SPREAD_OF_NOISE = 4.0
+"""Interpolation takes much of the spread of noise, whose neighbours are not alike: how much depends on the order."""
 COMMON = 0.1
-COMMON_END = 0.5
+COMMON_END = 0.6
 """As `COMMON`, for the least and the largest value, which interpolation changes more than a mean."""
 BEYOND = 0.25
 BORDER = 0.06
@@ -136,7 +138,7 @@ def compare(
     found = _Numbers(numbers)
     shift, spread = found.shift(), found.spread()
     unlike = None if noise else found.unlikeness()
-    refused = next(_refusals(found, free=free, unlike=unlike), "")
+    refused = next(_refusals(found, free=free, unlike=unlike, noise=noise), "")
     return ColumnDifference(
         name,
         len(pairs),
@@ -162,7 +164,7 @@ def _same(a: Summary, b: Summary) -> bool:
     return a == b
 
 
-def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None) -> Iterator[str]:
+def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None, noise: bool) -> Iterator[str]:
     count = len(found.pairs)
     if found.small and not free:
         off = found.off_small()
@@ -176,16 +178,18 @@ def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | 
         yield f"{lost:.1%} more of its values are infinite or NaN"
     if (shift := found.shift()) > SHIFT:
         yield f"its mean moves by {shift:.2f} standard deviations"
-    if not 1 / SPREAD <= (spread := found.spread()) <= SPREAD:
+    bound = SPREAD_OF_NOISE if noise else SPREAD
+    if not 1 / bound <= (spread := found.spread()) <= bound:
         yield f"its spread becomes {spread:.2f} times as large"
-    yield from found.not_in_common()
+    if not noise:
+        yield from found.not_in_common()
     if (beyond := found.beyond()) > BEYOND:
         yield f"its values leave their range by {beyond:.0%} of it"
     if (border := found.border()) > BORDER:
         yield f"{border:.0%} of an array more, or less, has one single value"
-    if free:
+    if free or noise:
         return
-    allowed = 1 + math.floor(ELEMENTS * count)
+    allowed = 1 + math.ceil(ELEMENTS * count)
     if (moved := found.moved()) > allowed:
         yield f"{moved} of {count} elements are brighter, darker or of another spread than they were"
     if unlike is not None and (others := int((unlike > UNLIKE).sum())) > allowed:

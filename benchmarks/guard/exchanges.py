@@ -11,13 +11,11 @@ import cv2
 import numpy as np
 
 from benchmarks.guard import ops
-from benchmarks.guard.ops import Element, Step, image, on
+from benchmarks.guard.ops import Element, Step, image, random_whole, whole
 
 FIT = ops.resize_to(ops.SIDE)
 FIT_SMOOTHLY = ops.resize_to(ops.SIDE, cv2.INTER_AREA)
 FIT_SHARPLY = ops.resize_to(ops.SIDE, cv2.INTER_CUBIC)
-DRAWING = (*("random", "brightness", "contrast", "saturation", "hue", "sometimes", "gamma", "noise", "erase"),)
-"""What operators begin with that draw random numbers for the image."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Exchange:
         """Return what becomes of an element; it draws the same random numbers either way."""
         pair = (self.second, self.first) if exchanged else (self.first, self.second)
         for step in (*self.before, *pair, *self.behind):
-            element = step(element, np.random.default_rng((number, zlib.crc32(step.__name__.encode()))))
+            element = step(element, np.random.default_rng((number, zlib.crc32(step.name.encode()))))
         return element
 
 
@@ -51,9 +49,9 @@ def harmless() -> Iterator[Exchange]:
 
 
 def _pair(first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()) -> Exchange:
-    drawn = first.__name__.startswith(DRAWING) and second.__name__.startswith(DRAWING)
-    free = frozenset({"image"}) if drawn else frozenset[str]()
-    return Exchange(f"{first.__name__} / {second.__name__}", first, second, False, tuple(before), tuple(behind), free)
+    column = first.column or "image"
+    free = frozenset({column}) if first.random and second.random else frozenset[str]()
+    return Exchange(f"{first.name} / {second.name}", first, second, False, tuple(before), tuple(behind), free)
 
 
 def _with_a_resize() -> Iterator[Exchange]:
@@ -101,6 +99,7 @@ def _with_casts_and_scales() -> Iterator[Exchange]:
     yield _pair(ops.random_rotate, ops.normalise, before=[FIT])
 
 
+@random_whole
 def _flip_all(element: Element, rng: np.random.Generator) -> Element:
     if rng.random() < 0.5:
         return element
@@ -114,11 +113,13 @@ def _flip_all(element: Element, rng: np.random.Generator) -> Element:
     }
 
 
-def _resize_all(element: Element, rng: np.random.Generator) -> Element:
+@whole
+def _resize_all(element: Element) -> Element:
     small = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
-    return {**FIT(element, rng), "mask": small}
+    return {**element, "image": FIT.fn(element["image"]), "mask": small}
 
 
+@random_whole
 def _rotate_all(element: Element, rng: np.random.Generator) -> Element:
     height, width = element["mask"].shape
     matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-8, 8), 1.0)
@@ -126,6 +127,7 @@ def _rotate_all(element: Element, rng: np.random.Generator) -> Element:
     return {**element, "image": ops.warped(element["image"], matrix), "mask": mask}
 
 
+@random_whole
 def _crop_all(element: Element, rng: np.random.Generator) -> Element:
     height, width = element["mask"].shape
     tall, wide = int(height * 0.7), int(width * 0.7)
@@ -189,12 +191,12 @@ def _mask_bands(x: Any, rng: np.random.Generator) -> Any:
 
 def sound(fn: Any, *, random: bool = False) -> Step:
     """Return a step on the column audio."""
-    return on("audio", fn, fn.__name__, random=random)
+    return Step(fn.__name__, fn, "audio", random)
 
 
 def text(fn: Any) -> Step:
     """Return a step on the column text."""
-    return on("text", fn, fn.__name__)
+    return Step(fn.__name__, fn, "text")
 
 
 def _of_sounds_and_texts() -> Iterator[Exchange]:
@@ -213,21 +215,29 @@ def _of_sounds_and_texts() -> Iterator[Exchange]:
 # --- harm
 
 
-def _record_size(element: Element, rng: np.random.Generator) -> Element:
+@whole
+def _record_size(element: Element) -> Element:
     return {**element, "image": element["image"] // 2, "orig_size": np.array(element["image"].shape[:2])}
 
 
-def _record_brightness(element: Element, rng: np.random.Generator) -> Element:
-    return {**ops.blur(element, rng), "brightness": float(element["image"].mean())}
+@whole
+def _record_brightness(element: Element) -> Element:
+    return {**element, "image": ops.blur.fn(element["image"]), "brightness": float(element["image"].mean())}
 
 
-def _record_length(element: Element, rng: np.random.Generator) -> Element:
+@whole
+def _record_length(element: Element) -> Element:
     return {**element, "audio": element["audio"] * np.float32(0.5), "length": len(element["audio"])}
 
 
-def _boxes_in_shares(element: Element, rng: np.random.Generator) -> Element:
+@whole
+def _boxes_in_shares(element: Element) -> Element:
     height, width = element["image"].shape[:2]
-    return {**ops.blur(element, rng), "boxes": element["pixels"] / np.array([width, height, width, height])}
+    return {
+        **element,
+        "image": ops.blur.fn(element["image"]),
+        "boxes": element["pixels"] / np.array([width, height, width, height]),
+    }
 
 
 @image
@@ -251,13 +261,13 @@ class _SharedFlip:
     def flip_image(self, element: Element, rng: np.random.Generator) -> Element:
         """Draw, and mirror the image."""
         self.flipped = bool(rng.random() < 0.5)
-        return ops.flip(element, rng) if self.flipped else element
+        return {**element, "image": ops.flip.fn(element["image"])} if self.flipped else element
 
-    def flip_mask(self, element: Element, rng: np.random.Generator) -> Element:
+    def flip_mask(self, element: Element) -> Element:
         """Mirror the mask, if the image was."""
         return {**element, "mask": element["mask"][:, ::-1].copy()} if self.flipped else element
 
-    def flip_boxes(self, element: Element, rng: np.random.Generator) -> Element:
+    def flip_boxes(self, element: Element) -> Element:
         """Mirror the boxes, if the image was."""
         if not self.flipped:
             return element
@@ -347,8 +357,18 @@ def _two_tokens_of_anything(x: Any) -> Any:
 def _harmful_elsewhere() -> Iterator[Exchange]:
     yield _harm("pad to square / resize", ops.pad_to_square, FIT)
     shared = _SharedFlip()
-    yield _harm("mask's flip / the flip it follows", shared.flip_image, shared.flip_mask, before=[_resize_all])
-    yield _harm("boxes' flip / the flip it follows", shared.flip_image, shared.flip_boxes, before=[_resize_all])
+    yield _harm(
+        "mask's flip / the flip it follows",
+        random_whole(shared.flip_image),
+        whole(shared.flip_mask),
+        before=[_resize_all],
+    )
+    yield _harm(
+        "boxes' flip / the flip it follows",
+        random_whole(shared.flip_image),
+        whole(shared.flip_boxes),
+        before=[_resize_all],
+    )
     yield _harm("flip / channels first", ops.random_flip, ops.to_channels_first, before=[FIT])
     yield _harm("flip of bytes / cast", ops.flip_if_bytes, ops.to_float, before=[FIT])
     yield _harm("erased / standardised", ops.standardise, ops.erase, before=[FIT])

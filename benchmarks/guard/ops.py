@@ -6,38 +6,53 @@ Each takes an element and a random generator, and returns an element.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
 
 Element: TypeAlias = dict[str, Any]
-Step: TypeAlias = Callable[[Element, np.random.Generator], Element]
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
 SIDE = 96
 
 
-def on(column: str, fn: Callable[..., Any], name: str, *, random: bool = False) -> Step:
-    """Return the step that applies a function to a column."""
+@dataclass(frozen=True)
+class Step:
+    """A function of a column's value, or of an element, that may draw random numbers."""
 
-    def step(element: Element, rng: np.random.Generator) -> Element:
-        value = element[column]
-        return {**element, column: fn(value, rng) if random else fn(value)}
+    name: str
+    fn: Callable[..., Any]
+    column: str | None = None
+    random: bool = False
 
-    step.__name__ = name
-    return step
+    def __call__(self, element: Element, rng: np.random.Generator) -> Element:
+        """Return what becomes of an element."""
+        value = element if self.column is None else element[self.column]
+        made = self.fn(value, rng) if self.random else self.fn(value)
+        return made if self.column is None else {**element, self.column: made}
 
 
 def image(fn: Callable[[Any], Any]) -> Step:
     """Return a step on the column image."""
-    return on("image", fn, fn.__name__)
+    return Step(fn.__name__, fn, "image")
 
 
 def random_image(fn: Callable[..., Any]) -> Step:
     """Return a step on the column image that draws random numbers."""
-    return on("image", fn, fn.__name__, random=True)
+    return Step(fn.__name__, fn, "image", random=True)
+
+
+def whole(fn: Callable[[Element], Element]) -> Step:
+    """Return a step on the element."""
+    return Step(fn.__name__, fn)
+
+
+def random_whole(fn: Callable[..., Element]) -> Step:
+    """Return a step on the element that draws random numbers."""
+    return Step(fn.__name__, fn, random=True)
 
 
 def like(dtype: Any, values: Any) -> Any:
