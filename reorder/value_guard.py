@@ -16,7 +16,8 @@ pixels between pixels, rounding, the strength of a contrast.  What it may not ch
   follows its image, leaves everything else as it was.
 
 The last two, and equality, are not asked of `free` columns: those for which exchanged operators both draw random
-numbers (another cut of the same picture), or for which one draws others in every run.
+numbers (another cut of the same picture), or for which one draws others in every run.  Their distributions may differ
+by chance too.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ ELEMENTS = 0.05
 ELEMENT_SHIFT = 1.0
 ELEMENT_SPREAD = 3.0
 UNLIKE = 0.55
+CHANCE = 3.0
+"""Standard errors by which distributions of other cuts may differ beyond these bounds."""
 NOISE = 3.0
 """An array whose blocks vary by less than so many times what those of noise would,"""
 TEXTURE = 0.15
@@ -176,16 +179,16 @@ def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | 
     lost = found.lost_finite()
     if lost > ROUNDING:
         yield f"{lost:.1%} more of its values are infinite or NaN"
-    if (shift := found.shift()) > SHIFT:
+    if (shift := found.shift()) > SHIFT + (found.chance_of_shift() if free else 0.0):
         yield f"its mean moves by {shift:.2f} standard deviations"
-    bound = SPREAD_OF_NOISE if noise else SPREAD
+    bound = SPREAD_OF_NOISE if noise else SPREAD * (found.chance_of_spread() if free else 1.0)
     if not 1 / bound <= (spread := found.spread()) <= bound:
         yield f"its spread becomes {spread:.2f} times as large"
     if not noise:
         yield from found.not_in_common()
     if (beyond := found.beyond()) > BEYOND:
         yield f"its values leave their range by {beyond:.0%} of it"
-    if (border := found.border()) > BORDER:
+    if (border := found.border()) > BORDER + (found.chance_of_border() if free else 0.0):
         yield f"{border:.0%} of an array more, or less, has one single value"
     if free or noise:
         return
@@ -269,6 +272,22 @@ class _Numbers:
         """Return the standard deviation over that before: of the channel in which it changed most."""
         ratios = np.maximum(self._spreads(1), self._least) / np.maximum(self._spreads(0), self._least)
         return float(ratios[np.argmax(np.abs(np.log(ratios)))])
+
+    def chance_of_shift(self) -> float:
+        """Return by how much the mean of so many elements moves where each is another cut, in standard deviations."""
+        moved = (self.means[1] - self.means[0]).std(axis=0) / self._scale
+        return CHANCE * float(moved.max()) / math.sqrt(len(self.pairs))
+
+    def chance_of_spread(self) -> float:
+        """Return by what factor their spread does."""
+        floor = self._least
+        ratios = np.log(np.maximum(self.deviations[1], floor) / np.maximum(self.deviations[0], floor))
+        return math.exp(CHANCE * float(ratios.std()) / math.sqrt(len(self.pairs)))
+
+    def chance_of_border(self) -> float:
+        """Return by how much the share of one value does."""
+        moved = np.array([b.common - a.common for a, b in self.pairs])
+        return CHANCE * float(moved.std()) / math.sqrt(len(self.pairs))
 
     def not_in_common(self) -> Iterator[str]:
         """Yield what all elements had in common and have no more."""
