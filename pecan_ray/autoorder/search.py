@@ -162,18 +162,27 @@ class OrderSearch:
                 if adopted is not None:
                     return None
                 self._refused[plan.order] = "it is estimated to gain almost nothing"
-            elif refused := self._trial.look(plan.order):
-                self._refused[plan.order] = refused
-                if suspect := self._suspect(plan):
-                    self._forbidden.append(suspect)
+            elif refused := self._trial.look_at_form(plan.order):
+                if self._leave_out_suspect(plan, refused):
                     return None
             elif pairs := self._slowing(plan, sample):
                 self._refused[plan.order] = f"{_and(self._trial.slowed)} would become slower in it"
                 self._forbidden += pairs
                 return None
+            elif refused := self._trial.other_values(plan.order):
+                if self._leave_out_suspect(plan, refused):
+                    return None
             else:
                 return plan
         return None
+
+    def _leave_out_suspect(self, plan: OrderPlan, refused: str) -> bool:
+        """Note why an order is refused, and forbid the exchange that is to blame; tell whether one was found."""
+        self._refused[plan.order] = refused
+        suspect = self._suspect(plan)
+        if suspect:
+            self._forbidden.append(suspect)
+        return suspect is not None
 
     def _merging(self, sample: StretchSample) -> OrderPlan | None:
         """Return the best order in which the decoder takes over more than in the user's, unless it was tried.
@@ -190,9 +199,7 @@ class OrderSearch:
         if plan.order in self._tried or plan.order in self._refused:
             return None
         if refused := self._trial.look(plan.order):
-            self._refused[plan.order] = refused
-            if suspect := self._suspect(plan):
-                self._forbidden.append(suspect)
+            self._leave_out_suspect(plan, refused)
             return None
         return plan
 

@@ -131,13 +131,16 @@ class Trial:
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
+        return self.look_at_form(order) or self.other_values(order)
+
+    def look_at_form(self, order: OpOrder) -> str:
+        """Do the same without a judgement of the values."""
         runs: list[TimedRuns] = []
         self._values.begin(order)
         self._usual()
         refused, ran = self._verify(order, 0, FIRST_LOOK, runs)
         if not refused and ran < min(FIRST_LOOK, len(self._sampled.held)):
             refused = NO_TIME
-        refused = refused or self._other_values(order)
         user = self._sampled.stretch.names
         moved = [name for name in order if set(user[: user.index(name)]) != set(order[: order.index(name)])]
         losses = {name: self._lost(name, runs) for name in moved}
@@ -186,7 +189,7 @@ class Trial:
     def verify_rest(self, order: OpOrder) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
         refused, ran = self._verify(order, FIRST_LOOK, len(self._sampled.held))
-        refused = refused or self._other_values(order)
+        refused = refused or self.other_values(order)
         return refused, min(FIRST_LOOK, len(self._sampled.held)) + ran
 
     def differences(self, order: OpOrder) -> tuple[ColumnDifference, ...]:
@@ -197,7 +200,7 @@ class Trial:
         """Return the columns whose elements need not be recognised in an order."""
         return self._uncontrolled | drawn_by_both(self._ops, order)
 
-    def _other_values(self, order: OpOrder) -> str:
+    def other_values(self, order: OpOrder) -> str:
         """Return why the values of an order are not those that the user meant; empty if they may be."""
         if not self._guarded:
             return ""
