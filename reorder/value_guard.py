@@ -223,7 +223,8 @@ class _Numbers:
         return np.array([[np.atleast_1d(getattr(one, name)) for one in side] for side in (self.before, self.after)])
 
     def _spreads(self, side: int) -> npt.NDArray[np.float64]:
-        return np.sqrt((self.deviations[side] ** 2).mean(axis=0) + self.means[side].var(axis=0))
+        within, between = (self.deviations[side] ** 2).mean(axis=0), self.means[side].var(axis=0)
+        return np.asarray(np.sqrt(within + between), np.float64)
 
     @property
     def small(self) -> bool:

@@ -120,7 +120,7 @@ def _weights(families: Sequence[Family]) -> Any:
 
 def layout(x: Any) -> Hashable:
     """Which dimension is that of the channels."""
-    return x.shape[-1] <= 4
+    return bool(x.shape[-1] <= 4)
 
 
 def scale(x: Any) -> Hashable:
@@ -140,19 +140,21 @@ def both(x: Any) -> Hashable:
 
 def size(x: Any) -> Hashable:
     """Height and width."""
-    return x.shape[:2]
+    return tuple(x.shape[:2])
 
 
 def oblong(x: Any) -> Hashable:
     """Whether an image is a square."""
-    return x.shape[0] == x.shape[1]
+    return bool(x.shape[0] == x.shape[1])
 
 
 # --- images as arrays
 
 
 def _decode(encoded: bytes) -> Any:
-    return cv2.cvtColor(cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
 def _record_size(element: Element) -> Element:
@@ -317,7 +319,7 @@ def _sound(name: str, fn: Callable[..., Any], *, random: bool = False, sees: See
 
 
 def _samples(x: Any) -> Hashable:
-    return x.dtype.kind
+    return str(x.dtype.kind)
 
 
 def sounds() -> Family:

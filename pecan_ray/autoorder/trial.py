@@ -394,8 +394,8 @@ def _loads(order: OpOrder, runs: Sequence[TimedRuns]) -> tuple[OpLoad, ...]:
         if given:
             seconds = sorted(seconds for _, seconds in given)
             usual = seconds[: len(seconds) - len(seconds) // OUTLIERS]
-            sizes = (sum(size for size, _ in points) for points in (given, made))
-            found.append(OpLoad(name, len(given), len(made), *map(round, sizes), fmean(usual)))
+            before, after = (round(sum(size for size, _ in points)) for points in (given, made))
+            found.append(OpLoad(name, len(given), len(made), before, after, fmean(usual)))
     return tuple(found)
 
 

@@ -206,12 +206,13 @@ def test_stretches_weigh_by_their_share(given: list[Element]) -> None:
     pipe = over(given).map(blur, on="image").map(small, on="image")
     one = order(pipe, "paper")
     fast = SpeedComparison(2.0, 0.01, 1e-3, 5e-4, COUNT)
-    assert one.adopted.changed and one.sample.seconds is not None
+    seconds = one.sample.seconds
+    assert one.adopted.changed and seconds is not None
     adopted = dataclasses.replace(one.adopted, mode="cost")
     one = dataclasses.replace(one, adopted=adopted, measured=fast)
-    (half,) = weighed(pipe.plan, [one], 2 * one.sample.seconds)
+    (half,) = weighed(pipe.plan, [one], 2 * seconds)
     assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
-    (none,) = weighed(pipe.plan, [one], 50 * one.sample.seconds)
+    (none,) = weighed(pipe.plan, [one], 50 * seconds)
     assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in refusals(none)
 
 

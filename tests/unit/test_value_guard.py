@@ -171,8 +171,8 @@ def test_noise_has_nothing_to_be_recognised_by() -> None:
     for one, other in zip(noise, noise[1:] + noise[:1], strict=True):
         found.add(summaries({"x": one}), summaries({"x": other}))
     assert found.refused() == ""
-    one = summarise(noise[0])
-    assert isinstance(one, Field) and one.structure == pytest.approx(one.structure_of_noise, rel=0.5)
+    kept = summarise(noise[0])
+    assert isinstance(kept, Field) and kept.structure == pytest.approx(kept.structure_of_noise, rel=0.5)
 
 
 @pytest.mark.parametrize(
