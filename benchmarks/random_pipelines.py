@@ -42,7 +42,8 @@ from pecan_ray.engines.foreign import as_array
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.plan.operators import Plan
 
-ROUNDS = 3
+ROUNDS, MOST_ROUNDS = 3, 200
+LEAST_TIMED_S = 0.3
 MOST_SHIFT = 0.25
 """Standard deviations by which a mean may move,"""
 MOST_SPREAD = 1.35
@@ -170,12 +171,14 @@ def _alike(a: Any, b: Any) -> float:
 def _times(user: Plan, new: Plan, seed: int) -> tuple[float, float]:
     """Return the CPU time of both orders: of several runs in turn, the shortest."""
     times: dict[bool, list[float]] = {False: [], True: []}
-    for number in range(2 * ROUNDS):
+    number = 0
+    while number < 2 * ROUNDS or (sum(times[False]) < LEAST_TIMED_S and number < MOST_ROUNDS):
         which = bool((number + number // 2) % 2)
         began = time.thread_time()
         for _ in run_inprocess(new if which else user, seed=seed):
             pass
         times[which].append(time.thread_time() - began)
+        number += 1
     return min(times[False]), min(times[True])
 
 

@@ -6,11 +6,11 @@ pixels between pixels, rounding, the strength of a contrast.  What it may not ch
 - *small numbers and texts* (labels, sizes, boxes, sentences): equal, but for rounding;
 - the *mean* of all elements, channel by channel: by `SHIFT` standard deviations;
 - their *spread*: by the factor `SPREAD`;
-- what *all elements have in common* (a mean of 0, a peak of 1): by `COMMON` standard deviations;
+- what *all elements have in common* (a mean of 0, a peak of 1), or would have: by `COMMON` standard deviations;
 - the *range* that no element left: by `BEYOND` of it;
 - how much of an array has *one value* (a border, a mask): by `BORDER` of its size;
 - *single elements*: a share of `ELEMENTS` at most may differ by more than `ELEMENT_SHIFT` standard deviations, or
-  `ELEMENT_SPREAD` times the spread;
+  `ELEMENT_SPREAD` times the spread, and their spreads together by `LOUDNESS`;
 - *which element it is*: a share of `ELEMENTS` at most may differ from itself by `UNLIKE` times what lies between two
   elements.  Seen on the array made small, mean and scale apart: a flip that is lost, or one of a mask that no longer
   follows its image, leaves everything else as it was.
@@ -49,6 +49,10 @@ BORDER = 0.06
 ELEMENTS = 0.05
 ELEMENT_SHIFT = 1.0
 ELEMENT_SPREAD = 3.0
+LOUDNESS = 0.45
+"""Change of the elements' spreads (root mean square of its logarithm): what is lost at some edges changes less;"""
+LOUDNESS_OF_SOUND = 0.08
+"""and of single rows of numbers, where hardly anything else than a scale makes a difference."""
 UNLIKE = 0.55
 CHANCE = 3.0
 """Standard errors by which distributions of other cuts may differ beyond these bounds."""
@@ -195,6 +199,8 @@ def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | 
     allowed = 1 + math.ceil(ELEMENTS * count)
     if (moved := found.moved()) > allowed:
         yield f"{moved} of {count} elements are brighter, darker or of another spread than they were"
+    if (louder := found.louder()) > (LOUDNESS_OF_SOUND if found.sounds else LOUDNESS):
+        yield f"elements become {math.exp(louder):.2f} times as strong, or weak"
     if unlike is not None and (others := int((unlike > UNLIKE).sum())) > allowed:
         yield f"{others} of {count} elements are hardly to be recognised"
 
@@ -318,11 +324,14 @@ class _Numbers:
         bound: float,
         scale: float,
     ) -> Iterator[str]:
-        if len(before) < 2 or float(before.std()) > scale / 100:
-            return
+        alike = [float(one.std()) <= scale / 100 for one in (before, after)]
         moved = math.sqrt(float(((after - before) ** 2).mean())) / scale
-        if moved > bound:
+        if len(before) < 2 or moved <= bound or not any(alike):
+            return
+        if alike[0]:
             yield f"all elements had {told} of {before.mean():.3g}, which moves by {moved:.2f} standard deviations"
+        else:
+            yield f"all elements get {told} of {after.mean():.3g}, which moves by {moved:.2f} standard deviations"
 
     def beyond(self) -> float:
         """Return by what share of their range values leave it."""
@@ -342,6 +351,17 @@ class _Numbers:
         ratios = np.maximum(self.deviations[1], floor) / np.maximum(self.deviations[0], floor)
         spreads = np.exp(np.abs(np.log(ratios))).max(axis=1)
         return int(((shifts > ELEMENT_SHIFT) | (spreads > ELEMENT_SPREAD)).sum())
+
+    @property
+    def sounds(self) -> bool:
+        """Whether they are single rows of numbers."""
+        return all(len(one.shape) == 1 and not one.ids and not one.classes for one in self.before)
+
+    def louder(self) -> float:
+        """Return by how much the elements' spreads change: the root mean square of the logarithm."""
+        floor = float(self._scale.mean()) / 10
+        ratios = np.log(np.maximum(self.deviations[1], floor) / np.maximum(self.deviations[0], floor))
+        return math.sqrt(float((ratios**2).mean()))
 
     def apart(self) -> float:
         """Return how far a value is from itself."""

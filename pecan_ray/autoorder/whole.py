@@ -26,6 +26,8 @@ from pecan_ray.reorder import auto_order
 
 WORTH = 1.05
 """Speed-up of the whole pipeline below which the user's order stays."""
+LEAST_SAVED_S = 3e-6
+"""And the least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
 ELEMENTS = 48
 """Elements of each source that show what the whole takes."""
 LONGEST_S = 1.0
@@ -99,7 +101,7 @@ def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -
         one for one in shared if one.adopted.changed and one.measured is not None and one.adopted.mode != "paper"
     ]
     saved = sum(one.share * (1.0 - 1.0 / max(one.measured.speedup, 1e-12)) for one in measured if one.measured)
-    if not measured or 1.0 / max(1.0 - saved, 1e-12) >= WORTH:
+    if not measured or (1.0 / max(1.0 - saved, 1e-12) >= WORTH and saved * whole >= LEAST_SAVED_S):
         return shared
     return [_left_alone(one, 1.0 / (1.0 - saved)) if one in measured else one for one in shared]
 
