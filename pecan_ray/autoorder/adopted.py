@@ -67,18 +67,25 @@ class Ordering:
     notes: tuple[str, ...] = ()
     failed: bool = False
     """Whether the sample ended with an error."""
+    final: bool = True
+    """Whether a look with more time, or at more elements, would hardly find another order."""
+    origin: str = ""
+    """Where the order comes from, if not from a look just now."""
 
     @property
     def changed(self) -> bool:
         """Whether any operator has moved."""
-        return any(stretch.adopted.changed for stretch in self.stretches)
+        return [op.name for op in self.plan.all_ops()] != [op.name for op in self.before.all_ops()]
 
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""
         if self.failed:
             return self.notes[0]
+        if self.origin:
+            order = " -> ".join(op.name for op in self.plan.all_ops())
+            return f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
         if not self.stretches:
-            return ""
+            return self.notes[0] if not self.final else ""
         told = [_told(stretch) for stretch in self.stretches if stretch.adopted.changed]
         sampled = max(stretch.sample.elements for stretch in self.stretches)
         reasons = [stretch.refused[0].reason for stretch in self.stretches if stretch.refused]

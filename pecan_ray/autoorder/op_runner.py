@@ -30,6 +30,10 @@ class SampleLimits:
     """Bytes of the elements that are held."""
     enough: float = float("inf")
     """Reading of the clock after which a few elements are enough."""
+    spread: bool = True
+    """Draw them from the whole data; else they are the first ones."""
+    runs: float = float("inf")
+    """The look may take so many times as long as one element takes."""
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from pecan_ray.autoorder.op_runner import (
 )
 from pecan_ray.autoorder.op_tally import trimmed_mean
 from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.foreign import copied_value
-from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import Chain, complete_call
@@ -68,7 +68,7 @@ class PythonRunner:
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = AllLeases(sources, epoch=0, repetitions=1)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []

@@ -19,10 +19,10 @@ from pecan_ray.autoorder.op_runner import (
 )
 from pecan_ray.autoorder.op_tally import trimmed_mean
 from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.stopwatch import ProcessStopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import OpCount, element_bytes
-from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.tensorflow.single import (
     ColumnSpecs,
     Compiled,
@@ -73,7 +73,7 @@ class TensorFlowRunner:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = AllLeases(sources, epoch=0, repetitions=1)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()
         self._compiled: dict[tuple[Any, ...], Compiled] = {}

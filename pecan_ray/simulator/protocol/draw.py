@@ -21,6 +21,7 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
     ("scale", 5),
     ("ask room", 1),
     ("change plan", 1),
+    ("fail order", 1),
     ("fail", 1),
 )
 """Kinds of faults, and how often each is drawn."""
