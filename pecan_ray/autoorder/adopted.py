@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.trial import OpOrder, SpeedComparison
+from pecan_ray.autoorder.facts import OpLoad, StretchSample
+from pecan_ray.autoorder.trial import SpeedComparison
+from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan
+from pecan_ray.reorder.value_guard import ColumnDifference
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,19 @@ class StretchOrder:
     """The user's order against the adopted one; None: it is the user's, or there was no time."""
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
+    share: float = 1.0
+    """Of the whole pipeline's time, what these operators take in the user's order."""
+    loads: tuple[OpLoad, ...] = ()
+    """What operators are given in the adopted order, if it is another one."""
+    differences: tuple[ColumnDifference, ...] = ()
+    """By how much the columns of the results differ in it."""
+
+    @property
+    def whole_speedup(self) -> float | None:
+        """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
+        if self.measured is None:
+            return None
+        return 1.0 / max(1.0 - self.share * (1.0 - 1.0 / max(self.measured.speedup, 1e-12)), 1e-12)
 
     @property
     def names(self) -> OpOrder:
@@ -84,8 +99,8 @@ def _told(stretch: StretchOrder) -> str:
     plan = stretch.adopted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
     gains = [f"{plan.expected_speedup:.1f}x expected"] if plan.expected_speedup else []
-    if stretch.measured is not None:
-        gains.append(f"{stretch.measured.speedup:.1f}x measured on {stretch.measured.elements} elements")
+    if stretch.measured is not None and stretch.whole_speedup is not None:
+        gains.append(f"{stretch.whole_speedup:.2f}x measured on {stretch.measured.elements} elements")
     return f"AutoOrder moved {moves}" + (f" ({', '.join(gains)})" if gains else "")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
-from pecan_ray.autoorder.trial import OpOrder
+from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import reordered, stretches

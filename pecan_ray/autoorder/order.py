@@ -17,7 +17,10 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down, scattered
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed, with_ops_of
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.trial import OpOrder, Trial
+from pecan_ray.autoorder.shared_state import find_shared_state
+from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.value_check import OpOrder
+from pecan_ray.autoorder.whole import weighed, whole_seconds
 from pecan_ray.errors import ColumnError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
@@ -100,7 +103,10 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits))
-    return found
+        if not any(one.adopted.changed for one in found):
+            return found
+        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, began + request.seconds)
+    return weighed(request.plan, found, seconds)
 
 
 def order_for_job(request: OrderRequest) -> Ordering:
@@ -132,6 +138,8 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     first = replace(limits, deadline=half, enough=now + ENOUGH_S)
     sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
+    if mode != "off":
+        find_shared_state(sampled)
     sample = sampled.profile()
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     if mode == "off":
@@ -141,7 +149,8 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     if mode != "paper" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
-    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=mode == "cost")
+    pushed = guarded = mode == "cost"
+    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=pushed, guarded=guarded)
     ops = {op.name: op for op in stretch.ops}
 
     def mergeable(order: OpOrder) -> Iterator[tuple[str, ...]]:

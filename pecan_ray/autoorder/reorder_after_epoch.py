@@ -12,7 +12,8 @@ from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.autoorder.trial import OpOrder, Trial
+from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
@@ -78,5 +79,6 @@ def _refused(request: OrderRequest, names: OpOrder, order: OpOrder) -> str:
     limits = SampleLimits(request.elements, time.perf_counter() + request.seconds, spread=spread)
     with undisturbed(request.plan):
         sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
-        trial = Trial(sampled, request.check, equal_results=request.mode == "strict")
+        guarded = request.mode == "cost"
+        trial = Trial(sampled, request.check, equal_results=request.mode == "strict", guarded=guarded)
         return trial.look(order) or trial.verify_rest(order)[0]

@@ -198,7 +198,7 @@ class Sampled:
     def profile(self) -> StretchSample:
         """Return the facts."""
         samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
-        return StretchSample(samples, len(self.held), tuple(self.notes))
+        return StretchSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
