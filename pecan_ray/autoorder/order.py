@@ -105,7 +105,8 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             found.append(_order_stretch(copies[one], request, limits))
         if not any(one.adopted.changed for one in found):
             return found
-        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, began + request.seconds)
+        until = began + BEGIN_SHARE * request.seconds
+        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until)
     return weighed(request.plan, found, seconds)
 
 
