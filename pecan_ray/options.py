@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
@@ -129,10 +130,16 @@ class Config:
     reorder: ReorderMode = "cost"
     """How AutoOrder changes the order of operators: by measured times, by Pecan's Algorithm 2, only where results stay
     equal, or not at all."""
-    sample_elements: int = 300
-    """Elements that AutoOrder runs before the job starts, in the trainer's process."""
-    sample_seconds: float = 20.0
-    """Bound on the time that it takes for that."""
+    order_file: str | os.PathLike[str] | None = None
+    """Pins the order of operators to that of a file, which `pecan explain --save` writes: nothing is sampled."""
+    order_folder: str | os.PathLike[str] | None = None
+    """Folder of the orders that AutoOrder has found, which later jobs of the same pipeline run without a sample; None:
+    ``pecan_ray/orders`` in the user's cache folder; "": none is kept."""
+    sample_elements: int | None = None
+    """Elements that AutoOrder runs before the job starts, in the trainer's process; None: 300."""
+    sample_seconds: float | None = None
+    """Bound on the time that it takes for that; None: 5 s, and, where `sample_elements` is None too, at most 2 % of a
+    job whose number of elements is known."""
     reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
     """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
     order."""
@@ -153,10 +160,17 @@ class Config:
             raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
         choices = {"transport": TransportChoice, "compression": Compression, "reorder": ReorderMode}
         _check_choices(self, choices)
-        if not isinstance(self.sample_elements, int) or self.sample_elements < 1:
+        if self.sample_elements is not None and not (
+            isinstance(self.sample_elements, int) and self.sample_elements > 0
+        ):
             raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements!r}.")
-        if self.sample_seconds <= 0:
+        if self.sample_seconds is not None and self.sample_seconds <= 0:
             raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
+        if self.order_file is not None and self.reorder == "off":
+            raise PlanError(
+                f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '
+                "none: leave one of them out."
+            )
         if self.reorder_check is not None and not callable(self.reorder_check):
             raise PlanError(f"reorder_check must be a function, but got {type(self.reorder_check).__name__}.")
 

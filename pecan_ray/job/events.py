@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.messages import TrainerReport, WorkerProgress, WorkerQuestion
 from pecan_ray.plan.splits import Split
 
-LossCause: TypeAlias = Literal["process", "node", "stream"]
+LossCause: TypeAlias = Literal["process", "node", "stream", "order"]
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,14 @@ class WorkerTold:
 
 
 @dataclass(frozen=True)
+class OrderFailed:
+    """A worker has given up: an element failed in an order of operators that the user did not write."""
+
+    worker: str
+    said: str
+
+
+@dataclass(frozen=True)
 class ScaleAsked:
     """A trainer fixes the numbers of workers."""
 
@@ -185,6 +193,7 @@ Event: TypeAlias = (
     | WorkerLost
     | WorkerAsked
     | WorkerTold
+    | OrderFailed
     | ScaleAsked
     | RoomAsked
     | JobFailed

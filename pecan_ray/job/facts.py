@@ -53,5 +53,7 @@ class JobFacts:
     deployments: tuple[tuple[float, Deployment], ...] = ()
     prices: Prices | None = None
     hosts: int = 1
+    reverted: str = ""
+    """Why the job went back to the user's order of operators; empty if it did not."""
     lost: str = ""
     """Why no more is known: the controller could not be asked."""

@@ -34,6 +34,7 @@ class Staffing:
             events.WorkerReady: self._on_ready,
             events.WorkerTold: self._on_told,
             events.WorkerLost: self._on_lost,
+            events.OrderFailed: self._on_order_failed,
             events.ScaleAsked: self._on_scale,
             events.RoomAsked: self._on_room_asked,
         }
@@ -163,6 +164,13 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.told, worker.heard = event.progress, now
+            if event.progress.fell_back:
+                self._questions.revert(event.progress.fell_back, now, done)
+
+    def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:
+        if event.worker in self._fleet.workers:
+            self._questions.revert(event.said, now, done)
+            self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)

@@ -269,4 +269,5 @@ class JobState:
             deployments=tuple(self.placement.deployments),
             prices=placing.policy.prices if placing is not None else None,
             hosts=max(1, len(self.fleet.hosts)),
+            reverted=self._questions.reverted,
         )

@@ -17,7 +17,7 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import OrderError, PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
@@ -62,6 +62,7 @@ class AutoPlacementController:
             instructions.StartWorker: lambda one: self._workers.start(one),
             instructions.DrainWorker: self._drain,
             instructions.KillWorker: self._kill,
+            instructions.UseUsersOrder: lambda one: self._workers.use_users_order(one.worker),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self._board.tell(one.ranks),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
@@ -160,7 +161,10 @@ class AutoPlacementController:
         self._happened(events.WorkerTold(worker, progress))
 
     async def failed(self, worker: str, error: PecanError) -> None:
-        """End the job with a worker's error: the trainers raise it."""
+        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
+        if isinstance(error, OrderError):
+            self._happened(events.OrderFailed(worker, error.message))
+            return
         logger.error("%s: %s", worker, error)
         self._happened(events.JobFailed(error))
 

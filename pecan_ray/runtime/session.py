@@ -8,6 +8,7 @@ import secrets
 import sys
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import cloudpickle
@@ -54,9 +55,10 @@ class Session:
         seed: int,
         config: Config,
         options: IterOptions,
+        parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
     ) -> None:
-        """Start the job's actors, which wait for `begin`."""
+        """Start the job's actors, which wait for `begin`.  `parts`: what `described` tells of the plan, if known."""
         refuse_loader_workers()
         payload = pickle_plan(plan)
         self.name = _job_name(name, options)
@@ -73,7 +75,7 @@ class Session:
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, _described(plan, engine, seed, options))
+        self.controller = self._register(job, _told(parts or described(plan), engine, seed, options))
         self.client = BatchClient(
             self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
         )
@@ -197,10 +199,12 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
     )
 
 
-def _described(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[tuple[str, str], ...]:
+def _told(
+    parts: Sequence[tuple[str, str]], engine: EngineName, seed: int, options: IterOptions
+) -> tuple[tuple[str, str], ...]:
     """Return what all ranks must agree in, part by part."""
     chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
-    return (("engine", engine), ("seed", str(seed)), *chosen, *described(plan))
+    return (("engine", engine), ("seed", str(seed)), *chosen, *parts)
 
 
 def _job_name(name: str, options: IterOptions) -> str:

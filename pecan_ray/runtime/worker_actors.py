@@ -121,6 +121,12 @@ class WorkerActors:
             # Its death is told by the call that follows it.
             actor.handle.drain.remote().future().add_done_callback(lambda future: future.exception())
 
+    def use_users_order(self, name: str) -> None:
+        """Let a worker run the user's order of operators from now on."""
+        actor = self._actors.get(name)
+        if actor is not None and not actor.killed:
+            actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
+
     def kill(self, name: str) -> None:
         """End a worker's process, also one that does not react."""
         actor = self._actors.get(name)
