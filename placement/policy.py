@@ -92,8 +92,8 @@ class AutoPlacement:
         hinted = expected_workers is not None or expected_remote is not None
         if objective != COST and mode != "auto":
             raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
-        self._aim = Aim(objective)
-        setting = Setting(prices, clients, threshold, start if hinted else None, fixed, settings, self._aim, priced)
+        expected = start if hinted else None
+        setting = Setting(prices, clients, threshold, expected, fixed, settings, Aim(objective), priced)
         self.mode = mode
         self.prices = prices
         self.clients = clients
@@ -102,6 +102,7 @@ class AutoPlacement:
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
+        self._setting = setting
         self._pilot = Pilot(
             MODES[mode](setting),
             limits,
@@ -125,12 +126,16 @@ class AutoPlacement:
 
     def aim(self, objective: Objective) -> None:
         """Look for something else from now on: what is left until a deadline changes while a job runs."""
-        self._aim.objective = objective
+        self._setting.aim.objective = objective
 
     @property
     def objective(self) -> Objective:
         """What it looks for."""
-        return self._aim.objective
+        return self._setting.aim.objective
+
+    def per_hour(self, deployment: Deployment) -> float:
+        """Return the weight of an hour: in dollars, where the prices are the user's."""
+        return self._setting.per_hour(deployment)
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.options import Workers
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.placement import Objective, Prices
 from pecan_ray.plan.windows import Deployment
 
 
@@ -24,6 +26,8 @@ class PlacementLoop:
     fixed: Workers | None = None
     """The numbers that a trainer has asked for while the job ran."""
     fast_removal: bool = False
+    pacing: Pacing | None = None
+    """Of a job with a deadline."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -32,6 +36,8 @@ class PlacementLoop:
             workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
         if isinstance(workers, Workers):
             return Deployment(workers.local, workers.remote)
+        if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
+            self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
         return self.placing.policy.start
@@ -49,8 +55,20 @@ class PlacementLoop:
         self.placing.stopped = True
         return True
 
-    def reported(self, rank: int, totals: StepTotals) -> None:
+    @property
+    def prices(self) -> Prices | None:
+        """What the user has said that things cost; None: nothing."""
+        workers = self.spec.workers
+        return workers.prices if isinstance(workers, AutoWorkers) else None
+
+    def take_said(self) -> list[str]:
+        """Return what must be told about a deadline, each thing once."""
+        return self.pacing.take_said() if self.pacing is not None else []
+
+    def reported(self, rank: int, totals: StepTotals, now: float) -> None:
         """Take over what a trainer has measured."""
+        if self.pacing is not None:
+            self.pacing.report(rank, totals, now - self.began)
         if self.placing is not None:
             self.placing.report(rank, totals)
 
@@ -64,8 +82,8 @@ class PlacementLoop:
         self.deployments.append((now - self.began, fleet.running(draining=True)))
         self.touched()
 
-    def decide(self, fleet: Fleet, now: float, *, closing: bool) -> PlacementStep | None:
-        """Return a decision if a window has ended; `closing`: an epoch ends."""
+    def decide(self, fleet: Fleet, now: float, *, closing: bool, epochs: float = 0.0) -> PlacementStep | None:
+        """Return a decision if a window has ended; `closing`: an epoch ends; `epochs`: so many are done."""
         placing = self.placing
         if placing is None:
             return None
@@ -76,6 +94,9 @@ class PlacementLoop:
         # A window in which workers began or ended to drain was touched by that.
         if any(worker.draining for worker in fleet.workers.values()):
             placing.meter.drain()
+        longest_s = self.pacing.longest_s(now - self.began, epochs) if self.pacing is not None else None
+        if longest_s is not None:
+            placing.policy.aim(Objective(longest_s=longest_s))
         return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
 
     @staticmethod

@@ -57,7 +57,11 @@ class Staffing:
 
     def place(self, now: float, done: Instructions) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
+        epochs = self._ledger.epoch + (self._ledger.queues.share_taken() or 0.0)
+        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing(), epochs=epochs)
+        for said in self._placement.take_said():
+            self._job.tell("placement", said, now)
+            done.append(Log("warning", said))
         if step is None or step.decision.target == self._fleet.wanted:
             return
         decision = step.decision

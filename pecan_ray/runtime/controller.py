@@ -88,7 +88,7 @@ class AutoPlacementController:
         """Let time pass for the job until it has ended."""
         while not self._ended:
             self._happened(events.TimePassed())
-            self._metrics.job(self._state)
+            self._metrics.job(self._state, time.monotonic())
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
