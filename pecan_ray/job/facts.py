@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pecan_ray.job.comparing import PlacementComparison
 from pecan_ray.job.messages import Placement
+from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Prices
 from pecan_ray.plan.splits import LeaseKey
@@ -51,6 +52,8 @@ class JobFacts:
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
     events: tuple[JobEvent, ...] = ()
     timeline: tuple[PlacementStep, ...] = ()
+    windows: tuple[ObservedWindow, ...] = ()
+    """What was measured while the numbers of workers were fixed."""
     deployments: tuple[tuple[float, Deployment], ...] = ()
     epoch_ends: tuple[float, ...] = ()
     """When each epoch was over, in seconds since the job began."""

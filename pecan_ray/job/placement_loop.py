@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
 from pecan_ray.job.spec import JobSpec
@@ -28,6 +29,8 @@ class PlacementLoop:
     fast_removal: bool = False
     pacing: Pacing | None = None
     """Of a job with a deadline."""
+    observed: Observed | None = None
+    """What is measured where nobody decides."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -35,6 +38,7 @@ class PlacementLoop:
         if self.spec.shape.serial and not isinstance(workers, Workers):
             workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
         if isinstance(workers, Workers):
+            self.observed = Observed(self.spec.shape.world_size)
             return Deployment(workers.local, workers.remote)
         if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
             self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
@@ -53,6 +57,7 @@ class PlacementLoop:
         if self.placing is None or self.placing.stopped:
             return False
         self.placing.stopped = True
+        self.observed = Observed(self.spec.shape.world_size)
         return True
 
     @property
@@ -69,13 +74,16 @@ class PlacementLoop:
         """Take over what a trainer has measured."""
         if self.pacing is not None:
             self.pacing.report(rank, totals, now - self.began)
+        if self.observed is not None:
+            self.observed.report(rank, totals)
         if self.placing is not None:
             self.placing.report(rank, totals)
 
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
-        if self.placing is not None:
-            self.placing.meter.touch()
+        for one in (self.placing, self.observed):
+            if one is not None:
+                one.meter.touch()
 
     def changed(self, fleet: Fleet, now: float) -> None:
         """Note that workers came or went."""
@@ -85,6 +93,9 @@ class PlacementLoop:
     def decide(self, fleet: Fleet, now: float, *, closing: bool, epochs: float = 0.0) -> PlacementStep | None:
         """Return a decision if a window has ended; `closing`: an epoch ends; `epochs`: so many are done."""
         placing = self.placing
+        if self.observed is not None:
+            draining = any(worker.draining for worker in fleet.workers.values())
+            self.observed.look(fleet.running(), now - self.began, closing=closing, draining=draining)
         if placing is None:
             return None
         if closing:

@@ -276,6 +276,7 @@ class JobState:
             workers=workers,
             events=tuple(self.told),
             timeline=self.placement.timeline(),
+            windows=tuple(self.placement.observed.windows) if self.placement.observed is not None else (),
             deployments=tuple(self.placement.deployments),
             epoch_ends=tuple(self._epoch_ends),
             comparison=compare(self.placement.timeline(), placing.policy) if placing is not None else None,

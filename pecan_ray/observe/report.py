@@ -9,6 +9,7 @@ from typing import Any
 
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
 from pecan_ray.job.windows import StepTotals
@@ -44,6 +45,8 @@ class Report:
     """What ran from when on, in seconds since the job began."""
     timeline: tuple[PlacementStep, ...] = ()
     """Every window that AutoPlacement saw, and what it decided."""
+    windows: tuple[ObservedWindow, ...] = ()
+    """What was measured while the numbers of workers were fixed."""
     cost: Cost | None = None
     """At the prices of `AutoWorkers`; None where none were given."""
     epoch_costs: tuple[Cost, ...] = ()
@@ -94,6 +97,7 @@ class Report:
             events=facts.events,
             deployments=facts.deployments,
             timeline=facts.timeline,
+            windows=facts.windows,
             cost=cost,
             epoch_costs=costs_of_epochs(facts, trainer),
             operator_costs={} if cost is None else spent_by_operator(cost, op_seconds),
