@@ -146,7 +146,7 @@ def convergence(runs: Bars) -> Section:
     text = (
         "§6.4: AutoOrder lets Cachew's autoscaler be done sooner, since fewer workers do; AutoPlacement converges "
         f"within {EPOCHS_TO_CONVERGE:g} epochs on ResNet50, SimCLR and RetinaNet (of ASRTransformer the text says "
-        f"nothing). An epoch of RetinaNet has {load('retinanet').batches_per_epoch:,} batches, and a window {X} of them."
+        f"nothing). An epoch of RetinaNet has {load('retinanet').batches_per_epoch:,} batches, a window {X}."
     )
     head = ["epochs to converge", "paper", "ours, median", "runs", f"runs within {EPOCHS_TO_CONVERGE:g}"]
     blocks = (comparison_table(rows, "less time with AutoOrder"), table(head, lines))
