@@ -62,6 +62,8 @@ class AutoSearch:
         self._explained: list[Model] | None = None
         self._started = False
         self._second_thoughts = self._settings.second_thoughts
+        self._aimed_s = math.inf
+        """The longest time of a batch that was wanted when it chose last."""
 
     def run(self, start: Deployment, limits: DeploymentLimits) -> Search:
         """Search from `start` (or from where the job is expected to end), then watch, for ever."""
@@ -77,6 +79,7 @@ class AutoSearch:
 
     def _find(self, at: Deployment, why: str, limits: DeploymentLimits) -> Steps[tuple[Deployment, str]]:
         phase = "measure"
+        self._aimed_s = self._setting.aim.objective.longest_s
         for probe in range(self._settings.most_probes):
             yield from self._measure(at, phase, why)
             choice = self._choose(at, limits, last=probe == self._settings.most_probes - 1)
@@ -135,7 +138,11 @@ class AutoSearch:
         return min((abs(cost / other - 1) for other in others), default=0.0)
 
     def _cost(self, reading: Reading) -> float:
-        return reading.batch_time * self._setting.per_hour(reading.deployment)
+        own = reading.batch_time if reading.own_time is None else reading.own_time
+        return self._score(reading.deployment, reading.batch_time, own)
+
+    def _score(self, at: Deployment, batch_s: float, own_s: float) -> float:
+        return float(self._setting.score(batch_s, own_s, self._setting.per_hour(at)))
 
     def _foreseen(self, at: Deployment) -> tuple[float, float, float] | None:
         """Predict the time of a deployment (the trainer's own, where waiting is measured), its deviation, and the time
@@ -156,17 +163,15 @@ class AutoSearch:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
         readings = self._evidence.readings()
         best = self._cheapest(readings, limits)
-        spent = f"{best.deployment} cost ${self._cost(best) / 3600:.3g} a batch, the least of {len(readings)} measured"
+        spent = self._spent(best, len(readings))
         if last:
             return Choice(best.deployment, spent, done=True)
         plateau = self._towards_plateau(at, readings, limits)
         if plateau:
             return plateau
         options = self._candidates(at, limits, readings)
-        hoped = (
-            np.min([hoped_time(model, options, self._settings.optimism) for model in self._explanations()], axis=0)
-            * options.price
-        )
+        hopes = [hoped_time(model, options, self._settings.optimism) for model in self._explanations()]
+        hoped = np.min([self._setting.score(time, own, options.price) for time, own in hopes], axis=0)
         pick = smallest_of(options, hoped, self._settings.tie)
         gain = 1 - hoped[pick] / self._cost(best)
         if gain > self._worth_a_look(best):
@@ -183,6 +188,16 @@ class AutoSearch:
         why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"
         return check or Choice(best.deployment, why, done=True)
 
+    def _spent(self, best: Reading, measured: int) -> str:
+        """Say why a deployment is the best of those measured."""
+        own = best.own_time
+        missed = self._setting.aim.objective.miss(best.batch_time, own)
+        cost = best.batch_time * self._setting.per_hour(best.deployment)
+        if not missed:
+            return f"{best.deployment} cost {self._setting.spell(cost)} a batch, the least of {measured} measured"
+        why = "the trainer waits beside all of them" if missed == "waits" else "none of them ends in time"
+        return f"{best.deployment} take {best.batch_time:.4g} s a batch, the least of {measured} measured, and {why}"
+
     def _worth_a_look(self, best: Reading) -> float:
         """Return the saving from which on an unmeasured deployment is tried: less, while the trainer still waits."""
         return self._setting.threshold * (
@@ -195,7 +210,7 @@ class AutoSearch:
         if known and all(reading.wait_share <= WAITING for reading in known):
             return self._half(best, options)
         model = self._explanations()[0]
-        cost = np.where(options.fresh, likely_time(model, options) * options.price, np.inf)
+        cost = np.where(options.fresh, self._setting.score(*likely_time(model, options), options.price), np.inf)
         cost[options.workers > self._settings.leaner * best.deployment.workers] = np.inf
         if not cost.min() <= self._cost(best) * (1 + self._settings.tie):
             return None
@@ -250,7 +265,7 @@ class AutoSearch:
                 share = (more.workers - at.workers) / (local + remote)
                 time = max(best.own_time, 1 / (1 / best.batch_time + max(0.0, share * brought)))
                 if more not in known:
-                    found.append((time * self._setting.per_hour(more), more))
+                    found.append((self._score(more, time, best.own_time), more))
         if not found or min(found)[0] >= (1 - self._setting.threshold) * self._cost(best):
             return None
         cost, more = min(found)
@@ -295,7 +310,8 @@ class AutoSearch:
             float(value[0]) for value in model.predict(np.array([float(fewer.local)]), np.array([float(fewer.remote)]))
         )
         time = model.unit / max(supply + self._settings.generous * deviation, LEAST_SUPPLY)
-        return time * self._setting.per_hour(fewer) < self._cost(best)
+        own = best.batch_time if best.own_time is None else best.own_time
+        return self._score(fewer, time, own) < self._cost(best)
 
     def _towards_plateau(self, at: Deployment, readings: Sequence[Reading], limits: DeploymentLimits) -> Choice | None:
         """Where waiting is not measured, find the trainer's own time first: double the workers until it shows.
@@ -387,6 +403,9 @@ class AutoSearch:
         batches = sum(window.batches for window in seen)
         while True:
             seen.append((yield Probe(at, "converged", f"stay with {at}: {why}.", settled=True)))
+            longest_s = self._setting.aim.objective.longest_s
+            if longest_s < math.inf and abs(longest_s / self._aimed_s - 1) > self._setting.threshold:
+                return f"to end in time a batch may take {longest_s:.4g} s from now on"
             batches += seen[-1].batches
             recent = lot(seen, self._settings.watched, self._settings)
             before, now = pooled(at, reference), pooled(at, seen[-recent:])

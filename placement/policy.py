@@ -16,8 +16,9 @@ from pecan_ray.placement.algorithm1 import pecan
 from pecan_ray.placement.auto import auto
 from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
+from pecan_ray.placement.objective import COST, Objective
 from pecan_ray.placement.released import pecan_code, pecan_cost
-from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
+from pecan_ray.placement.setting import FIXED, Aim, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
@@ -68,8 +69,13 @@ class AutoPlacement:
         settle_windows: int = 0,
         patience: int = PATIENCE,
         settings: AutoSettings = DEFAULT_SETTINGS,
+        objective: Objective = COST,
+        priced: bool = True,
     ) -> None:
-        """`settings` are those of our own search, mode "auto"."""
+        """`settings` and `objective` are those of our own search, mode "auto".
+
+        `priced`: the prices are the user's, so that dollars are told.
+        """
         if mode not in MODES:
             raise PlanError(f"mode must be one of {', '.join(map(repr, MODES))}, but got {mode!r}.")
         if not isinstance(prices, Prices):
@@ -84,7 +90,10 @@ class AutoPlacement:
         check_side(mode, limits)
         start = first_deployment(mode, limits, expected_workers, expected_remote)
         hinted = expected_workers is not None or expected_remote is not None
-        setting = Setting(prices, clients, threshold, start if hinted else None, fixed, settings)
+        if objective != COST and mode != "auto":
+            raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
+        self._aim = Aim(objective)
+        setting = Setting(prices, clients, threshold, start if hinted else None, fixed, settings, self._aim, priced)
         self.mode = mode
         self.prices = prices
         self.clients = clients
@@ -113,6 +122,15 @@ class AutoPlacement:
         Bounded; whoever extends an epoch reports the data that it repeats.
         """
         return self._pilot.needs_more_data
+
+    def aim(self, objective: Objective) -> None:
+        """Look for something else from now on: what is left until a deadline changes while a job runs."""
+        self._aim.objective = objective
+
+    @property
+    def objective(self) -> Objective:
+        """What it looks for."""
+        return self._aim.objective
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
