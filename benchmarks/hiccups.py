@@ -1,4 +1,4 @@
-"""Whether AutoPlacement is fooled: random workloads whose windows lie, and how far from the cheapest deployment it ends.
+"""Whether AutoPlacement is fooled: random workloads whose windows lie, and how near the cheapest deployment it ends.
 
     python -m benchmarks.hiccups [--workloads 300] [--seed 0] [--mode auto] [--kinds calm,drift] [--json FILE]
 

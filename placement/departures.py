@@ -8,14 +8,58 @@ from itertools import pairwise
 from statistics import fmean
 
 from pecan_ray.placement.auto_settings import AutoSettings
-from pecan_ray.placement.evidence import KEPT, Reading
+from pecan_ray.placement.evidence import KEPT, SHORTEST_STEP, Reading, claimed_error, counted_error
 from pecan_ray.plan.windows import Window
+
+SUDDEN = ((2, 2.0), (3, 1.1))
+"""So many windows in a row that all differ from the reference by such a factor are a change, and no hiccup."""
+ALIKE = 0.25
+"""They must agree with one another to this share."""
+SURE = 3.0
+"""Standard errors that no single window is away by chance."""
 
 
 def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
     """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
     each = fmean(window.batches for window in windows)
     return max(least, min(KEPT, math.ceil(settings.lot_batches / each)))
+
+
+def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) -> tuple[str, Sequence[Window]]:
+    """Say how the newest windows have left the reference, all in one way and agreeing about it, and which ones have;
+    empty if they have not.
+
+    Two suffice where twice as much is at stake, three for less.
+    """
+    for count, factor in SUDDEN:
+        newest = seen[-count:]
+        if len(newest) < count:
+            continue
+        for what in ("batch time", "step"):
+            was, now = measured(before, what), [measured(window, what) for window in newest]
+            if was is None or None in now:
+                continue
+            ratios = [time / was for time in now if time is not None]
+            certain = max(
+                threshold,
+                SURE
+                * max(
+                    before.error * math.sqrt(before.windows),
+                    *(max(claimed_error(one), counted_error([one])) for one in newest),
+                ),
+            )
+            alike = max(ratios) / min(ratios) - 1 <= max(ALIKE, certain)
+            if alike and (min(ratios) > factor + certain or max(ratios) < 1 / (factor + certain)):
+                return f"the {what} went from {was:.4g} to {fmean(ratios) * was:.4g} s at once", newest
+    return "", ()
+
+
+def measured(reading: Reading | Window, what: str) -> float | None:
+    """Return the batch time, or of it the trainer's own step."""
+    if what == "batch time":
+        return reading.batch_time
+    wait = reading.wait if isinstance(reading, Reading) else reading.wait_time
+    return None if wait is None else max(reading.batch_time - wait, SHORTEST_STEP * reading.batch_time)
 
 
 def pace_departure(before: Reading, now: Reading, threshold: float) -> str:

@@ -1,9 +1,9 @@
 """What trainers that step together wait for: each knows its own wait only, and not that it waits for another one.
 
 Of rank i, a step takes s(i) = wait(i) + own(i), and own(i) holds whatever it waits for others in: a gradient that is
-late because another rank's batch was.  The rank that waited longest in a step waited for nobody else, so there own(i) is
-its work.  The job's own time of a step is the slowest rank's: of each rank the mean over the steps in which it was the
-one that waited longest, of all steps if it never was (it is held up by its own work), and of these the longest.
+late because another rank's batch was.  The rank that waited longest in a step waited for nobody else, so there own(i)
+is its work.  The job's own time of a step is the slowest rank's: of each rank the mean over the steps in which it was
+the one that waited longest, of all steps if it never was (it is held up by its own work), and of these the longest.
 """
 
 from __future__ import annotations

@@ -199,9 +199,7 @@ def window_of(parts: Sequence[StepTotals], stocks: Sequence[float], *, touched: 
     trainers = len(parts)
     times = [part.seconds / delivered(part, stock) for part, stock in zip(parts, stocks, strict=True)]
     share = own_share([part.sampled for part in parts]) if trainers > 1 else None
-    owns = [
-        (part.seconds - part.waited if share is None else part.seconds * share) / part.batches for part in parts
-    ]
+    owns = [(part.seconds - part.waited if share is None else part.seconds * share) / part.batches for part in parts]
     waits = [time - own for time, own in zip(times, owns, strict=True)]
     variances = [
         max(0.0, part.squares / part.batches - (part.seconds / part.batches) ** 2) / part.batches for part in parts
