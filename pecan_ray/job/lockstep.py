@@ -29,10 +29,10 @@ class SampledStep(NamedTuple):
     """One step of one trainer."""
 
     number: int
-    own: float
-    """Seconds of it that were no waiting for a batch;"""
     waited: float
-    """and those that were."""
+    """Seconds until it had its batch;"""
+    own: float
+    """and from then on until it asked for the next one."""
 
 
 def every(seconds: float, steps: int) -> int:

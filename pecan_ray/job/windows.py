@@ -60,6 +60,8 @@ class StepTotals:
     """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
     long: tuple[int, ...] = ()
     """Numbers of the last steps that were far out of line."""
+    waited_last: float = 0.0
+    """Seconds in which the trainer waited for the batch that it has in hand."""
     sampled: tuple[SampledStep, ...] = ()
     """The last steps that were looked at singly, to be laid beside those of other trainers."""
 
@@ -88,11 +90,11 @@ class StepTotals:
         if may_pause and is_long(seconds - waited, self.batches, self.seconds - self.waited):
             long = (*long, number)[-RARE:]
             if is_pause(long):
-                return replace(self, pauses=self.pauses + 1, long=long)
+                return replace(self, pauses=self.pauses + 1, long=long, waited_last=waited)
         total = self.seconds + seconds
         sampled = self.sampled
         if not alone and number % every(total, self.batches + 1) == 0:
-            sampled = (*sampled[1 - KEPT_STEPS :], SampledStep(number, seconds - waited, waited))
+            sampled = (*sampled[1 - KEPT_STEPS :], SampledStep(number, self.waited_last, seconds - waited))
         return StepTotals(
             self.batches + 1,
             total,
@@ -102,6 +104,7 @@ class StepTotals:
             queued,
             self.pauses,
             long,
+            waited,
             sampled,
         )
 
