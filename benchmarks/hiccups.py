@@ -44,7 +44,9 @@ KINDS = {
 }
 NEAR, FAR = 0.05, 0.20
 WINDOWS = 120
-"""Of each run."""
+"""Of each run,"""
+LONGEST_S = 4 * 3600.0
+"""or as many as there are in this time."""
 WINDOW_S, LOOK_S = 5.0, 0.25
 """A window's age, and how often trainers report."""
 QUEUED = 8
@@ -148,7 +150,7 @@ def draw_job(kind: str, seed: int) -> HiccupJob:
     changes = replace(job, changes_at=draw.randint(4, 50))
     factor = draw.uniform(1.3, 3.0) ** draw.choice([-1, 1])
     drifts = {"trainer_factor": factor} if draw.random() < 0.5 else {"worker_factor": factor}
-    hiccups, pauses = draw.uniform(0.05, 0.15), 1 / draw.uniform(100, 400)
+    hiccups, pauses = draw.uniform(0.05, 0.15), 1 / draw.uniform(500, 2000)
     longer = min(draw.choice([10, 40, 400]), 3.0 / step)
     made = {
         "calm": job,
@@ -269,12 +271,14 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
             change_s, converged_at = rig.now, None
         disturb(job, number, rig)
         window = None
-        while window is None:
+        while window is None and rig.now < LONGEST_S:
             for rank, totals in enumerate(rig.totals):
                 meter.add(rank, totals)
             window = meter.close()
             if window is None:
                 rig.run_for(LOOK_S)
+        if window is None:
+            break
         if meter.spoilt_by:
             window = replace(window, touched=True)
         decision = policy.decide(window, rig.at)

@@ -146,44 +146,56 @@ class AutoSearch:
             seen.append((yield stay))
             moved, newest = sudden_departure(pooled(at, job.windows(at)), seen, threshold)
             if moved:
-                return self._start_over(at, newest, moved)
+                return self._leave(pooled(at, job.windows(at)), newest, batches_of(seen), moved)
         job.renew(at, seen)
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
             return f"{at} take {job.reading(at).batch_time:.4g} s a batch in the long run"
         reference, away, lasted, audit = list(seen), 0, 0, self._audit_after
-        batches = sum(window.batches for window in seen)
+        batches = batches_of(seen)
         while True:
             seen.append((yield stay))
             longest_s = self._setting.aim.objective.longest_s
             if longest_s < math.inf and abs(longest_s / self._aimed_s - 1) > threshold:
                 return f"to end in time a batch may take {longest_s:.4g} s from now on"
             batches, audit = batches + seen[-1].batches, audit - 1
-            recent = lot(seen, settings.watched, settings)
-            before, now = pooled(at, reference), pooled(at, seen[-recent:])
-            moved, newest = sudden_departure(before, seen, threshold)
-            if moved and not ran_dry(before, pooled(at, newest), lasted or batches, threshold, settings):
-                return self._start_over(at, newest, moved)
+            recent = seen[-lot(seen, settings.watched, settings) :]
+            before, now = pooled(at, reference), pooled(at, recent)
+            moved, newest = sudden_departure(before, recent, threshold)
+            if moved:
+                return self._leave(before, newest, batches - batches_of(newest), moved)
             moved = pace_departure(before, now, threshold) or queue_departure(before, now, seen, threshold, settings)
             away = away + 1 if moved else 0
             lasted = batches if away == 1 else lasted
-            if away > recent:
-                if not ran_dry(before, now, lasted, threshold, settings):
-                    return self._start_over(at, seen[-recent:], moved)
-                job.renew(at, seen[-recent:])
-                return moved
+            if away > len(recent):
+                return self._leave(before, recent, lasted, moved)
             if audit <= 0 and not moved:
-                self._audit_after = min(2 * self._audit_after, settings.audit_at_last)
-                job.start_over(at, (*reference, *seen)[-KEPT:], settings.audit_spread)
-                return f"what was measured of other deployments is {len(reference) + len(seen)} windows old"
-            if len(seen) > 2 * recent:
+                return self._audit(at, [*reference, *seen])
+            if len(seen) > 2 * len(recent):
                 oldest = seen.pop(0)
                 if not moved and len(reference) < KEPT:
                     reference.append(oldest)
 
-    def _start_over(self, at: Deployment, recent: Sequence[Window], moved: str) -> str:
-        """Keep what was learned as a prior, and forget what was measured of a job that has changed."""
-        self._job.start_over(at, recent, AGED)
-        self._second_thoughts = self._settings.second_thoughts
-        self._audit_after = self._settings.audit_after
+    def _leave(self, before: Reading, newest: Sequence[Window], lasted: int, moved: str) -> str:
+        """Keep what was learned as a prior, and forget what was measured of a job that has changed.
+
+        `lasted`: batches for which it was as it was before.
+        """
+        at = before.deployment
+        if ran_dry(before, pooled(at, newest), lasted, self._setting.threshold, self._settings):
+            self._job.renew(at, newest)
+            return moved
+        self._job.start_over(at, newest, AGED)
+        self._second_thoughts, self._audit_after = self._settings.second_thoughts, self._settings.audit_after
         return moved
+
+    def _audit(self, at: Deployment, seen: Sequence[Window]) -> str:
+        """Believe less of what was measured of other deployments long ago, so that they may be looked at again."""
+        self._audit_after = min(2 * self._audit_after, self._settings.audit_at_last)
+        self._job.start_over(at, seen[-KEPT:], self._settings.audit_spread)
+        return f"what was measured of other deployments is {len(seen)} windows old"
+
+
+def batches_of(windows: Sequence[Window]) -> int:
+    """Return how many batches windows hold."""
+    return sum(window.batches for window in windows)

@@ -11,12 +11,12 @@ from pecan_ray.placement.auto_settings import AutoSettings
 from pecan_ray.placement.evidence import KEPT, SHORTEST_STEP, Reading, claimed_error, counted_error
 from pecan_ray.plan.windows import Window
 
-SUDDEN = ((2, 2.0), (3, 1.1))
-"""So many windows in a row that all differ from the reference by such a factor are a change, and no hiccup."""
-ALIKE = 0.25
-"""They must agree with one another to this share."""
-SURE = 3.0
-"""Standard errors that no single window is away by chance."""
+LEAST_ALIKE = 2
+"""So many windows in a row may be a change: a single one is a hiccup."""
+DOUBLED = 2.0
+"""Two must differ from the reference by this factor."""
+SURE = 4.0
+"""Standard errors that windows in a row are not away by chance, whenever one looks."""
 
 
 def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
@@ -26,31 +26,26 @@ def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
 
 
 def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) -> tuple[str, Sequence[Window]]:
-    """Say how the newest windows have left the reference, all in one way and agreeing about it, and which ones have;
-    empty if they have not.
+    """Say how the newest windows have left the reference, and which ones have; empty if they have not.
 
-    Two suffice where twice as much is at stake, three for less.
+    A hiccup is not a change: every single one of them has left it, in the same direction, by half as much at least as
+    they have together.  Two suffice where the time has doubled, more where less is at stake.
     """
-    for count, factor in SUDDEN:
+    for count in range(LEAST_ALIKE, len(seen) + 1):
         newest = seen[-count:]
-        if len(newest) < count:
-            continue
         for what in ("batch time", "step"):
             was, now = measured(before, what), [measured(window, what) for window in newest]
-            if was is None or None in now:
+            shifts = [math.log(time / was) for time in now if time is not None and was is not None]
+            if was is None or len(shifts) < count:
                 continue
-            ratios = [time / was for time in now if time is not None]
-            certain = max(
-                threshold,
-                SURE
-                * max(
-                    before.error * math.sqrt(before.windows),
-                    *(max(claimed_error(one), counted_error([one])) for one in newest),
-                ),
-            )
-            alike = max(ratios) / min(ratios) - 1 <= max(ALIKE, certain)
-            if alike and (min(ratios) > factor + certain or max(ratios) < 1 / (factor + certain)):
-                return f"the {what} went from {was:.4g} to {fmean(ratios) * was:.4g} s at once", newest
+            together = fmean(shifts)
+            alone = max(before.error * math.sqrt(before.windows), *map(claimed_error, newest))
+            error = max(alone / math.sqrt(count), counted_error(newest))
+            needed = max(2 * threshold, SURE * math.hypot(before.error, error))
+            if count == LEAST_ALIKE:
+                needed = max(needed, math.log(DOUBLED))
+            if abs(together) > needed and all(shift / together > 0.5 for shift in shifts):
+                return f"the {what} went from {was:.4g} to {was * math.exp(together):.4g} s at once", newest
     return "", ()
 
 
