@@ -122,10 +122,10 @@ class Model:
     supply: FittedLine
     step: FittedLine
 
-    def learned(self) -> Prior:
-        """Return what the job has taught, to begin with once the measurements themselves have aged."""
+    def learned(self, spread: float) -> Prior:
+        """Return what the job has taught, to that relative deviation, once the measurements themselves have aged."""
         local, remote = np.maximum(self.supply.weights[:2], LEAST_SPEED) / self.unit
-        return Prior(float(local), float(remote), spread=AGED, interference=max(0.0, float(self.step.weights[1])))
+        return Prior(float(local), float(remote), spread, interference=max(0.0, float(self.step.weights[1])))
 
     def predict(self, local: Vector, remote: Vector) -> tuple[Vector, Vector, Vector, Vector]:
         """Return step and its deviation (in units), supply and its deviation (in batches a unit)."""

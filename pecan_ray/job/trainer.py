@@ -214,7 +214,8 @@ class TrainerState:
         self.rows += batch.rows
         self.waited_s += now - asked
         if self.yielded > WARM_UP and self._last_taken is not None:
-            self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked)
+            spent, waited, alone = now - self._last_taken, now - asked, self.world_size == 1
+            self.steps = self.steps.step(spent, waited, self._ready_when_asked, alone=alone)
         self._last_taken = now
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began

@@ -1,0 +1,73 @@
+"""What trainers that step together wait for: each knows its own wait only, and not that it waits for another one.
+
+Of rank i, a step takes s(i) = wait(i) + own(i), and own(i) holds whatever it waits for others in: a gradient that is
+late because another rank's batch was.  The rank that waited longest in a step waited for nobody else, so there own(i)
+is its work.  The job's own time of a step is the slowest rank's: of each rank the mean over the steps in which it was
+the one that waited longest, of all steps if it never was (it is held up by its own work), and of these the longest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+SAMPLED_PER_S = 32
+"""Steps that are looked at singly: so many a second, the same ones at all trainers."""
+KEPT_STEPS = 64
+"""Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
+KEPT_OF_WINDOW = 512
+"""Newest ones of each trainer that a window holds."""
+LEAST_COMMON = 5
+"""Steps known of all trainers from which on they are compared."""
+TOGETHER = 0.02
+"""Waits that differ by less than this share of a step are equally long."""
+
+
+class SampledStep(NamedTuple):
+    """One step of one trainer."""
+
+    number: int
+    waited: float
+    """Seconds until it had its batch;"""
+    own: float
+    """and from then on until it asked for the next one."""
+
+
+def every(seconds: float, steps: int) -> int:
+    """Return which steps to look at: those whose number can be divided by this power of two.
+
+    Trainers in step take equally long, so they agree; where they do not quite, one's numbers are among the other's.
+    """
+    per_step = seconds / steps
+    return 1 if per_step * SAMPLED_PER_S >= 1 else 2 ** math.ceil(-math.log2(max(per_step, 1e-9) * SAMPLED_PER_S))
+
+
+def merged(known: tuple[SampledStep, ...], newer: tuple[SampledStep, ...]) -> tuple[SampledStep, ...]:
+    """Add what a later report holds to what earlier ones held."""
+    last = known[-1].number if known else -1
+    return (*known, *(one for one in newer if one.number > last))[-KEPT_OF_WINDOW:]
+
+
+def own_share(ranks: Sequence[tuple[SampledStep, ...]]) -> float | None:
+    """Return which share of the steps of trainers is their own work; None where too few are known of all."""
+    known = [{one.number: one for one in steps} for steps in ranks]
+    common = sorted(set.intersection(*(set(steps) for steps in known)))
+    if len(common) < LEAST_COMMON:
+        return None
+    held_up: list[list[float]] = [[] for _ in ranks]
+    taken = 0.0
+    for number in common:
+        step = [steps[number] for steps in known]
+        length = fmean(one.own + one.waited for one in step)
+        longest = max(one.waited for one in step) - TOGETHER * length
+        taken += length
+        for own, one in zip(held_up, step, strict=True):
+            if one.waited >= longest:
+                own.append(one.own)
+    owns = [
+        fmean(own) if own else fmean(steps[number].own for number in common)
+        for own, steps in zip(held_up, known, strict=True)
+    ]
+    return min(1.0, max(owns) * len(common) / taken) if taken > 0 else None

@@ -1,0 +1,154 @@
+"""What is known of a job: its measurements, the models that explain them, and what deployments are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.placement.candidates import LEAST_SUPPLY, Candidates, ladder
+from pecan_ray.placement.evidence import Evidence, Reading
+from pecan_ray.placement.model import WAITING, Model, Prior, explanations
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment, Window
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model advises."""
+
+    deployment: Deployment
+    why: str
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What the model expects of a deployment, in seconds."""
+
+    own: float
+    """The trainer's own time of a batch (the whole one, where waiting is not measured);"""
+    own_sd: float
+    whole: float
+    """and the whole one."""
+    whole_sd: float
+
+
+class Knowledge:
+    """The evidence of one job, and what follows from it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.settings = setting, setting.auto
+        self.prior: Prior | None = None
+        self._evidence = Evidence()
+        self._explained: list[Model] | None = None
+
+    # --- what was measured ---------------------------------------------------------------------------------
+
+    def note(self, at: Deployment, window: Window) -> None:
+        """Add a window."""
+        self._evidence.add(at, window)
+        self._explained = None
+
+    def renew(self, at: Deployment, windows: Sequence[Window]) -> None:
+        """Let newer windows stand for a deployment, in place of older ones."""
+        self._evidence.renew(at, windows)
+        self._explained = None
+
+    def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
+        """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
+        self.prior = self.explanations()[0].learned(spread)
+        self._evidence.forget()
+        self.renew(at, recent)
+
+    def __contains__(self, at: object) -> bool:
+        return at in self._evidence
+
+    def windows(self, at: Deployment) -> list[Window]:
+        """Return the windows of a deployment."""
+        return self._evidence.windows(at)
+
+    def reading(self, at: Deployment) -> Reading:
+        """Pool the windows of one deployment."""
+        return self._evidence.reading(at)
+
+    def readings(self) -> list[Reading]:
+        """Pool the windows of each deployment, in order of first measurement."""
+        return self._evidence.readings()
+
+    # --- what follows from it ------------------------------------------------------------------------------
+
+    def explanations(self) -> list[Model]:
+        """Return the models that explain the measurements, the likeliest first."""
+        if self._explained is None:
+            self._explained = explanations(self.readings(), self.prior)
+        return self._explained
+
+    def foreseen(self, at: Deployment, model: Model | None = None) -> Forecast | None:
+        """Predict a deployment; None where nothing was measured."""
+        readings = self.readings()
+        if not readings:
+            return None
+        model = model or self.explanations()[0]
+        place = np.array([float(at.local)]), np.array([float(at.remote)])
+        step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
+        supply = max(supply, LEAST_SUPPLY)
+        whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
+        own, own_sd = step, step_sd
+        if readings[-1].wait is None and supply * step < 1:
+            own, own_sd = 1 / supply, supply_sd / supply**2
+        return Forecast(own * model.unit, own_sd * model.unit, whole * model.unit, whole_sd * model.unit)
+
+    def cost(self, reading: Reading) -> float:
+        """Return what a measured deployment is ranked by."""
+        own = reading.batch_time if reading.own_time is None else reading.own_time
+        return self.score(reading.deployment, reading.batch_time, own)
+
+    def score(self, at: Deployment, batch_s: float, own_s: float) -> float:
+        """Return what a deployment with such times is ranked by."""
+        return float(self.setting.score(batch_s, own_s, self.setting.per_hour(at)))
+
+    def distance(self, reading: Reading) -> float:
+        """Return by which share the cost of a reading differs from the nearest other one."""
+        cost = self.cost(reading)
+        others = [self.cost(other) for other in self.readings() if other.deployment != reading.deployment]
+        return min((abs(cost / other - 1) for other in others), default=0.0)
+
+    def cheapest(self, limits: DeploymentLimits) -> Reading:
+        """Return the best of what was measured and is allowed; of nearly equal ones, that with the fewest workers."""
+        readings = self.readings()
+        allowed = [r for r in readings if limits.clamp(r.deployment.local, r.deployment.remote) == r.deployment]
+        cost = {r: self.cost(r) for r in allowed}
+        least = min(cost.values())
+        return min(
+            (r for r in allowed if cost[r] <= least * (1 + self.settings.tie)),
+            key=lambda r: (r.deployment.workers, r.deployment.remote, cost[r]),
+        )
+
+    def candidates(self, at: Deployment, limits: DeploymentLimits) -> Candidates:
+        """Return the deployments that may be asked for."""
+        readings = self.readings()
+        most = max(
+            self.settings.least_jump,
+            self.settings.jump * at.workers,
+            *(reading.deployment.workers for reading in readings),
+        )
+        remotes = ladder(limits.min_remote, limits.max_remote, at.remote)
+        pairs = [
+            (local, remote)
+            for local in ladder(limits.min_local, limits.max_local, at.local)
+            for remote in remotes
+            if 0 < local + remote <= most
+        ]
+        price = {remote: self.setting.per_hour(Deployment(0, remote)) for remote in remotes}
+        local, remote = np.array(pairs, dtype=float).T
+        fresh = np.ones(len(pairs), dtype=bool)
+        for reading in readings:
+            place = reading.deployment
+            fresh &= (local != place.local) | (remote != place.remote)
+            if reading.windows >= self.settings.certain and reading.wait is not None and reading.wait_share <= WAITING:
+                # More workers do not serve a trainer better that does not wait.
+                fresh &= (local < place.local) | (remote < place.remote)
+        return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
