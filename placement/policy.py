@@ -102,13 +102,15 @@ class AutoPlacement:
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
-        self._pilot = Pilot(
-            MODES[mode](setting),
-            limits,
-            settle_windows=settle_windows,
-            patience=patience,
-            removal=how_to_remove(fast_removal, visitation),
-        )
+        removal = how_to_remove(fast_removal, visitation)
+
+        def pilot() -> Pilot:
+            return Pilot(
+                MODES[mode](setting), limits, settle_windows=settle_windows, patience=patience, removal=removal
+            )
+
+        self._new_pilot = pilot
+        self._pilot = pilot()
 
     @property
     def converged(self) -> bool:
@@ -135,6 +137,10 @@ class AutoPlacement:
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
         return self._pilot.decide(window, deployment)
+
+    def start_anew(self) -> None:
+        """Forget everything: the next window begins another search."""
+        self._pilot = self._new_pilot()
 
 
 def within_budget(
