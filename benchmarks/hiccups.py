@@ -263,6 +263,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
     )
     rig = Lockstep(job, draw, policy.start)
     meter = WindowMeter(job.trainers, policy.window_batches, WINDOW_S)
+    meter.hurried = mode == "auto"
     settled, converged_at, moved_at, paid, ideal = policy.start, None, None, 0.0, 0.0
     began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
     for number in range(1, windows + 1):
@@ -282,6 +283,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
         if meter.spoilt_by:
             window = replace(window, touched=True)
         decision = policy.decide(window, rig.at)
+        meter.hurried = mode == "auto" and not policy.converged
         decisions.append(decision)
         if decision.target != rig.at:
             if job.changes_at is not None and number > job.changes_at and moved_at is None:

@@ -22,7 +22,7 @@ from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, 
 from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of
 from pecan_ray.placement.checks import fewer_of_a_kind, further, leaner, other_kind, suspect, towards_plateau, unproven
 from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry, sudden_departure
-from pecan_ray.placement.doubts import doubt
+from pecan_ray.placement.doubts import doubt, ran_out
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
 from pecan_ray.placement.model import AGED
@@ -82,7 +82,11 @@ class AutoSearch:
             if not doubtful:
                 return
             seen.append((yield Probe(at, "measure", f"measure {at} again: {doubtful}.")))
-            self._job.note(at, seen[-1])
+            if ran_out(seen, foreseen, self._setting.threshold):
+                self._job.renew(at, seen[-1:])
+                seen = seen[-1:]
+            else:
+                self._job.note(at, seen[-1])
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""

@@ -15,6 +15,8 @@ LEAST_ALIKE = 2
 """So many windows in a row may be a change: a single one is a hiccup."""
 DOUBLED = 2.0
 """Two must differ from the reference by this factor."""
+ALIKE = 0.3
+"""Each of them differs from the reference as they do together, but for this share."""
 SURE = 4.0
 """Standard errors that windows in a row are not away by chance, whenever one looks."""
 
@@ -28,8 +30,8 @@ def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
 def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) -> tuple[str, Sequence[Window]]:
     """Say how the newest windows have left the reference, and which ones have; empty if they have not.
 
-    A hiccup is not a change: every single one of them has left it, in the same direction, by half as much at least as
-    they have together.  Two suffice where the time has doubled, more where less is at stake.
+    A hiccup is not a change: every single one of them has left it by nearly as much as they have together.  Two
+    suffice where the time has doubled, more where less is at stake.
     """
     for count in range(LEAST_ALIKE, len(seen) + 1):
         newest = seen[-count:]
@@ -44,7 +46,8 @@ def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) 
             needed = max(2 * threshold, SURE * math.hypot(before.error, error))
             if count == LEAST_ALIKE:
                 needed = max(needed, math.log(DOUBLED))
-            if abs(together) > needed and all(shift / together > 0.5 for shift in shifts):
+            apart = max(ALIKE * abs(together), 2 * alone)
+            if abs(together) > needed and all(abs(shift - together) < apart for shift in shifts):
                 return f"the {what} went from {was:.4g} to {was * math.exp(together):.4g} s at once", newest
     return "", ()
 

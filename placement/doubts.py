@@ -24,7 +24,7 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Fo
         return ""
     agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
     unexpected = "" if agree or reading.windows >= job.settings.certain else surprise(job, reading, foreseen)
-    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < job.settings.most_repeats else "")
+    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < 2 * job.settings.most_repeats else "")
 
 
 def surprise(job: Knowledge, reading: Reading, foreseen: Forecast) -> str:
@@ -53,3 +53,12 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Fo
     if short <= job.setting.threshold or lived_on > job.settings.piled_up + 2 * reading.deployment.workers:
         return ""
     return f"{reading.batch_time:.4g} s a batch where {foreseen.whole:.4g} s were expected may come from a stock"
+
+
+def ran_out(seen: Sequence[Window], foreseen: Forecast | None, threshold: float) -> bool:
+    """Say whether the trainer waits now, as was foreseen, and did not before: it has lived on a stock until now."""
+    if foreseen is None or len(seen) < 2 or seen[-1].wait_time is None:
+        return False
+    before, now = max(window.batch_time for window in seen[:-1]), seen[-1]
+    waits = now.wait_time is not None and now.wait_time > threshold * now.batch_time
+    return waits and min(now.batch_time, foreseen.whole) > (1 + threshold) * before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -94,7 +94,7 @@ class Evidence:
     def noise(self) -> float:
         """Return the relative spread of single windows, from deployments that were measured repeatedly."""
         repeated = [windows for windows in self._windows.values() if len(windows) > 1]
-        spreads = [spread_of([window.batch_time for window in windows]) for windows in repeated]
+        spreads = [spread_of([window.batch_time for window in agreeing(windows)]) for windows in repeated]
         return median(spreads) if spreads else 0.0
 
 
@@ -128,15 +128,20 @@ def counted_error(windows: Sequence[Window]) -> float:
 
 
 def agreeing(windows: Sequence[Window]) -> list[Window]:
-    """Leave out, of three windows or more, those whose time is out of line with the median: something else happened."""
+    """Leave out, of three windows or more, those whose time is out of line: something else happened.
+
+    The newer half says what the line is, if as many agree with it: the first windows of a deployment may live on what
+    others have piled up, or wait for what is not yet under way.
+    """
     if len(windows) < 3:
         return list(windows)
-    middle = median(window.batch_time for window in windows)
     usual = median(max(claimed_error(window), counted_error([window])) for window in windows)
-    most = max(IN_LINE, SURELY * usual) * middle
-    kept = [window for window in windows if abs(window.batch_time - middle) <= most]
-    if 2 * len(kept) >= len(windows):
-        return kept
+    for judges in (windows[len(windows) // 2 :], windows):
+        middle = median_low(window.batch_time for window in judges)
+        most = max(IN_LINE, SURELY * usual) * middle
+        kept = [window for window in windows if abs(window.batch_time - middle) <= most]
+        if 2 * len(kept) >= len(windows):
+            return kept
     # Hardly two agree: the middle half of them.
     left_out = len(windows) // 4
     return sorted(windows, key=lambda window: window.batch_time)[left_out : len(windows) - left_out]

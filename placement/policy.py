@@ -103,13 +103,17 @@ class AutoPlacement:
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
         self._setting = setting
-        self._pilot = Pilot(
-            MODES[mode](setting),
-            limits,
-            settle_windows=settle_windows,
-            patience=patience,
-            removal=how_to_remove(fast_removal, visitation),
-        )
+        self._within = limits
+        """Bounds for now: not above `limits`."""
+        removal = how_to_remove(fast_removal, visitation)
+
+        def pilot() -> Pilot:
+            return Pilot(
+                MODES[mode](setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
+            )
+
+        self._new_pilot = pilot
+        self._pilot = pilot()
 
     @property
     def converged(self) -> bool:
@@ -140,6 +144,10 @@ class AutoPlacement:
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
         return self._pilot.decide(window, deployment)
+
+    def start_anew(self) -> None:
+        """Forget everything: the next window begins another search."""
+        self._pilot = self._new_pilot()
 
 
 def within_budget(

@@ -57,6 +57,8 @@ class Placing:
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
     """Windows so far, those included that the timeline has forgotten."""
+    failures: int = 0
+    """How often the policy has failed: the decisions of phase "failed"."""
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
@@ -65,6 +67,11 @@ class Placing:
     def report(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether windows may be short: the modes of the papers have windows of their own."""
+        return self.policy.mode == "auto" and not self.policy.converged
 
     def due(self) -> bool:
         """Tell whether a window has ended: else there is nothing to decide."""
@@ -84,23 +91,37 @@ class Placing:
             why = f"keep {self.target}: the window is thrown away, {spoilt_by}."
             decision = Decision(self.target, "discarded", why)
         else:
-            decision = self.policy.decide(window, running)
+            decision = self._ask(window, running)
         self.target = decision.target
+        self.meter.hurried = self._hurries
         step = PlacementStep(seconds, window, running, decision)
         self.timeline.append(step)
         self.steps += 1
         return step
 
+    def _ask(self, window: Window, running: Deployment) -> Decision:
+        """Ask the policy; where it fails, what runs stays, and a new search begins: no training ends for a decision."""
+        try:
+            return self.policy.decide(window, running)
+        except Exception as error:  # whatever a policy does wrong
+            self.failures += 1
+            self.policy.start_anew()
+            why = f"the policy failed on {window}: {type(error).__name__}: {error}"
+            return Decision(self.target, "failed", f"keep {self.target}, and begin a new search: {why}.")
+
 
 def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation, trainers: int) -> Placing:
     """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
+    remote_only = options.mode.startswith("cachew")
     policy = AutoPlacement(
         options.mode,
         GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
         max_local=max(1, fitting(room.host_cpus, cpus_per_worker)) if options.max_local is None else options.max_local,
-        max_remote=fitting(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote,
+        max_remote=max(int(remote_only), fitting(room.remote_cpus, cpus_per_worker))
+        if options.max_remote is None
+        else options.max_remote,
         min_local=options.min_local,
         min_remote=options.min_remote,
         max_per_hour=options.max_per_hour,
@@ -114,6 +135,7 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
     meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
+    meter.hurried = options.mode == "auto"
     return Placing(policy, meter, options.patience_s, policy.start)
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job import events
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
@@ -42,7 +42,11 @@ class Staffing:
 
     def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
         self._fleet.hosts = dict(event.hosts)
-        target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+        try:
+            target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+        except PlanError as error:  # the bounds leave no worker on these nodes
+            self._job.fail(error, now, done)
+            return
         if self._job.spec.shape.serial and isinstance(self._job.spec.workers, AutoWorkers):
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
@@ -62,9 +66,14 @@ class Staffing:
         for said in self._placement.take_said():
             self._job.tell("placement", said, now)
             done.append(Log("warning", said))
-        if step is None or step.decision.target == self._fleet.wanted:
+        if step is None:
             return
-        decision = step.decision
+        decision, placing = step.decision, self._placement.placing
+        if decision.phase == "failed" and placing is not None and placing.failures == 1:
+            self._job.tell("placement", decision.reason, now)
+            done.append(Log("warning", f"AutoPlacement: {decision.reason}"))
+        if decision.target == self._fleet.wanted:
+            return
         said = f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}"
         self._job.tell("placement", said, now)
         done.append(Log("info", said))

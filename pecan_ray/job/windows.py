@@ -11,6 +11,10 @@ from pecan_ray.plan.windows import Window
 
 LEAST_BATCHES = 10
 """Of each trainer, in a window that is closed for its age."""
+HURRY_S = 1.0
+"""While the best deployment is sought, a trainer that has waited for so long"""
+STARVED = 0.5
+"""and for more than this share of the time need not wait for the window's end to be given more workers."""
 FROM_STOCK = 0.1
 """A stock of ready batches that shrinks by less than this share of a window's batches varies by chance, as does"""
 STOCK_LEFT = 0.5
@@ -128,6 +132,8 @@ class WindowMeter:
         self._draining = False
         self._disturbed = False
         self._in_a_row = 0
+        self.hurried = False
+        """Windows in which the trainers starve end early."""
         self.spoilt_by = ""
         """What happened during the window that was closed last; empty if it can be used."""
 
@@ -140,9 +146,14 @@ class WindowMeter:
         batches = totals.batches - begun.batches
         if batches >= self._batches:
             self._full.add(rank)
-        if batches >= LEAST_BATCHES and totals.seconds - begun.seconds >= self._seconds:
+        if batches >= LEAST_BATCHES and self._lasted(totals.since(begun)):
             self._old.add(rank)
         self._paused = self._paused or totals.pauses > begun.pauses
+
+    def _lasted(self, part: StepTotals) -> bool:
+        """Tell whether a window is old enough for a trainer."""
+        starved = self.hurried and part.waited >= max(HURRY_S, STARVED * part.seconds)
+        return part.seconds >= self._seconds or starved
 
     def touch(self) -> None:
         """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
