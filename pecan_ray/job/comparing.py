@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import AutoPlacement, ComparedDeployment, Foreseen, rank
-from pecan_ray.placement.evidence import KEPT, pooled
+from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.plan.windows import Deployment
 
 
@@ -35,13 +35,24 @@ class PlacementComparison:
     rivals: tuple[MeasuredRival, ...]
 
 
-def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement) -> PlacementComparison:
-    """Compare the deployments of a timeline by what their newest windows say."""
+def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[PlacementStep]]:
+    """Return the steps of a timeline that have measured something, by what ran."""
     seen: dict[Deployment, list[PlacementStep]] = {}
     for step in timeline:
         if not step.window.defect() and step.decision.phase != "discarded":
             seen.setdefault(step.deployment, []).append(step)
-    readings = {at: pooled(at, [step.window for step in steps[-KEPT:]]) for at, steps in seen.items()}
+    return seen
+
+
+def measured(seen: Mapping[Deployment, Sequence[PlacementStep]]) -> dict[Deployment, Reading]:
+    """Return what the newest windows of each deployment say together."""
+    return {at: pooled(at, [step.window for step in steps[-KEPT:]]) for at, steps in seen.items()}
+
+
+def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement) -> PlacementComparison:
+    """Compare the deployments of a timeline by what their newest windows say."""
+    seen = usable(timeline)
+    readings = measured(seen)
     foreseen = [
         Foreseen(at, reading.batch_time, reading.own_time, policy.per_hour(at)) for at, reading in readings.items()
     ]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pecan_ray.job.comparing import measured, usable
 from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.messages import Placement
 from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
+from pecan_ray.placement.pool import Demand
 from pecan_ray.plan.windows import Deployment
 
 
@@ -78,6 +83,37 @@ class PlacementLoop:
             self.observed.report(rank, totals)
         if self.placing is not None:
             self.placing.report(rank, totals)
+
+    def bids(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
+        """Return what the job bids for workers on nodes that it may share, where the user has not bounded it."""
+        workers, placing = self.spec.workers, self.placing
+        if not isinstance(workers, AutoWorkers) or placing is None or placing.stopped:
+            return ()
+        readings, here = list(measured(usable(placing.timeline)).values()), placing.target
+        found = []
+        for placement, where in nodes.items():
+            mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
+            if getattr(workers, f"max_{placement}") is not None or not where:
+                continue
+            # Before anything was measured, what it began with is what it needs.
+            least = int(mine > other or (mine == other and placement == "local")) if readings else mine
+            holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
+            savings = placing.policy.savings(readings, here, placement)
+            demand = Demand(self.spec.name, savings, holds, least, self.spec.cpus_per_worker)
+            found.append(PoolBid(placement, where, demand))
+        return tuple(found)
+
+    def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
+        """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""
+        if self.placing is None or self.placing.stopped:
+            return None
+        limits = self.placing.policy.restrict(shares.get("local"), shares.get("remote"))
+        wanted = self.placing.target
+        fewer = limits.clamp(wanted.local, wanted.remote)
+        if fewer == wanted:
+            return None
+        self.placing.target = fewer
+        return fewer
 
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""

@@ -32,6 +32,7 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
 from pecan_ray.job.staffing import Staffing
@@ -249,6 +250,10 @@ class JobState:
     def rows(self) -> int:
         """Elements that trainers have received and kept."""
         return self._rows
+
+    def bids(self) -> tuple[PoolBid, ...]:
+        """Return what the job bids for workers on nodes that others may want as well."""
+        return self._staffing.bids()
 
     def cost(self, now: float) -> Cost | None:
         """Return what the job has cost so far; None without prices."""
