@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from pecan_ray.placement import Cost, Prices, cost_of
 from pecan_ray.plan.windows import Deployment
@@ -38,10 +39,9 @@ def spent_by_epoch(
     waiting: float = 0.0,
 ) -> tuple[Cost, ...]:
     """Return the cost of each epoch that has ended, and when it did; the first one includes the start."""
-    begins = [0.0, *ends[:-1]]
     return tuple(
         spent(deployments, prices, hosts, since=begin, until=end, waiting=waiting)
-        for begin, end in zip(begins, ends, strict=True)
+        for begin, end in pairwise([0.0, *ends])
     )
 
 

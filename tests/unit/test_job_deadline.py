@@ -106,6 +106,7 @@ def test_the_costs_of_epochs_add_up_to_that_of_the_job() -> None:
     ends = (1000.0, 2700.0, 3600.0)
     parts = spent_by_epoch(HOUR_LONG, PRICES, 1, ends)
     assert [part.remote for part in parts] == pytest.approx([0.0, 0.18, 0.18])
+    assert spent_by_epoch(HOUR_LONG, PRICES, 1, ()) == ()
     assert sum(part.total for part in parts) == pytest.approx(spent(HOUR_LONG, PRICES, 1, until=3600.0).total)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from statistics import fmean
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
 from pecan_ray.placement.pool import Demand, allocate, falling, savings_of, scarce, shares
+from pecan_ray.simulator.shared_pool import deal, jobs_of
 
 
 def test_a_worker_goes_to_the_highest_bid() -> None:
@@ -73,3 +75,15 @@ def test_no_other_deal_saves_more(curves: list[tuple[float, ...]], cpus: int) ->
         if sum(deal) <= cpus
     )
     assert saved == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_in_a_model_of_many_jobs_bills_fall_and_nobody_starves(seed: int) -> None:
+    """Twenty random jobs on half of what they want; `python -m benchmarks.shared_pool` shows sixty-four."""
+    jobs = jobs_of(seed, 20)
+    first = [deal(jobs, "first come", 0.5, order) for order in range(3)]
+    best = deal(jobs, "where it saves most", 0.5, 0)
+    assert best.workers == first[0].workers
+    assert best.bill < 0.84 * fmean(one.bill for one in first)
+    assert best.worst < 6 < max(one.worst for one in first)
+    assert best.bill <= deal(jobs, "in proportion", 0.5, 0).bill
