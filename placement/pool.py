@@ -50,10 +50,6 @@ class Demand:
     cpus: float = 1.0
     """Of one worker."""
 
-    def __post_init__(self) -> None:
-        if not self.cpus > 0 or self.holds < 0 or self.least < 0:
-            raise PlanError(f"job {self.job!r}: a demand needs cpus > 0, holds >= 0 and least >= 0, but got {self!r}.")
-
     @property
     def wants(self) -> int:
         """Workers that are worth their price, or needed."""
@@ -73,6 +69,9 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     given = {demand.job: 0 for demand in demands}
     if len(given) < len(demands):
         raise PlanError(f"every demand needs a job of its own, but got {sorted(demand.job for demand in demands)}.")
+    for demand in demands:
+        if not demand.cpus > 0:
+            raise PlanError(f"job {demand.job!r}: a worker needs some CPU, but got cpus={demand.cpus}.")
     bids = [(-demand.bid(0), -demand.holds, demand.job, demand) for demand in demands if demand.bid(0) > 0]
     heapq.heapify(bids)
     left = cpus
