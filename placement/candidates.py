@@ -39,7 +39,8 @@ class Candidates:
 def likely_time(model: Model, options: Candidates) -> tuple[Vector, Vector]:
     """Predict batch times, and the trainer's own part of them, in seconds."""
     step, _, supply, _ = model.predict(options.local, options.remote)
-    return model.unit * np.maximum(step, 1 / np.maximum(supply, LEAST_SUPPLY)), model.unit * step
+    supply = np.clip(supply, LEAST_SUPPLY, model.source)
+    return model.unit * np.maximum(step, 1 / supply), model.unit * step
 
 
 def hoped_time(model: Model, options: Candidates, optimism: float) -> tuple[Vector, Vector]:
@@ -53,7 +54,8 @@ def hoped_time(model: Model, options: Candidates, optimism: float) -> tuple[Vect
     alone, alone_sd = model.predict(np.zeros(1), np.zeros(1))[:2]
     floor = max(LEAST_STEP, float(alone[0] - optimism * alone_sd[0]))
     step = np.maximum(step - optimism * step_sd, floor)
-    time = model.unit * np.maximum(step, 1 / np.maximum(supply + optimism * supply_sd, LEAST_SUPPLY))
+    supply = np.clip(supply + optimism * supply_sd, LEAST_SUPPLY, model.source)
+    time = model.unit * np.maximum(step, 1 / supply)
     return np.where(options.fresh, time, np.inf), model.unit * step
 
 

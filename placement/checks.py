@@ -38,6 +38,8 @@ def further(job: Knowledge, best: Reading, readings: Sequence[Reading], limits: 
     if best.own_time is None or best.wait_share <= job.setting.threshold:
         return None
     at, known = best.deployment, {reading.deployment for reading in readings}
+    model = job.explanations()[0]
+    most = model.source / model.unit
     found: list[tuple[float, Deployment]] = []
     for reading in readings:
         local, remote = at.local - reading.deployment.local, at.remote - reading.deployment.remote
@@ -47,7 +49,7 @@ def further(job: Knowledge, best: Reading, readings: Sequence[Reading], limits: 
         for steps in (1, 2):
             more = limits.clamp(at.local + steps * local, at.remote + steps * remote)
             share = (more.workers - at.workers) / (local + remote)
-            time = max(best.own_time, 1 / (1 / best.batch_time + max(0.0, share * brought)))
+            time = max(best.own_time, 1 / min(1 / best.batch_time + max(0.0, share * brought), most))
             if more not in known:
                 found.append((job.score(more, time, best.own_time), more))
     if not found or min(found)[0] >= (1 - job.setting.threshold) * job.cost(best):
@@ -93,7 +95,7 @@ def may_suffice(job: Knowledge, fewer: Deployment, best: Reading) -> bool:
     _, _, supply, deviation = (
         float(value[0]) for value in model.predict(np.array([float(fewer.local)]), np.array([float(fewer.remote)]))
     )
-    time = model.unit / max(supply + job.settings.generous * deviation, LEAST_SUPPLY)
+    time = model.unit / min(max(supply + job.settings.generous * deviation, LEAST_SUPPLY), model.source)
     own = best.batch_time if best.own_time is None else best.own_time
     return job.score(fewer, time, own) < job.cost(best)
 

@@ -46,7 +46,7 @@ def allowed(job: Knowledge, time: float, deviation: float) -> float:
 
 def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Forecast) -> str:
     """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
-    if reading.wait is None:
+    if reading.wait is None or reading.wait_share > job.setting.threshold:
         return ""
     short = 1 - reading.batch_time / foreseen.whole
     lived_on = short * sum(window.batches for window in seen)

@@ -94,7 +94,7 @@ class Knowledge:
         model = model or self.explanations()[0]
         place = np.array([float(at.local)]), np.array([float(at.remote)])
         step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
-        supply = max(supply, LEAST_SUPPLY)
+        supply, supply_sd = min((max(supply, LEAST_SUPPLY), supply_sd), (model.source, 0.0))
         whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
         own, own_sd = step, step_sd
         if readings[-1].wait is None and supply * step < 1:
