@@ -147,7 +147,7 @@ def test_a_pace_that_is_wanted_later_is_looked_for_at_once() -> None:
     policy.aim(Objective(longest_s=0.11))
     after = drive(policy, meter, before.final, after=20)
     assert plant.batch_time(before.final) > 0.11 >= plant.batch_time(after.final)
-    assert any("to end in time a batch may take 0.11 s" in decision.reason for decision in after.decisions)
+    assert "may end in time" in after.decisions[0].reason
 
 
 def test_what_cannot_be_reached_is_said() -> None:
