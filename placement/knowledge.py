@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from pecan_ray.placement.evidence import Evidence, Reading
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
+
+MISTAKEN = 3
+"""So many deployments after a change may show that there was none."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,12 @@ class Forecast:
     whole_sd: float
 
 
+def misses(reading: Reading, foreseen: Forecast) -> float:
+    """Return how far a forecast was off, in its times' logarithms."""
+    own = reading.batch_time if reading.own_time is None else reading.own_time
+    return max(abs(math.log(own / foreseen.own)), abs(math.log(reading.batch_time / foreseen.whole)))
+
+
 class Knowledge:
     """The evidence of one job, and what follows from it."""
 
@@ -43,6 +53,10 @@ class Knowledge:
         self.setting, self.settings = setting, setting.auto
         self.prior: Prior | None = None
         self._evidence = Evidence()
+        self._before: tuple[Evidence, Prior | None, Model] | None = None
+        """What was known before the job had changed;"""
+        self._doubts_left = 0
+        """and how many deployments may still show that it has not."""
         self._explained: list[Model] | None = None
 
     # --- what was measured ---------------------------------------------------------------------------------
@@ -59,9 +73,27 @@ class Knowledge:
 
     def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
         """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
-        self.prior = self.explanations()[0].learned(spread)
-        self._evidence.forget()
+        model = self.explanations()[0]
+        before, self.prior = self.prior, model.learned(spread)
+        self._before = self._evidence.forget(), before, model
+        self._doubts_left = MISTAKEN
         self.renew(at, recent)
+
+    def recall(self, at: Deployment, foreseen: Forecast | None) -> bool:
+        """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so."""
+        if self._before is None or foreseen is None:
+            return False
+        evidence, prior, model = self._before
+        then, now = self.foreseen(at, model), self.reading(at)
+        self._doubts_left -= 1
+        recalled = then is not None and misses(now, then) < min(self.settings.surprise, misses(now, foreseen) / 2)
+        if recalled:
+            windows = self.windows(at)
+            self._evidence, self.prior = evidence, prior
+            self.renew(at, windows)
+        if recalled or not self._doubts_left:
+            self._before = None
+        return recalled
 
     def __contains__(self, at: object) -> bool:
         return at in self._evidence

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 SAMPLED_PER_S = 32
 """Steps that are looked at singly: so many a second, the same ones at all trainers."""
@@ -25,7 +25,8 @@ TOGETHER = 0.02
 """Waits that differ by less than this share of a step are equally long."""
 
 
-class SampledStep(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SampledStep:
     """One step of one trainer."""
 
     number: int
