@@ -40,10 +40,15 @@ class Forecast:
     whole_sd: float
 
 
-def misses(reading: Reading, foreseen: Forecast) -> float:
-    """Return how far a forecast was off, in its times' logarithms."""
-    own = reading.batch_time if reading.own_time is None else reading.own_time
-    return max(abs(math.log(own / foreseen.own)), abs(math.log(reading.batch_time / foreseen.whole)))
+@dataclass(frozen=True)
+class Past:
+    """What was known before a job seemed to have changed."""
+
+    evidence: Evidence
+    prior: Prior | None
+    model: Model
+    slower_workers: bool
+    """It is the workers that seemed to have changed, and not the trainer."""
 
 
 class Knowledge:
@@ -53,10 +58,9 @@ class Knowledge:
         self.setting, self.settings = setting, setting.auto
         self.prior: Prior | None = None
         self._evidence = Evidence()
-        self._before: tuple[Evidence, Prior | None, Model] | None = None
-        """What was known before the job had changed;"""
+        self._past: Past | None = None
         self._doubts_left = 0
-        """and how many deployments may still show that it has not."""
+        """How many deployments may still show that the job has not changed."""
         self._explained: list[Model] | None = None
 
     # --- what was measured ---------------------------------------------------------------------------------
@@ -73,26 +77,36 @@ class Knowledge:
 
     def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
         """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
-        model = self.explanations()[0]
-        before, self.prior = self.prior, model.learned(spread)
-        self._before = self._evidence.forget(), before, model
-        self._doubts_left = MISTAKEN
+        model, prior, then = self.explanations()[0], self.prior, self.reading(at)
+        self.prior = model.learned(spread)
+        evidence = self._evidence.forget()
         self.renew(at, recent)
+        workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise
+        self._past, self._doubts_left = Past(evidence, prior, model, workers), MISTAKEN
 
     def recall(self, at: Deployment, foreseen: Forecast | None) -> bool:
-        """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so."""
-        if self._before is None or foreseen is None:
+        """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so.
+
+        What does not wait for workers tells nothing about them.
+        """
+        past, now = self._past, self.reading(at)
+        if past is None or foreseen is None or (past.slower_workers and now.wait_share <= self.setting.threshold):
             return False
-        evidence, prior, model = self._before
-        then, now = self.foreseen(at, model), self.reading(at)
+        then = self.foreseen(at, past.model)
+        if then is None:
+            return False
+        if past.slower_workers:
+            misses = apart(now.batch_time, then.whole), apart(now.batch_time, foreseen.whole)
+        else:
+            misses = apart(own_of(now), then.own), apart(own_of(now), foreseen.own)
         self._doubts_left -= 1
-        recalled = then is not None and misses(now, then) < min(self.settings.surprise, misses(now, foreseen) / 2)
+        recalled = misses[0] < min(self.settings.surprise, misses[1] / 2)
         if recalled:
             windows = self.windows(at)
-            self._evidence, self.prior = evidence, prior
+            self._evidence, self.prior = past.evidence, past.prior
             self.renew(at, windows)
         if recalled or not self._doubts_left:
-            self._before = None
+            self._past = None
         return recalled
 
     def __contains__(self, at: object) -> bool:
@@ -135,8 +149,7 @@ class Knowledge:
 
     def cost(self, reading: Reading) -> float:
         """Return what a measured deployment is ranked by."""
-        own = reading.batch_time if reading.own_time is None else reading.own_time
-        return self.score(reading.deployment, reading.batch_time, own)
+        return self.score(reading.deployment, reading.batch_time, own_of(reading))
 
     def score(self, at: Deployment, batch_s: float, own_s: float) -> float:
         """Return what a deployment with such times is ranked by."""
@@ -184,3 +197,13 @@ class Knowledge:
                 # More workers do not serve a trainer better that does not wait.
                 fresh &= (local < place.local) | (remote < place.remote)
         return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
+
+
+def own_of(reading: Reading) -> float:
+    """Return the trainer's own time, or the whole one where waiting was not measured."""
+    return reading.batch_time if reading.own_time is None else reading.own_time
+
+
+def apart(one: float, other: float) -> float:
+    """Return by which share, about, two times differ."""
+    return abs(math.log(one / other))
