@@ -47,7 +47,9 @@ class Past:
     evidence: Evidence
     prior: Prior | None
     model: Model
-    slower_workers: bool
+    at: Deployment
+    """Where it seemed to change."""
+    workers: bool
     """It is the workers that seemed to have changed, and not the trainer."""
 
 
@@ -59,6 +61,8 @@ class Knowledge:
         self.prior: Prior | None = None
         self._evidence = Evidence()
         self._past: Past | None = None
+        self._taken_back: Deployment | None = None
+        """Where a change was seen that was none: if it is seen there again, it is one."""
         self._doubts_left = 0
         """How many deployments may still show that the job has not changed."""
         self._explained: list[Model] | None = None
@@ -82,7 +86,8 @@ class Knowledge:
         evidence = self._evidence.forget()
         self.renew(at, recent)
         workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise
-        self._past, self._doubts_left = Past(evidence, prior, model, workers), MISTAKEN
+        self._past = Past(evidence, prior, model, at, workers) if at != self._taken_back else None
+        self._taken_back, self._doubts_left = None, MISTAKEN
 
     def recall(self, at: Deployment, foreseen: Forecast | None) -> bool:
         """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so.
@@ -90,12 +95,12 @@ class Knowledge:
         What does not wait for workers tells nothing about them.
         """
         past, now = self._past, self.reading(at)
-        if past is None or foreseen is None or (past.slower_workers and now.wait_share <= self.setting.threshold):
+        if past is None or foreseen is None or (past.workers and now.wait_share <= self.setting.threshold):
             return False
         then = self.foreseen(at, past.model)
         if then is None:
             return False
-        if past.slower_workers:
+        if past.workers:
             misses = apart(now.batch_time, then.whole), apart(now.batch_time, foreseen.whole)
         else:
             misses = apart(own_of(now), then.own), apart(own_of(now), foreseen.own)
@@ -103,7 +108,7 @@ class Knowledge:
         recalled = misses[0] < min(self.settings.surprise, misses[1] / 2)
         if recalled:
             windows = self.windows(at)
-            self._evidence, self.prior = past.evidence, past.prior
+            self._evidence, self.prior, self._taken_back = past.evidence, past.prior, past.at
             self.renew(at, windows)
         if recalled or not self._doubts_left:
             self._past = None
