@@ -73,12 +73,14 @@ class AutoSearch:
         phase = "measure"
         self._aimed_s = self._setting.aim.objective.longest_s
         for probe in range(self._settings.most_probes):
-            if probe or at not in self._job:
+            known = not probe and at in self._job
+            if not known:
                 yield from self._measure(at, phase, why)
             choice = self._choose(at, limits, last=probe == self._settings.most_probes - 1)
+            why = f"{why}; {choice.why}" if known else choice.why
             if choice.done:
-                return choice.deployment, choice.why
-            phase, at, why = phase_of(at, choice.deployment), choice.deployment, choice.why
+                return choice.deployment, why
+            phase, at = phase_of(at, choice.deployment), choice.deployment
         raise AssertionError("the last probe always settles")
 
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
@@ -89,13 +91,14 @@ class AutoSearch:
         while len(seen) < lot(seen, self._settings.most_repeats, self._settings):
             doubtful = doubt(self._job, self._job.reading(at), seen, foreseen)
             if not doubtful:
-                return
+                break
             seen.append((yield Probe(at, "measure", f"measure {at} again: {doubtful}.")))
             if ran_out(seen, foreseen, self._setting.threshold):
                 self._job.renew(at, seen[-1:])
                 seen = seen[-1:]
             else:
                 self._job.note(at, seen[-1])
+        self._job.recall(at, foreseen)
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
@@ -164,6 +167,8 @@ class AutoSearch:
         seen: list[Window] = []
         while not seen or len(seen) < lot(seen, settings.watched, settings):
             seen.append((yield stay))
+            if hurry := self._hurry():
+                return hurry
             moved, newest = sudden_departure(pooled(at, job.windows(at)), seen, threshold)
             if moved:
                 return self._leave(pooled(at, job.windows(at)), newest, batches_of(seen), moved)
@@ -175,9 +180,8 @@ class AutoSearch:
         batches = batches_of(seen)
         while True:
             seen.append((yield stay))
-            longest_s = self._setting.aim.objective.longest_s
-            if longest_s < math.inf and abs(longest_s / self._aimed_s - 1) > threshold:
-                return f"to end in time a batch may take {longest_s:.4g} s from now on"
+            if hurry := self._hurry():
+                return hurry
             batches, audit = batches + seen[-1].batches, audit - 1
             recent = seen[-lot(seen, settings.watched, settings) :]
             before, now = pooled(at, reference), pooled(at, recent)
@@ -196,6 +200,13 @@ class AutoSearch:
                 if not moved and len(reference) < KEPT:
                     reference.append(oldest)
 
+    def _hurry(self) -> str:
+        """Say that another time of a batch is wanted than when it chose last; empty if it is the same."""
+        longest_s = self._setting.aim.objective.longest_s
+        if longest_s == math.inf or abs(longest_s / self._aimed_s - 1) <= self._setting.threshold:
+            return ""
+        return f"to end in time a batch may take {longest_s:.4g} s from now on"
+
     def _leave(self, before: Reading, newest: Sequence[Window], lasted: int, moved: str) -> str:
         """Keep what was learned as a prior, and forget what was measured of a job that has changed.
 
@@ -211,7 +222,7 @@ class AutoSearch:
 
     def _audit(self, at: Deployment, seen: Sequence[Window]) -> str:
         """Believe less of what was measured of other deployments long ago, so that they may be looked at again."""
-        self._audit_after = min(2 * self._audit_after, self._settings.audit_at_last)
+        self._audit_after = min(3 * self._audit_after, self._settings.audit_at_last)
         self._job.start_over(at, seen[-KEPT:], self._settings.audit_spread)
         return f"what was measured of other deployments is {len(seen)} windows old"
 

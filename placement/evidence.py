@@ -71,9 +71,11 @@ class Evidence:
         """Let newer windows stand for the deployment, in place of older ones."""
         self._windows[deployment] = list(windows)[-KEPT:]
 
-    def forget(self) -> None:
-        """Drop everything: it was measured of another trainer, or of other workers."""
-        self._windows.clear()
+    def forget(self) -> Evidence:
+        """Drop everything: it was measured of another trainer, or of other workers.  Returns it."""
+        forgotten = Evidence()
+        forgotten._windows, self._windows = self._windows, {}
+        return forgotten
 
     def __contains__(self, deployment: object) -> bool:
         return deployment in self._windows
@@ -93,7 +95,9 @@ class Evidence:
 
     def noise(self) -> float:
         """Return the relative spread of single windows, from deployments that were measured repeatedly."""
-        repeated = [windows for windows in self._windows.values() if len(windows) > 1]
+        repeated = [windows for windows in self._windows.values() if len(windows) > 2] or [
+            windows for windows in self._windows.values() if len(windows) > 1
+        ]
         spreads = [spread_of([window.batch_time for window in agreeing(windows)]) for windows in repeated]
         return median(spreads) if spreads else 0.0
 

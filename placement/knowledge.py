@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from pecan_ray.placement.evidence import Evidence, Reading
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
+
+MISTAKEN = 3
+"""So many deployments after a change may show that there was none."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,19 @@ class Forecast:
     whole_sd: float
 
 
+@dataclass(frozen=True)
+class Past:
+    """What was known before a job seemed to have changed."""
+
+    evidence: Evidence
+    prior: Prior | None
+    model: Model
+    at: Deployment
+    """Where it seemed to change."""
+    workers: bool
+    """It is the workers that seemed to have changed, and not the trainer."""
+
+
 class Knowledge:
     """The evidence of one job, and what follows from it."""
 
@@ -43,6 +60,11 @@ class Knowledge:
         self.setting, self.settings = setting, setting.auto
         self.prior: Prior | None = None
         self._evidence = Evidence()
+        self._past: Past | None = None
+        self._taken_back: Deployment | None = None
+        """Where a change was seen that was none: if it is seen there again, it is one."""
+        self._doubts_left = 0
+        """How many deployments may still show that the job has not changed."""
         self._explained: list[Model] | None = None
 
     # --- what was measured ---------------------------------------------------------------------------------
@@ -59,9 +81,38 @@ class Knowledge:
 
     def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
         """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
-        self.prior = self.explanations()[0].learned(spread)
-        self._evidence.forget()
+        model, prior, then = self.explanations()[0], self.prior, self.reading(at)
+        self.prior = model.learned(spread)
+        evidence = self._evidence.forget()
         self.renew(at, recent)
+        workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise
+        self._past = Past(evidence, prior, model, at, workers) if at != self._taken_back else None
+        self._taken_back, self._doubts_left = None, MISTAKEN
+
+    def recall(self, at: Deployment, foreseen: Forecast | None) -> bool:
+        """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so.
+
+        What does not wait for workers tells nothing about them.
+        """
+        past, now = self._past, self.reading(at)
+        if past is None or foreseen is None or (past.workers and now.wait_share <= self.setting.threshold):
+            return False
+        then = self.foreseen(at, past.model)
+        if then is None:
+            return False
+        if past.workers:
+            misses = apart(now.batch_time, then.whole), apart(now.batch_time, foreseen.whole)
+        else:
+            misses = apart(own_of(now), then.own), apart(own_of(now), foreseen.own)
+        self._doubts_left -= 1
+        recalled = misses[0] < min(self.settings.surprise, misses[1] / 2)
+        if recalled:
+            windows = self.windows(at)
+            self._evidence, self.prior, self._taken_back = past.evidence, past.prior, past.at
+            self.renew(at, windows)
+        if recalled or not self._doubts_left:
+            self._past = None
+        return recalled
 
     def __contains__(self, at: object) -> bool:
         return at in self._evidence
@@ -103,8 +154,7 @@ class Knowledge:
 
     def cost(self, reading: Reading) -> float:
         """Return what a measured deployment is ranked by."""
-        own = reading.batch_time if reading.own_time is None else reading.own_time
-        return self.score(reading.deployment, reading.batch_time, own)
+        return self.score(reading.deployment, reading.batch_time, own_of(reading))
 
     def score(self, at: Deployment, batch_s: float, own_s: float) -> float:
         """Return what a deployment with such times is ranked by."""
@@ -152,3 +202,13 @@ class Knowledge:
                 # More workers do not serve a trainer better that does not wait.
                 fresh &= (local < place.local) | (remote < place.remote)
         return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
+
+
+def own_of(reading: Reading) -> float:
+    """Return the trainer's own time, or the whole one where waiting was not measured."""
+    return reading.batch_time if reading.own_time is None else reading.own_time
+
+
+def apart(one: float, other: float) -> float:
+    """Return by which share, about, two times differ."""
+    return abs(math.log(one / other))

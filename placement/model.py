@@ -135,8 +135,8 @@ class Model:
         """Return what the job has taught, to that relative deviation, once the measurements themselves have aged."""
         local, remote = np.maximum(self.supply.weights[:2], LEAST_SPEED) / self.unit
         interference = max(0.0, float(self.step.weights[1]))
-        known = max(2 * math.sqrt(self.step.covariance[1, 1]), spread * interference)
-        return Prior(float(local), float(remote), spread, interference, min(known, Prior.interference_spread))
+        unknown = Prior.interference_spread * min(1.0, spread / AGED)
+        return Prior(float(local), float(remote), spread, interference, unknown)
 
     def predict(self, local: Vector, remote: Vector) -> tuple[Vector, Vector, Vector, Vector]:
         """Return step and its deviation (in units), supply of workers and its deviation (in batches a unit)."""
@@ -222,9 +222,9 @@ def source_pace(readings: Sequence[Reading], bound: Sequence[bool]) -> float:
     for few in waiting:
         for many in waiting:
             at, more = few.deployment, many.deployment
-            if more.local < at.local or more.remote - at.remote < TELLING * at.workers:
+            should = (more.remote - at.remote) / at.workers
+            if more.local < at.local or should < TELLING:
                 continue
-            should = more.workers / at.workers - 1
             did = few.batch_time / many.batch_time - 1
             if did + math.hypot(few.error, many.error) < USELESS * should:
                 pace = max(pace, 1 / few.batch_time, 1 / many.batch_time)

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple
 
 SAMPLED_PER_S = 32
 """Steps that are looked at singly: so many a second, the same ones at all trainers."""
+SHORTEST_STEP_S = 1e-6
+GOLDEN = 0x9E3779B1
+"""2**32 times the golden ratio less 1."""
 KEPT_STEPS = 64
 """Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
 KEPT_OF_WINDOW = 512
@@ -25,7 +28,8 @@ TOGETHER = 0.02
 """Waits that differ by less than this share of a step are equally long."""
 
 
-class SampledStep(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SampledStep:
     """One step of one trainer."""
 
     number: int
@@ -35,13 +39,15 @@ class SampledStep(NamedTuple):
     """and from then on until it asked for the next one."""
 
 
-def every(seconds: float, steps: int) -> int:
-    """Return which steps to look at: those whose number can be divided by this power of two.
+def looked_at(number: int, seconds: float, steps: int) -> bool:
+    """Tell whether to look at a step, where so many steps took so long.
 
-    Trainers in step take equally long, so they agree; where they do not quite, one's numbers are among the other's.
+    Trainers in step take equally long, so they agree; where they do not quite, one's steps are among the other's.
+    Multiples of the golden ratio are spread evenly, and hit no rhythm in which trainers take turns.
     """
-    per_step = seconds / steps
-    return 1 if per_step * SAMPLED_PER_S >= 1 else 2 ** math.ceil(-math.log2(max(per_step, 1e-9) * SAMPLED_PER_S))
+    per_step = max(seconds / steps, SHORTEST_STEP_S) * SAMPLED_PER_S
+    one_in = 0 if per_step >= 1 else math.ceil(-math.log2(per_step))
+    return (number * GOLDEN) % 2**32 < 2 ** (32 - one_in)
 
 
 def merged(known: tuple[SampledStep, ...], newer: tuple[SampledStep, ...]) -> tuple[SampledStep, ...]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, every, merged, own_share
+from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, looked_at, merged, own_share
 from pecan_ray.plan.windows import Window
 
 LEAST_BATCHES = 10
@@ -97,7 +97,7 @@ class StepTotals:
                 return replace(self, pauses=self.pauses + 1, long=long, waited_last=waited)
         total = self.seconds + seconds
         sampled = self.sampled
-        if not alone and number % every(total, self.batches + 1) == 0:
+        if not alone and looked_at(number, total, self.batches + 1):
             sampled = (*sampled[1 - KEPT_STEPS :], SampledStep(number, self.waited_last, seconds - waited))
         return StepTotals(
             self.batches + 1,
