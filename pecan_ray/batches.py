@@ -19,6 +19,7 @@ from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
@@ -40,6 +41,8 @@ class Ordered:
     plan: Plan
     said: tuple[str, ...] = ()
     """What it changed, for people."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator takes of an element of the source; empty where not all were measured."""
     second_look: SecondLook | None = None
 
 
@@ -99,7 +102,7 @@ class Batches:
                 self.close()
                 raise
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
-        self._second_look = ordered.second_look
+        self._second_look, self._op_seconds = ordered.second_look, ordered.op_seconds
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -203,10 +206,17 @@ class Batches:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
+            client = self._session.client
             report = Report.of_job(
-                self._session.facts(), self._session.client.progress(), self._session.client.state.first_batch_s
+                self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
             )
         return replace(report, events=(*self._prepared, *report.events))
+
+    def explain(self) -> str:
+        """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
+        if self._session is None:
+            return f"{self._name} runs in this process (debug=True): there are no workers to place."
+        return explain_placement(self._session.facts())
 
     def close(self) -> None:
         """End the job."""

@@ -426,7 +426,7 @@ class PecanPipeline:
         for text in said:
             logger.info("%s: %s", self._name, text)
         look = None if once else self._second_look(ordering, skip_bad=skip_bad)
-        return Ordered(plan, tuple(said), look)
+        return Ordered(plan, tuple(said), ordering.op_seconds(), look)
 
     def _order_request(self, *, skip_bad: bool = False, sample_all: bool = False) -> OrderRequest:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed)

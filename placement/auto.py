@@ -20,7 +20,16 @@ import numpy as np
 
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps
 from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of
-from pecan_ray.placement.checks import fewer_of_a_kind, further, leaner, other_kind, suspect, towards_plateau, unproven
+from pecan_ray.placement.checks import (
+    fewer_of_a_kind,
+    further,
+    leaner,
+    more_than_enough,
+    other_kind,
+    suspect,
+    towards_plateau,
+    unproven,
+)
 from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry, sudden_departure
 from pecan_ray.placement.doubts import doubt, ran_out
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
@@ -110,9 +119,16 @@ class AutoSearch:
             here = job.reading(at)
             waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
             seen = f"{at} take {here.batch_time:.4g} s a batch{waits}"
-            return Choice(options[pick], f"{seen}; {options[pick]} may save {gain:.1%} of the least so far")
+            missed = self._setting.aim.objective.miss(best.batch_time, best.own_time)
+            hope = {
+                "": f"may save {gain:.1%} of the least so far",
+                "waits": "may leave the trainer no wait",
+                "late": "may end in time, or come nearer to it",
+            }
+            return Choice(options[pick], f"{seen}; {options[pick]} {hope[missed]}")
         check = (
-            suspect(job, best, limits)
+            more_than_enough(job, best, limits)
+            or suspect(job, best, limits)
             or other_kind(job, best, readings, limits)
             or further(job, best, readings, limits)
             or unproven(job, best, readings, limits)

@@ -196,3 +196,21 @@ def fewer_of_a_kind(job: Knowledge, best: Reading, limits: DeploymentLimits) -> 
         if job.score(fewer, hoped, told.own) < job.cost(best) * (1 + settings.tie):
             return Choice(fewer, f"the trainer waits beside {at}, so see whether the last of them are of any use")
     return None
+
+
+def more_than_enough(job: Knowledge, best: Reading, limits: DeploymentLimits) -> Choice | None:
+    """Where not even the best one measured does what is wanted, try half as many workers again, of either kind.
+
+    Whatever the model says: what it rules out here was asked for, and a try costs less than doing without.  A few
+    remote workers may do more harm to local ones than good, where many would not: so three times as many are tried too.
+    """
+    missed = job.setting.aim.objective.miss(best.batch_time, best.own_time)
+    at, some = best.deployment, max(1, best.deployment.workers // 2)
+    if not missed:
+        return None
+    steps = (0, some), (some, 0), (0, 2 * at.workers)
+    for more in (limits.clamp(at.local + local, at.remote + remote) for local, remote in steps):
+        if more not in job:
+            why = "the trainer still waits" if missed == "waits" else "the job would not end in time"
+            return Choice(more, f"{why} beside {at}, the best measured, so see whether more workers help")
+    return None

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
-from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
+from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
 MOST_STEPS = 10_000
@@ -114,7 +115,7 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
     remote_only = options.mode.startswith("cachew")
     policy = AutoPlacement(
         options.mode,
-        options.prices,
+        GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
         max_local=max(1, fitting(room.host_cpus, cpus_per_worker)) if options.max_local is None else options.max_local,
@@ -129,6 +130,8 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
         cpus_per_worker=cpus_per_worker,
         visitation=visitation,
         fast_removal=options.fast_removal,
+        objective=NO_WAIT if options.objective == "no_wait" else COST,
+        priced=options.prices is not None,
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
     meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
