@@ -47,10 +47,12 @@ STALL = 0.03
 """A step that is longer by this share than one beside more workers was no step, but a stall."""
 CROWDING = 2.0
 """Standard deviation of a bend of the step, in those of its slope: a host that is full disturbs suddenly."""
-USELESS = 0.3
+USELESS = 0.2
 """Remote workers that bring less than this share of what they should show that the source gives no more,"""
 TELLING = 0.25
-"""if they are this share more workers at least."""
+"""if they are this share more workers at least,"""
+COMPARABLE = 4
+"""and not more than so many times the remote ones."""
 LOCAL_KNOTS = (2.0, 4.0, 8.0, 12.0)
 """Numbers of local workers at which the lines may bend."""
 REMOTE_KNOTS = (4.0, 8.0, 16.0, 32.0)
@@ -223,7 +225,7 @@ def source_pace(readings: Sequence[Reading], bound: Sequence[bool]) -> float:
         for many in waiting:
             at, more = few.deployment, many.deployment
             should = (more.remote - at.remote) / at.workers
-            if more.local < at.local or should < TELLING:
+            if more.local < at.local or should < TELLING or more.remote > COMPARABLE * at.remote:
                 continue
             did = few.batch_time / many.batch_time - 1
             if did + math.hypot(few.error, many.error) < USELESS * should:
