@@ -100,7 +100,7 @@ def test_other_deployments_are_looked_at_again_now_and_then() -> None:
     plant = Plant(t_model=0.1, t_work=4.0, max_local=0, prices=Prices(1.0, 0.5))
     policy = AutoPlacement(prices=plant.prices, max_local=0)
     at = drive(policy, Meter(plant), Deployment(0, 1), after=20).final
-    assert at == Deployment(0, 40)
+    assert at.remote >= 37
     for _ in range(200):
         at = policy.decide(Window(0.1, 50.0, 100, wait_time=0.0), at).target
         if at.remote <= 20:
