@@ -180,20 +180,23 @@ def suspect(job: Knowledge, best: Reading, limits: DeploymentLimits) -> Choice |
 
 
 def fewer_of_a_kind(job: Knowledge, best: Reading, limits: DeploymentLimits) -> Choice | None:
-    """While the trainer waits, see whether the last quarter of a kind of worker is of any use, local ones included:
-    a host may be full, or the source may give no more."""
+    """While the trainer waits, see whether the last quarter of a kind of worker is of any use, local ones included.
+
+    A host may be full, or the source may give no more.  No model says so, only a measurement beside fewer of that kind,
+    half as many at least: it costs more, or it would be the best.
+    """
     if best.wait is None or best.wait_share <= job.setting.threshold:
         return None
-    at, settings = best.deployment, job.settings
-    for fewer in (
-        limits.clamp(at.local - max(1, at.local // 4), at.remote),
-        limits.clamp(at.local, at.remote - max(1, at.remote // 4)),
+    at = best.deployment
+    measured = [reading.deployment for reading in job.readings()]
+    local, remote = at.local - max(1, at.local // 4), at.remote - max(1, at.remote // 4)
+    shown_local = any(at.local / 2 <= few.local < at.local and few.remote >= at.remote for few in measured)
+    shown_remote = any(at.remote / 2 <= few.remote < at.remote and few.local >= at.local for few in measured)
+    for fewer, shown in (
+        (limits.clamp(local, at.remote), shown_local),
+        (limits.clamp(at.local, remote), shown_remote),
     ):
-        told = job.foreseen(fewer)
-        if fewer.workers >= at.workers or fewer in job or told is None:
-            continue
-        hoped = max(told.own - settings.generous * told.own_sd, told.whole - settings.generous * told.whole_sd)
-        if job.score(fewer, hoped, told.own) < job.cost(best) * (1 + settings.tie):
+        if not shown and fewer.workers < at.workers and fewer not in job:
             return Choice(fewer, f"the trainer waits beside {at}, so see whether the last of them are of any use")
     return None
 
