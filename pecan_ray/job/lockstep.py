@@ -22,6 +22,8 @@ KEPT_STEPS = 64
 """Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
 KEPT_OF_WINDOW = 512
 """Newest ones of each trainer that a window holds."""
+MOST_TRAINERS = 64
+"""With more of them, steps are not looked at singly: reports stay short."""
 LEAST_COMMON = 5
 """Steps known of all trainers from which on they are compared."""
 TOGETHER = 0.02
