@@ -149,7 +149,9 @@ def draw_job(kind: str, seed: int) -> HiccupJob:
     crowded = replace(job, cores=draw.uniform(0.2, 0.9) * job.max_local)
     changes = replace(job, changes_at=draw.randint(4, 50))
     factor = draw.uniform(1.3, 3.0) ** draw.choice([-1, 1])
-    drifts = {"trainer_factor": factor} if draw.random() < 0.5 else {"worker_factor": factor}
+    drifting = (
+        replace(changes, trainer_factor=factor) if draw.random() < 0.5 else replace(changes, worker_factor=factor)
+    )
     hiccups, pauses = draw.uniform(0.05, 0.15), 1 / draw.uniform(500, 2000)
     longer = min(draw.choice([10, 40, 400]), 3.0 / step)
     made = {
@@ -157,12 +159,12 @@ def draw_job(kind: str, seed: int) -> HiccupJob:
         "lockstep": job,
         "slow window 2": replace(job, slow_window=True),
         "hiccups": replace(job, hiccups=hiccups),
-        "drift": replace(changes, **drifts),
+        "drift": drifting,
         "pauses": replace(job, pauses=pauses),
         "slower for good": replace(changes, trainer_factor=max(1.0, longer)),
         "source": replace(job, source=draw.uniform(0.2, 1.2) * trainers / step),
         "crowding": crowded,
-        "everything": replace(crowded, hiccups=hiccups / 2, pauses=pauses, changes_at=changes.changes_at, **drifts),
+        "everything": replace(drifting, cores=crowded.cores, hiccups=hiccups / 2, pauses=pauses),
     }
     return made[kind]
 
