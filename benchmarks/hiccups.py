@@ -268,11 +268,14 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
     meter.hurried = mode == "auto"
     settled, converged_at, moved_at, paid, ideal = policy.start, None, None, 0.0, 0.0
     began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
+    used, fresh = 0, True
     for number in range(1, windows + 1):
         if number == job.changes_at:
             rig.job = job.finally_so
             change_s, converged_at = rig.now, None
-        disturb(job, number, rig)
+        if fresh:
+            used += 1
+            disturb(job, used, rig)
         window = None
         while window is None and rig.now < LONGEST_S:
             for rank, totals in enumerate(rig.totals):
@@ -287,6 +290,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
         decision = policy.decide(window, rig.at)
         meter.hurried = mode == "auto" and not policy.converged
         decisions.append(decision)
+        fresh = decision.phase != "discarded"
         if decision.target != rig.at:
             if job.changes_at is not None and number > job.changes_at and moved_at is None:
                 moved_at = number
@@ -319,7 +323,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
 
 
 def disturb(job: HiccupJob, number: int, rig: Lockstep) -> None:
-    """Say how slow workers and trainer are during a window."""
+    """Say how slow workers and trainer are during a window that is used, and those before it that are thrown away."""
     rig.slow_workers = rig.slow_trainer = 1.0
     if job.slow_window and number == 2:
         rig.slow_workers = 3.0
