@@ -232,7 +232,7 @@ def crowded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False
 def started(cls: type, *arguments: object) -> Any:
     """Start an actor as a session starts its controller."""
     make: Any = ray.remote(cls)
-    return make.options(num_cpus=0, max_concurrency=MOST_CALLS).remote(*arguments)
+    return make.options(num_cpus=0, max_concurrency=MOST_CALLS, enable_task_events=False).remote(*arguments)
 
 
 def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> Load:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 MOST_AHEAD = 4
 """Messages of one worker that are under way at a time: they keep the trainer busy until the worker is woken."""
+FEW_AHEAD = 2
+"""With more than so many nothing is granted: each grant wakes the worker."""
 
 
 class CreditBook:
@@ -51,6 +53,8 @@ class CreditBook:
         if worker not in self._open:
             return {}
         self._open[worker] = max(0, self._open[worker] - 1)
+        if self._open[worker] > FEW_AHEAD:
+            return {}
         granted = 0
         under_way = queued_bytes + sum(self._open.values()) * self._message_bytes
         while (

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
-from pecan_ray.sampling.spans import Span
+from pecan_ray.sampling.spans import Span, Spans
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
 REPORT_PER_TRAINER_S = 0.005
 """With many trainers a longer one: the job hears of no more than 200 a second that nobody waits for."""
+HARDLY_ANY = 4
+"""Of many trainers each tells when it has received so many batches for each that it may still use."""
 TOLD_AT_ONCE = 100
 """So many trainers tell at once what others wait for;"""
-PRESSING_PER_TRAINER_S = 0.001
-"""with each one more, this much after their last report at the earliest: the job hears of about 1,000 a second."""
+CLOSING_PER_TRAINER_S = 0.001
+"""with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
+PRESSING_PER_TRAINER_S = 0.003
+"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 330 a second)."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 REPEAT_S = 5.0
 """A report that was not answered for so long is sent again."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """Who waits for a trainer's next report."""
+
+    closing: bool = False
+    """The job does, to end an epoch or to settle about a lost worker."""
+    pressing: bool = False
+    """Other trainers do, that may use only what all have received."""
+    held: bool = False
+    """This one does, which may not use what it has,"""
+    full: bool = False
+    """and can take no more meanwhile."""
 
 
 class Outgoing:
@@ -29,6 +48,7 @@ class Outgoing:
     def __init__(self, rank: int, world_size: int, incarnation: str, now: float) -> None:
         self._rank, self._incarnation = rank, incarnation
         self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
+        self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
         self._number = 0
@@ -56,7 +76,7 @@ class Outgoing:
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
-        more = _joined(batches)
+        more = _data(batches)
         merged = {
             key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
         }
@@ -84,6 +104,13 @@ class Outgoing:
         if self._unanswered is not None and self._unanswered.number == number:
             self._unanswered = None
 
+    def pressing(self, headroom: int) -> bool:
+        """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
+
+        Ranks use batches in step.  Many of them tell later, when hardly any is left: else all would tell all the time.
+        """
+        return self.unreported >= max(1, headroom * (HARDLY_ANY if self._pressing_s else 1))
+
     @property
     def unacknowledged(self) -> bool:
         """Whether the job may not know of all batches that were received."""
@@ -93,28 +120,31 @@ class Outgoing:
     def _news(self) -> bool:
         return bool(self._acks or self._broken or self._notes or self._given_back or self._settled or self._left_out)
 
-    def due(self, pressing: bool) -> float:
+    def due(self, need: Need) -> float:
         """Return the time at which a report must be sent at the latest."""
         if self._unanswered is not None:
             return self._sent + REPEAT_S
-        if not self._news:
-            return self._sent + self._idle_s
-        if self._urgent:
+        tells_held = need.held and not self._told_held
+        if self._urgent or (tells_held and need.full):
             return self._sent
-        return self._sent + (self._pressing_s if pressing else self._report_s)
+        if need.closing and (self._news or tells_held):
+            return self._sent + self._closing_s
+        if tells_held or (need.pressing and self._news):
+            return self._sent + self._pressing_s
+        return self._sent + (self._report_s if self._news else self._idle_s)
 
     @property
     def _urgent(self) -> bool:
         return bool(self._settled or self._given_back or self._broken)
 
-    def next(self, now: float, pressing: bool, held: bool, met: int, progress: TrainerProgress) -> TrainerReport | None:
+    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport | None:
         """Return the report that must be sent now, if one must."""
         if self._unanswered is not None:
             if now - self._sent < REPEAT_S:
                 return None
             self._sent = now
             return self._unanswered
-        if now < self.due(pressing) and not (held and not self._told_held):
+        if now < self.due(need):
             return None
         self._number += 1
         report = TrainerReport(
@@ -129,10 +159,10 @@ class Outgoing:
             notes=tuple(self._notes),
             progress=progress,
             met=met,
-            held=held,
+            held=need.held,
         )
         self._clear()
-        self._sent, self._unanswered, self._told_held = now, report, held
+        self._sent, self._unanswered, self._told_held = now, report, need.held
         return report
 
 
@@ -142,6 +172,19 @@ def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
         for key, intervals in batch.spans.items():
             spans.setdefault(key, []).extend(intervals)
     return spans
+
+
+def _data(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
+    """Return what yields the elements of batches: what yields nothing is dealt with, whoever uses them."""
+    found: dict[LeaseKey, list[Span]] = {}
+    for batch in batches:
+        for key, intervals in batch.spans.items():
+            spans = Spans(intervals)
+            for start, stop in batch.without_data.get(key, ()):
+                spans.remove(start, stop)
+            if spans:
+                found.setdefault(key, []).extend(spans)
+    return found
 
 
 def _acknowledgement(worker: str, epoch: int, batches: Sequence[ReceivedBatch]) -> Acknowledgement:

@@ -21,7 +21,7 @@ from typing import Any
 from pecan_ray.job.credits import CreditBook
 from pecan_ray.job.lockstep import MOST_TRAINERS
 from pecan_ray.job.messages import Orders, TrainerProgress
-from pecan_ray.job.outgoing import Outgoing
+from pecan_ray.job.outgoing import Need, Outgoing
 from pecan_ray.job.trainer_events import (
     Adopt,
     BatchesCame,
@@ -126,7 +126,7 @@ class TrainerState:
 
     def due(self, now: float) -> float:
         """Return the time at which `TrainerTime` must be handled if nothing else happens."""
-        times = [self._outgoing.due(self._pressing())]
+        times = [self._outgoing.due(self._need())]
         if self._wanted_since is not None and self._waits.due is not None:
             times.append(self._waits.due)
         return min(times)
@@ -285,15 +285,18 @@ class TrainerState:
     def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
         done.extend(Grant(worker, count) for worker, count in credits.items())
 
-    def _pressing(self) -> bool:
-        """Tell whether others wait for what this trainer has to say."""
+    def _need(self) -> Need:
         orders = self.orders
         headroom = orders.allowed - self._queue.used(orders.epoch)  # batches that may be used and were not
-        short = self.world_size > 1 and self._outgoing.unreported >= max(1, headroom)
-        return orders.closing or bool(orders.settle) or short
+        return Need(
+            closing=orders.closing or bool(orders.settle),
+            pressing=self.world_size > 1 and self._outgoing.pressing(headroom),
+            held=self._held(),
+            full=not self._credits.room(self._queue.nbytes),
+        )
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
-        report = self._outgoing.next(now, self._pressing(), self._held(), self.orders.met, self.progress(now))
+        report = self._outgoing.next(now, self._need(), self.orders.met, self.progress(now))
         if report is not None:
             done.append(SendReport(report))
 

@@ -11,6 +11,7 @@ import os
 import pickle
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import ray
@@ -75,10 +76,19 @@ class AutoPlacementController:
         for instruction in self._state.handle(event, time.monotonic()):
             self._perform_by[type(instruction)](instruction)
 
-    def _happened_elsewhere(self, event: events.Event) -> None:
-        """Let the job know what has happened in another thread."""
+    def _happened_elsewhere(self, event: events.Event) -> Future[None]:
+        """Let the job know what has happened in another thread; what is returned ends when that was handled."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._happened, event)
+        handled: Future[None] = Future()
+
+        def handle() -> None:
+            try:
+                self._happened(event)
+            finally:
+                handled.set_result(None)
+
+        self._loop.call_soon_threadsafe(handle)
+        return handled
 
     @property
     def _workers(self) -> WorkerActors:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
 
 from pecan_ray.errors import PecanError, SourceError
@@ -17,18 +18,22 @@ FREEZE_EVERY = 64
 every split again and again."""
 
 
-def list_sources(sources: Sequence[Source], happened: Callable[[Event], None]) -> None:
-    """Begin to list all sources; `happened` is called by other threads."""
+def list_sources(sources: Sequence[Source], happened: Callable[[Event], Future[None]]) -> None:
+    """Begin to list all sources; `happened` is called by other threads, and what it returns ends with the handling.
+
+    The next page is listed when the one before was handled: pages that gather would be handled in one go, while nobody
+    else is served.
+    """
     for branch, source in enumerate(sources):
         threading.Thread(target=_list, args=(branch, source, happened), name="pecan-list", daemon=True).start()
 
 
-def _list(branch: int, source: Source, happened: Callable[[Event], None]) -> None:
+def _list(branch: int, source: Source, happened: Callable[[Event], Future[None]]) -> None:
     try:
         splits: Iterator[Split] = iter(source.splits())
         size, pages = 1, 0
         while page := tuple(islice(splits, size)):
-            happened(SplitsListed(branch, page))
+            happened(SplitsListed(branch, page)).result()
             size, pages = PAGE, pages + 1
             if pages % FREEZE_EVERY == 0:
                 gc.freeze()

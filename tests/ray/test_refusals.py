@@ -45,7 +45,7 @@ def fork(begin):
 
 FORKED = """
 import gc
-batches = pipeline().iter_batches(workers=pecan.Workers(local=1))
+batches = pipeline().iter_batches(workers=pecan.Workers(local=1), order="strict")
 mine = [next(batches) for _ in range(9)]
 def drop():
     mine.clear()  # not ours: the parent still holds them

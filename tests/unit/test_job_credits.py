@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from pecan_ray.job.credits import MOST_AHEAD, CreditBook
+from pecan_ray.job.credits import FEW_AHEAD, MOST_AHEAD, CreditBook
 
 
 def test_every_stream_begins_with_one_credit_where_there_is_room() -> None:
@@ -42,7 +42,8 @@ def test_one_fast_worker_sends_a_few_messages_ahead() -> None:
     book = CreditBook(1000)
     book.opened("a", True)
     assert book.used("a", 10, 10, True) == {"a": MOST_AHEAD}
-    assert book.used("a", 10, 20, True) == {"a": 1}
+    assert book.used("a", 10, 20, True) == {}, "it has enough for a while"
+    assert book.used("a", 10, 30, True) == {"a": MOST_AHEAD - FEW_AHEAD}
 
 
 def test_no_more_are_under_way_than_fit() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pecan_ray.job.messages import LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.outgoing import (
+    CLOSING_PER_TRAINER_S,
     IDLE_REPORT_S,
     PRESSING_PER_TRAINER_S,
     REPEAT_S,
     REPORT_PER_TRAINER_S,
     REPORT_S,
     TOLD_AT_ONCE,
+    Need,
     Outgoing,
 )
 from pecan_ray.job.trainer_events import ReceivedBatch
@@ -24,10 +26,10 @@ def batch(number: int, worker: str = "w", epoch: int = 0) -> ReceivedBatch:
 
 
 def next_report(
-    outgoing: Outgoing, now: float, *, pressing: bool = False, held: bool = False, met: int = 0
+    outgoing: Outgoing, now: float, *, pressing: bool = False, held: bool = False, full: bool = False, met: int = 0
 ) -> TrainerReport | None:
     """Return the report that must be sent now, if one must."""
-    return outgoing.next(now, pressing, held, met, PROGRESS)
+    return outgoing.next(now, Need(pressing=pressing, held=held, full=full), met, PROGRESS)
 
 
 def sent(outgoing: Outgoing, now: float, *, answered: bool = True) -> TrainerReport:
@@ -42,7 +44,7 @@ def sent(outgoing: Outgoing, now: float, *, answered: bool = True) -> TrainerRep
 def test_nothing_is_told_before_it_is_time() -> None:
     outgoing = Outgoing(0, 1, "t", 0.0)
     outgoing.acknowledge(batch(0))
-    assert outgoing.due(False) == REPORT_S and next_report(outgoing, REPORT_S - 0.01) is None
+    assert outgoing.due(Need()) == REPORT_S and next_report(outgoing, REPORT_S - 0.01) is None
     assert next_report(outgoing, REPORT_S) is not None
 
 
@@ -82,7 +84,7 @@ def test_a_report_is_repeated_as_it_was_until_it_is_answered() -> None:
     outgoing.acknowledge(batch(1))
     outgoing.settle("v")
     assert next_report(outgoing, 1.0 + REPEAT_S - 0.01, pressing=True) is None, "one at a time"
-    assert outgoing.due(True) == 1.0 + REPEAT_S
+    assert outgoing.due(Need(pressing=True)) == 1.0 + REPEAT_S
     assert next_report(outgoing, 1.0 + REPEAT_S) is first
     assert next_report(outgoing, 2.0 + REPEAT_S) is None
     assert outgoing.unacknowledged
@@ -145,11 +147,23 @@ def test_a_trainer_without_news_is_heard_now_and_then() -> None:
     outgoing = Outgoing(0, 1, "t", 0.0)
     assert next_report(outgoing, IDLE_REPORT_S - 0.01) is None
     assert sent(outgoing, IDLE_REPORT_S).number == 1
-    assert outgoing.due(False) == 2 * IDLE_REPORT_S
+    assert outgoing.due(Need()) == 2 * IDLE_REPORT_S
 
 
 def test_of_many_trainers_each_reports_less_often() -> None:
     outgoing = Outgoing(0, 1000, "t", 0.0)
     outgoing.acknowledge(batch(0))
-    assert outgoing.due(False) == 1000 * REPORT_PER_TRAINER_S
-    assert outgoing.due(True) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
+    assert outgoing.due(Need()) == 1000 * REPORT_PER_TRAINER_S
+    assert outgoing.due(Need(pressing=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
+    assert outgoing.due(Need(pressing=True, closing=True)) == (1000 - TOLD_AT_ONCE) * CLOSING_PER_TRAINER_S
+    assert outgoing.due(Need(held=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
+    assert outgoing.due(Need(held=True, full=True)) == 0.0, "it can do nothing until the others have told"
+
+
+def test_of_many_trainers_each_tells_others_when_hardly_anything_is_left() -> None:
+    few, many = (Outgoing(0, trainers, "t", 0.0) for trainers in (2, 1000))
+    for number in range(12):
+        for outgoing in (few, many):
+            outgoing.acknowledge(batch(number))
+    assert few.pressing(12) and few.pressing(0) and not few.pressing(13)
+    assert many.pressing(3) and many.pressing(0) and not many.pressing(4)
