@@ -84,24 +84,35 @@ class PlacementLoop:
         if self.placing is not None:
             self.placing.report(rank, totals)
 
+    def shares_nodes(self, placement: Placement) -> bool:
+        """Tell whether a share may bound its workers: where AutoPlacement decides, and the user has set no bound."""
+        workers = self.spec.workers
+        return self.decides and isinstance(workers, AutoWorkers) and getattr(workers, f"max_{placement}") is None
+
     def bids(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
-        """Return what the job bids for workers on nodes that it may share, where the user has not bounded it."""
-        workers, placing = self.spec.workers, self.placing
-        if not isinstance(workers, AutoWorkers) or placing is None or placing.stopped:
-            return ()
-        readings, here = list(measured(usable(placing.timeline)).values()), placing.target
+        """Return what the job bids for workers; it needs those that it has where no share may bound them."""
         found = []
         for placement, where in nodes.items():
-            mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
-            if getattr(workers, f"max_{placement}") is not None or not where:
-                continue
-            # Before anything was measured, what it began with is what it needs.
-            least = int(mine > other or (mine == other and placement == "local")) if readings else mine
             holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
-            savings = placing.policy.savings(readings, here, placement)
+            savings, least = self._worth(placement) if self.shares_nodes(placement) else ((), holds)
             demand = Demand(self.spec.name, savings, holds, least, self.spec.cpus_per_worker)
-            found.append(PoolBid(placement, where, demand))
+            if where and demand.wants:
+                found.append(PoolBid(placement, where, demand))
         return tuple(found)
+
+    def _worth(self, placement: Placement) -> tuple[tuple[float, ...], int]:
+        """Return what the first, second ... worker saves, and how many the job cannot do without."""
+        placing = self.placing
+        assert placing is not None
+        readings, here = list(measured(usable(placing.timeline)).values()), placing.target
+        mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
+        if not readings:
+            return (), mine  # what it began with
+        least = max(
+            int(mine > other or (mine == other and placement == "local")),
+            getattr(placing.policy.limits, f"min_{placement}"),
+        )
+        return placing.policy.savings(readings, here, placement), least
 
     def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""

@@ -104,7 +104,8 @@ class Staffing:
         """Keep to the job's share of nodes that others want as well."""
         self.sharing.forget(event.gone)
         self.sharing.hear(event.bids, dict(event.nodes), dict(event.cpus), now)
-        shares = self.sharing.shares(self._placement.bids(self._fleet, self.sharing.nodes))
+        mine = [bid for bid in self.bids() if self._placement.shares_nodes(bid.placement)]
+        shares = self.sharing.shares(mine)
         for placement, share in shares.items():
             if share != self._shares.get(placement):
                 bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"

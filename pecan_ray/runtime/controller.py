@@ -22,7 +22,6 @@ from pecan_ray.job import events, instructions
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
-from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
@@ -205,9 +204,8 @@ class AutoPlacementController:
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self._workers.trainer_nodes = instruction.nodes
-        if isinstance(self._job.spec.workers, AutoWorkers):
-            bidding = Bidding(self._job.spec.name, self._happened)
-            self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self._job.config.remote_labels))
+        bidding = Bidding(self._job.spec.name, self._happened)
+        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self._job.config.remote_labels))
         self._spawn(self._look_for_room(instruction.nodes))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:

@@ -8,11 +8,16 @@ import numpy as np
 import pytest
 
 from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.job.events import BidsHeard
+from pecan_ray.job.instructions import DrainWorker, StartWorker
+from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
+from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import AutoPlacement, Prices
 from pecan_ray.placement.evidence import KEPT, pooled
 from pecan_ray.placement.pool import Demand, allocate, bills, savings_of
-from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.job_rig import JobRig, of_kind
 from tests.unit.plants import Meter, Plant, drive
 
 NODES = ("n1", "n2")
@@ -60,6 +65,44 @@ def test_what_is_stale_or_gone_is_dropped() -> None:
     ended = heard(bid("b", *[9.0] * 99))
     ended.forget(["b"])
     assert ended.shares(mine) == {"remote": None}
+
+
+# --- the job as a state machine -------------------------------------------------------------------------------
+
+
+def bids_heard(*savings: float) -> BidsHeard:
+    """Another job bids for the trainer's node, which has four CPUs."""
+    rival = PoolBid("local", ("node",), Demand("rival", savings))
+    return BidsHeard((rival,), (("local", ("node",)),), (("node", 4.0),))
+
+
+def test_a_job_of_fixed_workers_needs_those_that_it_has() -> None:
+    rig = JobRig(workers=Workers(3))
+    rig.begin()
+    rig.handle(bids_heard(*[9.0] * 9))
+    assert [(one.demand.holds, one.demand.wants) for one in rig.job.bids()] == [(3, 3)]
+    assert rig.job.fleet.wanted == Deployment(3, 0)
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded: bool) -> None:
+    """It has four workers on a node of four CPUs, and a job comes to which they are worth more; the user's own bound
+    is not shared."""
+    rig = JobRig(workers=AutoWorkers(max_local=4 if bounded else None, max_remote=0))
+    (first,) = rig.come()
+    rig.place(first)
+    placing, four = rig.job.placement.placing, Deployment(4, 0)
+    assert placing is not None
+    for start in of_kind(StartWorker, rig.job.fleet.scale(four, 0.0)):
+        rig.place(start.worker)
+    placing.target = four
+    window = Window(0.2, 1.0, 100, 0.1)
+    placing.timeline.append(PlacementStep(1.0, window, four, Decision(four, "measure", "a look.")))
+    drained = of_kind(DrainWorker, rig.handle(bids_heard(*[1000.0] * 9)))
+    assert len(drained) == (0 if bounded else 3), "one remains"
+    assert any("at most 1" in event.text for event in rig.job.told) is not bounded
+    rig.handle(BidsHeard((), (("local", ("node",)),), (("node", 4.0),), gone=("rival",)))
+    assert any("no longer bounded" in event.text for event in rig.job.told) is not bounded
 
 
 # --- a policy within a share ---------------------------------------------------------------------------------
