@@ -149,7 +149,9 @@ def draw_job(kind: str, seed: int) -> HiccupJob:
     crowded = replace(job, cores=draw.uniform(0.2, 0.9) * job.max_local)
     changes = replace(job, changes_at=draw.randint(4, 50))
     factor = draw.uniform(1.3, 3.0) ** draw.choice([-1, 1])
-    drifts = {"trainer_factor": factor} if draw.random() < 0.5 else {"worker_factor": factor}
+    drifting = (
+        replace(changes, trainer_factor=factor) if draw.random() < 0.5 else replace(changes, worker_factor=factor)
+    )
     hiccups, pauses = draw.uniform(0.05, 0.15), 1 / draw.uniform(500, 2000)
     longer = min(draw.choice([10, 40, 400]), 3.0 / step)
     made = {
@@ -157,12 +159,12 @@ def draw_job(kind: str, seed: int) -> HiccupJob:
         "lockstep": job,
         "slow window 2": replace(job, slow_window=True),
         "hiccups": replace(job, hiccups=hiccups),
-        "drift": replace(changes, **drifts),
+        "drift": drifting,
         "pauses": replace(job, pauses=pauses),
         "slower for good": replace(changes, trainer_factor=max(1.0, longer)),
         "source": replace(job, source=draw.uniform(0.2, 1.2) * trainers / step),
         "crowding": crowded,
-        "everything": replace(crowded, hiccups=hiccups / 2, pauses=pauses, changes_at=changes.changes_at, **drifts),
+        "everything": replace(drifting, cores=crowded.cores, hiccups=hiccups / 2, pauses=pauses),
     }
     return made[kind]
 
@@ -266,11 +268,14 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
     meter.hurried = mode == "auto"
     settled, converged_at, moved_at, paid, ideal = policy.start, None, None, 0.0, 0.0
     began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
+    used, fresh = 0, True
     for number in range(1, windows + 1):
         if number == job.changes_at:
             rig.job = job.finally_so
             change_s, converged_at = rig.now, None
-        disturb(job, number, rig)
+        if fresh:
+            used += 1
+            disturb(job, used, rig)
         window = None
         while window is None and rig.now < LONGEST_S:
             for rank, totals in enumerate(rig.totals):
@@ -285,6 +290,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
         decision = policy.decide(window, rig.at)
         meter.hurried = mode == "auto" and not policy.converged
         decisions.append(decision)
+        fresh = decision.phase != "discarded"
         if decision.target != rig.at:
             if job.changes_at is not None and number > job.changes_at and moved_at is None:
                 moved_at = number
@@ -317,7 +323,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
 
 
 def disturb(job: HiccupJob, number: int, rig: Lockstep) -> None:
-    """Say how slow workers and trainer are during a window."""
+    """Say how slow workers and trainer are during a window that is used, and those before it that are thrown away."""
     rig.slow_workers = rig.slow_trainer = 1.0
     if job.slow_window and number == 2:
         rig.slow_workers = 3.0

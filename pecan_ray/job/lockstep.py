@@ -49,7 +49,7 @@ def looked_at(number: int, seconds: float, steps: int) -> bool:
     """
     per_step = max(seconds / steps, SHORTEST_STEP_S) * SAMPLED_PER_S
     one_in = 0 if per_step >= 1 else math.ceil(-math.log2(per_step))
-    return (number * GOLDEN) % 2**32 < 2 ** (32 - one_in)
+    return (number * GOLDEN) % 2**32 < 1 << (32 - one_in)
 
 
 def merged(known: tuple[SampledStep, ...], newer: tuple[SampledStep, ...]) -> tuple[SampledStep, ...]:

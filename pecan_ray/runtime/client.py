@@ -214,7 +214,15 @@ class BatchClient:
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
                 self._batches[self._number] = Received(columns, provenance, message)
                 batches.append(
-                    events.ReceivedBatch(self._number, worker, message.epoch, message.spans, message.rows, nbytes)
+                    events.ReceivedBatch(
+                        self._number,
+                        worker,
+                        message.epoch,
+                        message.spans,
+                        message.rows,
+                        nbytes,
+                        message.without_data,
+                    )
                 )
             self._quarantined.extend(bad)
             self._handle(events.BatchesCame(worker, tuple(batches), lost))
