@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pecan_ray.placement.evidence import Reading
-from pecan_ray.placement.knowledge import Forecast, Knowledge
+from pecan_ray.placement.knowledge import Outlook, Knowledge
 from pecan_ray.plan.windows import Window
 
 
-def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Forecast | None) -> str:
+def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
     threshold, sure = job.setting.threshold, job.settings.sure
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
@@ -27,7 +27,7 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Fo
     return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < 2 * job.settings.most_repeats else "")
 
 
-def surprise(job: Knowledge, reading: Reading, foreseen: Forecast) -> str:
+def surprise(job: Knowledge, reading: Reading, foreseen: Outlook) -> str:
     """Say how a reading differs from the forecast by more than the forecast allows; empty if it does not."""
     own = reading.batch_time if reading.own_time is None else reading.own_time
     error = 2 * reading.error
@@ -44,7 +44,7 @@ def allowed(job: Knowledge, time: float, deviation: float) -> float:
     return max(job.setting.threshold * time, min(2 * deviation, job.settings.surprise * time))
 
 
-def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Forecast) -> str:
+def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> str:
     """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
     if reading.wait is None or reading.wait_share > job.setting.threshold:
         return ""
@@ -55,7 +55,7 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Fo
     return f"{reading.batch_time:.4g} s a batch where {foreseen.whole:.4g} s were expected may come from a stock"
 
 
-def ran_out(seen: Sequence[Window], foreseen: Forecast | None, threshold: float) -> bool:
+def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:
     """Say whether the trainer waits now, as was foreseen, and did not before: it has lived on a stock until now."""
     if foreseen is None or len(seen) < 2 or seen[-1].wait_time is None:
         return False

@@ -29,7 +29,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Forecast:
+class Outlook:
     """What the model expects of a deployment, in seconds."""
 
     own: float
@@ -89,7 +89,7 @@ class Knowledge:
         self._past = Past(evidence, prior, model, at, workers) if at != self._taken_back else None
         self._taken_back, self._doubts_left = None, MISTAKEN
 
-    def recall(self, at: Deployment, foreseen: Forecast | None) -> bool:
+    def recall(self, at: Deployment, foreseen: Outlook | None) -> bool:
         """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so.
 
         What does not wait for workers tells nothing about them.
@@ -137,7 +137,7 @@ class Knowledge:
             self._explained = explanations(self.readings(), self.prior)
         return self._explained
 
-    def foreseen(self, at: Deployment, model: Model | None = None) -> Forecast | None:
+    def foreseen(self, at: Deployment, model: Model | None = None) -> Outlook | None:
         """Predict a deployment; None where nothing was measured."""
         readings = self.readings()
         if not readings:
@@ -150,7 +150,7 @@ class Knowledge:
         own, own_sd = step, step_sd
         if readings[-1].wait is None and supply * step < 1:
             own, own_sd = 1 / supply, supply_sd / supply**2
-        return Forecast(own * model.unit, own_sd * model.unit, whole * model.unit, whole_sd * model.unit)
+        return Outlook(own * model.unit, own_sd * model.unit, whole * model.unit, whole_sd * model.unit)
 
     def cost(self, reading: Reading) -> float:
         """Return what a measured deployment is ranked by."""
