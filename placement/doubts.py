@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pecan_ray.placement.evidence import Reading
-from pecan_ray.placement.knowledge import Outlook, Knowledge
+from pecan_ray.placement.knowledge import Knowledge, Outlook
 from pecan_ray.plan.windows import Window
 
 
