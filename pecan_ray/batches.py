@@ -20,6 +20,7 @@ from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
@@ -91,6 +92,7 @@ class Batches:
                 raise
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._second_look, self._reverted = ordered.second_look, ordered.reverted
+        self._op_seconds = ordered.op_seconds
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -211,10 +213,17 @@ class Batches:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
+            client = self._session.client
             report = Report.of_job(
-                self._session.facts(), self._session.client.progress(), self._session.client.state.first_batch_s
+                self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
             )
         return replace(report, events=(*self._prepared, *report.events))
+
+    def explain(self) -> str:
+        """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
+        if self._session is None:
+            return f"{self._name} runs in this process (debug=True): there are no workers to place."
+        return explain_placement(self._session.facts())
 
     def close(self) -> None:
         """End the job."""

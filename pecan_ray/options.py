@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.prices import GCP_TPU_V2, Prices
+from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
 Format: TypeAlias = Literal["numpy", "torch", "tf", "jax"]
@@ -23,6 +24,8 @@ ReorderMode: TypeAlias = Literal["cost", "paper", "strict", "off"]
 PlacementMode: TypeAlias = Literal[
     "auto", "pecan", "pecan-code", "pecan-cost", "cachew", "cachew-code", "collocated", "fastflow"
 ]
+
+ObjectiveName: TypeAlias = Literal["cost", "no_wait"]
 
 MIB = 1 << 20
 MOST_STREAMS = 16
@@ -50,7 +53,11 @@ class AutoWorkers:
 
     mode: PlacementMode = "auto"
     """Which search: ours, or one of the papers' (Pecan §5.1, Cachew §4.3) to compare with."""
-    prices: Prices = GCP_TPU_V2
+    objective: ObjectiveName | Deadline = "cost"
+    """What is looked for: the cheapest workers, the cheapest of those beside which the trainer waits for less than 2 %
+    of its time, or the cheapest of those with which the job ends by a `Deadline`; the last two in mode "auto"."""
+    prices: Prices | None = None
+    """None: hosts and workers weigh as in the Pecan paper's experiments, and no dollars are told."""
     threshold: float = 0.03
     """A change of the batch time by less than this share is no change."""
     max_local: int | None = None
@@ -75,6 +82,10 @@ class AutoWorkers:
 
     def __post_init__(self) -> None:
         _check_choices(self, {"mode": PlacementMode})
+        if not isinstance(self.objective, Deadline):
+            _check_choices(self, {"objective": ObjectiveName})
+        if self.objective != "cost" and self.mode != "auto":
+            raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
         for side in ("local", "remote"):
             least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
             if least < 0 or (most is not None and most < least):
@@ -202,6 +213,12 @@ class IterOptions:
         _check_choices(self, choices)
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
+        if (
+            self.epochs is None
+            and isinstance(self.workers, AutoWorkers)
+            and isinstance(self.workers.objective, Deadline)
+        ):
+            raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
         if self.prefetch_bytes < 1:

@@ -77,6 +77,18 @@ class Ordering:
         """Whether any operator has moved."""
         return [op.name for op in self.plan.all_ops()] != [op.name for op in self.before.all_ops()]
 
+    def op_seconds(self) -> tuple[tuple[str, float], ...]:
+        """Return the seconds that each operator took of an element of the source, in the sample's order.
+
+        Empty where not all were measured: shares of the time would be wrong.
+        """
+        samples = [stretch.sample for stretch in self.stretches]
+        if not samples or any(sample.seconds is None or not sample.elements for sample in samples):
+            return ()
+        return tuple(
+            (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements) for sample in samples for op in sample.ops
+        )
+
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""
         if self.failed:

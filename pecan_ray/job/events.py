@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.messages import TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 
 LossCause: TypeAlias = Literal["process", "node", "stream", "order"]
@@ -166,6 +167,19 @@ class RoomAsked:
 
 
 @dataclass(frozen=True)
+class BidsHeard:
+    """What other jobs bid for nodes is known."""
+
+    bids: tuple[PoolBid, ...]
+    nodes: tuple[tuple[Placement, tuple[str, ...]], ...]
+    """Where this job's workers of each kind may run, and"""
+    cpus: tuple[tuple[str, float], ...]
+    """the CPUs of these nodes."""
+    gone: tuple[str, ...] = ()
+    """Jobs that were asked before, and have ended."""
+
+
+@dataclass(frozen=True)
 class JobFailed:
     """Something went wrong that ends the job: trainers raise it."""
 
@@ -196,6 +210,7 @@ Event: TypeAlias = (
     | OrderFailed
     | ScaleAsked
     | RoomAsked
+    | BidsHeard
     | JobFailed
     | TimePassed
 )

@@ -23,6 +23,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Source
+from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
 from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.messages import Job
@@ -52,6 +53,7 @@ class AutoPlacementController:
         """Why trainers cannot take part, by incarnation."""
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         self._metrics = JobMetrics(job.spec.name)
+        self._bidding: asyncio.Task[None] | None = None
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -99,7 +101,7 @@ class AutoPlacementController:
         """Let time pass for the job until it has ended."""
         while not self._ended:
             self._happened(events.TimePassed())
-            self._metrics.job(self._state)
+            self._metrics.job(self._state, time.monotonic())
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -196,12 +198,18 @@ class AutoPlacementController:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
         self._happened(events.ScaleAsked(local, remote))
 
+    async def bids(self) -> bytes:
+        """Return what this job bids for nodes that others may want as well, pickled."""
+        return pickle.dumps(self._state.bids())
+
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""
         self._happened(events.RoomAsked(job))
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self._workers.trainer_nodes = instruction.nodes
+        bidding = Bidding(self._job.spec.name, self._happened)
+        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self._job.config.remote_labels))
         self._spawn(self._look_for_room(instruction.nodes))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
@@ -215,6 +223,8 @@ class AutoPlacementController:
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self._ended = True
+        if self._bidding is not None:
+            self._bidding.cancel()
         self._workers.stop()
         if instruction.orphaned:
             logger.warning("job %s ends: none of its trainers can be heard", self._job.spec.name)
