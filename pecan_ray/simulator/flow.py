@@ -298,8 +298,7 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
         entered = ready.popleft()[0]
         now = asked if asked > entered else entered
         interval, wait = now - got, now - asked
-        paused = False
-        if interval - wait > long_s and is_long(interval - wait, batches, seconds - waited):
+        if paused := interval - wait > long_s and is_long(interval - wait, batches, seconds - waited):
             long = (*long, batches + pauses)[-RARE:]
             paused = is_pause(long)
         if paused:
