@@ -30,11 +30,11 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.reorder.value_summary import Field, Summary, Text
+from pecan_ray.reorder.value_summary import Field, Text, ValueSummary
 
 Path: TypeAlias = tuple[str, str]
 """Column, and the way to a value within it."""
-Summaries: TypeAlias = Mapping[Path, Summary]
+Summaries: TypeAlias = Mapping[Path, ValueSummary]
 """What is kept of an element."""
 
 SHIFT = 0.2
@@ -113,7 +113,7 @@ class ValueGuard:
 
     noise: frozenset[str] = frozenset()
     """Columns that enter as noise: there is nothing by which to recognise an element."""
-    pairs: dict[Path, list[tuple[Summary, Summary]]] = field(default_factory=dict)
+    pairs: dict[Path, list[tuple[ValueSummary, ValueSummary]]] = field(default_factory=dict)
 
     def add(self, before: Summaries, after: Summaries) -> None:
         """Take the values of one more element into account."""
@@ -131,7 +131,7 @@ class ValueGuard:
 
 
 def compare(
-    name: str, pairs: Sequence[tuple[Summary, Summary]], *, free: bool = False, noise: bool = False
+    name: str, pairs: Sequence[tuple[ValueSummary, ValueSummary]], *, free: bool = False, noise: bool = False
 ) -> ColumnDifference:
     """Compare the values of one column."""
     numbers = [(a, b) for a, b in pairs if isinstance(a, Field) and isinstance(b, Field)]
@@ -158,7 +158,7 @@ def compare(
     )
 
 
-def _same(a: Summary, b: Summary) -> bool:
+def _same(a: ValueSummary, b: ValueSummary) -> bool:
     if isinstance(a, Field) and isinstance(b, Field):
         return (
             a.shape == b.shape

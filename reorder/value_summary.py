@@ -82,10 +82,10 @@ class Text:
     identity: Hashable
 
 
-Summary: TypeAlias = Field | Text
+ValueSummary: TypeAlias = Field | Text
 
 
-def summarise(value: Any) -> Summary:
+def summarise(value: Any) -> ValueSummary:
     """Return what is kept of a number, an array, a text or bytes; whatever else there is counts by its type."""
     if isinstance(value, (str, bytes, bytearray)):
         return Text(len(value), hash(bytes(value) if isinstance(value, bytearray) else value))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Token
 from pecan_ray.autoorder.values import summaries
+from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.value_guard import ColumnDifference, Summaries, ValueGuard
 from pecan_ray.reorder.value_summary import Field
 
 OpOrder: TypeAlias = tuple[str, ...]
-Columns: TypeAlias = dict[str, Any]
 MOST_ELEMENTS = 128
 """Elements whose values are compared; of the others only the form is."""
 LOST = 0.25
@@ -25,7 +25,7 @@ HARDLY = 0.02
 class ValueCheck:
     """The results of one stretch's sample in the user's order, and what other orders make of them."""
 
-    def __init__(self, held: Sequence[Token], columns: Callable[[Token], Columns]) -> None:
+    def __init__(self, held: Sequence[Token], columns: Callable[[Token], Element]) -> None:
         self._held, self._columns = held, columns
         self._usual: dict[int, list[Summaries]] = {}
         self._guards: dict[OpOrder, ValueGuard] = {}

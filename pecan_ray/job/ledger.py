@@ -65,8 +65,7 @@ class Ledger:
         """Register a worker."""
         late = self._end.level is not None
         self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch if late else -1)
-        add = self._end.latecomers.append if late else self.queues.join
-        add(worker)
+        (self._end.latecomers.append if late else self.queues.join)(worker)
         self.changes += 1
 
     def assign_static(self, workers: Sequence[str]) -> None:
