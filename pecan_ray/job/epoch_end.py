@@ -13,7 +13,7 @@ class EpochEnd:
     level: int | None = None
     """Batches that every rank keeps; None: all may go on.
 
-    It stays as it is, whatever comes late: ranks obey it when they hear of it, and none may have used more by then.
+    It stays as it is until all do, whatever comes late: ranks obey it when they hear of it, and none may have used more by then.
     """
     latecomers: list[str] = field(default_factory=list)
     """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
@@ -21,10 +21,10 @@ class EpochEnd:
     def even(self, counts: Sequence[int]) -> bool:
         """Tell whether all ranks have equally many; if not, none keeps more than the poorest has now."""
         if min(counts) == max(counts):
-            return True
-        if self.level is None:
+            self.level = None
+        elif self.level is None:
             self.level = min(counts)
-        return False
+        return self.level is None
 
     def allowed(self, counts: Sequence[int]) -> int:
         """Return how many batches every rank may use: as many as the poorest has received."""

@@ -37,7 +37,7 @@ def flip(image: Any) -> Any:
     return image[:, ::-1].copy()
 
 
-def images(seed: int | None = None, *, side: int = 128, **options: Any) -> pecan.PecanPipeline:
+def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
     config = pecan.Config(sample_elements=ELEMENTS, **options)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)

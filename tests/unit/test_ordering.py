@@ -51,10 +51,14 @@ def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str
 
 
 def images(**options: Any) -> pecan.PecanPipeline:
-    """Photographs of one size, and some columns beside them."""
-    photograph = cv2.imread(str(parent_photographs()[0]))
-    assert photograph is not None
-    items = [{"image": photograph[n : n + SIDE, n : n + SIDE], "number": n} for n in range(ELEMENTS)]
+    """Parts of photographs, of one size and each of another place, and some columns beside them."""
+    photographs = [cv2.imread(str(path)) for path in parent_photographs()]
+    items = []
+    for number in range(ELEMENTS):
+        whole = photographs[number % len(photographs)]
+        assert whole is not None
+        top, left = (97 * number % (size - SIDE) for size in whole.shape[:2])
+        items.append({"image": whole[top : top + SIDE, left : left + SIDE], "number": number})
     return pecan.PecanPipeline(pecan.sources.Items(items), name="images", **options)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,7 +120,8 @@ def test_the_written_out_loop_gives_what_the_plain_one_gives(
     assert fast.consumed == plain.consumed
     assert fast.clients[0].got == plain.clients[0].got
     assert fast.done == plain.done
-    assert fast.clients[0].totals == plain.clients[0].totals
+    # Single steps are looked at where there are several clients.
+    assert fast.clients[0].totals == replace(plain.clients[0].totals, sampled=(), waited_last=0.0)
     assert (fast.paused, fast.feed.received) == (plain.paused, plain.feed.received)
     assert fast.starved == pytest.approx(plain.starved)
 
