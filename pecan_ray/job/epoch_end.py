@@ -13,7 +13,8 @@ class EpochEnd:
     level: int | None = None
     """Batches that every rank keeps; None: all may go on.
 
-    It stays as it is until all do, whatever comes late: ranks obey it when they hear of it, and none may have used more by then.
+    It stays as it is until all do, whatever comes late: ranks obey it when they hear of it, and none may have used
+    more by then.
     """
     latecomers: list[str] = field(default_factory=list)
     """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
