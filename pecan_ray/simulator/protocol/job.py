@@ -192,7 +192,12 @@ class JobModel(Party):
 
 
 def _brings_on(event: events.Event) -> bool:
-    """Tell whether a job comes further with an event though no batch is used: more is listed, or nothing was kept."""
+    """Tell whether a job comes further with an event though no batch is used.
+
+    A batch was delivered that waits for those of other ranks, elements yield nothing, or more is listed.
+    """
+    if isinstance(event, events.TrainerReported):
+        return bool(event.report.acks)
     if isinstance(event, events.WorkerAsked):
         return isinstance(event.question, EndData) and bool(event.question.spans)
     return isinstance(event, (events.SplitsListed, events.ListingEnded))
