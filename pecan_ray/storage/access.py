@@ -20,7 +20,7 @@ from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
-from pecan_ray.storage.ranges import Asked, Piece
+from pecan_ray.storage.ranges import Asked, Piece, replaced
 from pecan_ray.storage.s3 import S3
 from pecan_ray.storage.threads import RequestThreads
 
@@ -104,6 +104,8 @@ def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     if size is None or size <= BLOCK_BYTES or not is_remote(path):
         return read_range(path, 0, version=version)
     first = _read(path, 0, BLOCK_BYTES, version)
+    if first.size != size:
+        raise replaced(path)
     rest = _ranges(path, len(first.data), first.size, first.version or version)
     return b"".join((first.data, *_in_order(rest)))
 

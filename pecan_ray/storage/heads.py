@@ -130,13 +130,20 @@ class Heads:
 
     def _make_room(self, nbytes: int) -> bool:
         """Drop what was taken, the oldest first, until so many bytes fit; return whether they do."""
-        if self._nbytes + nbytes <= self._most_bytes:
+        excess = self._nbytes + nbytes - self._most_bytes
+        if excess <= 0:
             return True
-        for key in [key for key, held in self._held.items() if held.taken and held.piece.done()]:
-            self._drop(key)
-            if self._nbytes + nbytes <= self._most_bytes:
-                return True
-        return False
+        dropped: list[tuple[str, str]] = []
+        for key, held in self._held.items():
+            if held.taken and held.piece.done():
+                dropped.append(key)
+                excess -= held.nbytes
+                if excess <= 0:
+                    break
+        if excess <= 0:
+            for key in dropped:
+                self._drop(key)
+        return excess <= 0
 
     def _drop(self, key: tuple[str, str]) -> None:
         self._nbytes -= self._held.pop(key).nbytes

@@ -6,6 +6,7 @@ Credentials, region, profile and endpoint are found by boto3 (environment, ``~/.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -113,7 +114,8 @@ class S3:
             if code == "PreconditionFailed" or status == 412:
                 raise replaced(asked.path) from error
             raise
-        with answer["Body"] as body:
+        body = answer["Body"]
+        with contextlib.closing(body):
             asked.check_version(_version(answer))
             status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
             asked.check_size(status, answer.get("ContentLength"))
