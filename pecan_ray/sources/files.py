@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TypeAlias
 
@@ -14,6 +15,7 @@ from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, fetch_ahead, list_file
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
 
+SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""
 
@@ -90,6 +92,24 @@ def skip_bytes(stream: BinaryIO, count: int) -> int:
 def open_plain(split: Split) -> BinaryIO:
     """Open the split's file as it lies there, at the split's first byte."""
     return open_stream(split.path, split.start, split.stop, version=split.version)
+
+
+def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]:
+    """Yield splits that one reader goes through in this order; the files of the next ones are fetched meanwhile."""
+    rest = iter(splits)
+    if not isinstance(source, SequentialSource):
+        yield from rest
+        return
+    coming: deque[Split] = deque()
+    for split in rest:
+        if "://" not in split.path:
+            yield split
+            continue
+        fetch_files_ahead(source, (split,))
+        coming.append(split)
+        if len(coming) > SPLITS_AHEAD:
+            yield coming.popleft()
+    yield from coming
 
 
 def fetch_files_ahead(source: Source, splits: Iterable[Split]) -> None:
