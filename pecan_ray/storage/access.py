@@ -20,7 +20,7 @@ from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
-from pecan_ray.storage.ranges import Asked, Piece, replaced
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.s3 import S3
 from pecan_ray.storage.threads import RequestThreads
 
@@ -220,9 +220,9 @@ def _heads(pid: int) -> Heads:
     )
 
 
-def _read(path: str, start: int, stop: int | None, version: str = "") -> Piece:
+def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRange:
     if stop is not None and stop <= start:
-        return Piece(b"", start)
+        return FileRange(b"", start)
     return _backend(path).read(path, start, stop, version)
 
 
@@ -302,7 +302,7 @@ class _AheadReader(io.RawIOBase):
         self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version))
         return first.data
 
-    def _first(self) -> Piece:
+    def _first(self) -> FileRange:
         keeps = self._start == 0 and self._version != ""
         heads = _heads(os.getpid())
         if keeps and (piece := heads.take(self._path, self._version)) is not None:

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import Asked, Piece, replaced
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.retry import mistrusts, retry
 
 T = TypeVar("T")
@@ -85,11 +85,11 @@ class GoogleStorage:
             return None
         return _describe(bucket, answer)
 
-    def get(self, bucket: str, key: str, asked: Asked) -> Piece:
+    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
-    def _get(self, bucket: str, key: str, asked: Asked) -> Piece:
+    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
             status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=asked.header(), **match)

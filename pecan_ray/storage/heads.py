@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from pecan_ray.storage.ranges import Piece
+from pecan_ray.storage.ranges import FileRange
 
 HEAD_BYTES = 1 << 20
 """The longest beginning that is fetched early."""
@@ -32,7 +32,7 @@ class Head(NamedTuple):
 
 @dataclass
 class _Held:
-    piece: Future[Piece] = field(default_factory=Future)
+    piece: Future[FileRange] = field(default_factory=Future)
     nbytes: int = 0
     """Bytes that it takes, or may come to take."""
     taken: bool = False
@@ -43,7 +43,7 @@ class Heads:
 
     def __init__(
         self,
-        fetch: Callable[[Head], Piece],
+        fetch: Callable[[Head], FileRange],
         start: Callable[[Callable[[], None]], None],
         *,
         most_bytes: int,
@@ -75,7 +75,7 @@ class Heads:
             begun = self._begin()
         self._start_all(begun)
 
-    def take(self, path: str, version: str) -> Piece | None:
+    def take(self, path: str, version: str) -> FileRange | None:
         """Return a file's beginning, waiting for it if it is on its way, or raise what asking for it has raised.
 
         None: it was not asked for, and will not be.
@@ -98,7 +98,7 @@ class Heads:
                 begun = self._begin()
             self._start_all(begun)
 
-    def keep(self, path: str, version: str, piece: Piece) -> None:
+    def keep(self, path: str, version: str, piece: FileRange) -> None:
         """Keep the beginning of a file that a reader has asked for itself, if there is room."""
         with self._lock:
             if len(piece.data) <= HEAD_BYTES and self._make_room(len(piece.data)) and (path, version) not in self._held:
@@ -154,7 +154,7 @@ class Heads:
 
     def _run(self, head: Head, held: _Held) -> Callable[[], None]:
         def run() -> None:
-            piece: Piece | None = None
+            piece: FileRange | None = None
             failure: BaseException | None = None
             try:
                 piece = self._fetch(head)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
-from pecan_ray.storage.ranges import Piece, replaced
+from pecan_ray.storage.ranges import FileRange, replaced
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -77,12 +77,12 @@ class LocalFiles:
         except OSError as error:
             raise explain(error, path) from error
 
-    def read(self, path: str, start: int, stop: int | None, version: str) -> Piece:
+    def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
         with open_local(path, version, buffering=0) as file:
             file.seek(start)
             data = file.read() if stop is None else file.read(max(0, stop - start))
-            return Piece(data, os.fstat(file.fileno()).st_size, version)
+            return FileRange(data, os.fstat(file.fileno()).st_size, version)
 
 
 class _OneVersion(io.FileIO):

@@ -19,7 +19,7 @@ _NO_RANGE = re.compile(r"bytes \*/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileRange:
     """A range of a file's bytes, and what is known of the file since."""
 
     data: bytes
@@ -69,12 +69,12 @@ class Asked:
                 path=self.path,
             )
 
-    def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> Piece:
+    def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
         """Return what was asked for, from an answer with status 200 or 206."""
         if not self.ranged:
-            return Piece(body, len(body), version)
+            return FileRange(body, len(body), version)
         if status == 200:
-            return Piece(body[self.start : self.stop], len(body), version)
+            return FileRange(body[self.start : self.stop], len(body), version)
         found = _CONTENT_RANGE.match(content_range or "")
         if found is None:
             raise SourceError(
@@ -88,12 +88,12 @@ class Asked:
             )
         if len(body) < stop - self.start:
             raise ShortAnswerError(f"{len(body)} bytes came of {stop - self.start}")
-        return Piece(body[: stop - self.start], size, version)
+        return FileRange(body[: stop - self.start], size, version)
 
-    def nothing(self, content_range: str | None) -> Piece:
+    def nothing(self, content_range: str | None) -> FileRange:
         """Return what an answer with status 416 tells: the object ends before the range."""
         found = _NO_RANGE.match(content_range or "")
-        return Piece(b"", int(found[1]) if found else self.start)
+        return FileRange(b"", int(found[1]) if found else self.start)
 
 
 def replaced(path: str) -> SourceReplacedError:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import Asked, Piece, replaced
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.retry import mistrusts, retry
 
 T = TypeVar("T")
@@ -97,11 +97,11 @@ class S3:
             return None
         return FileInfo(path=path, size=answer["ContentLength"], version=_version(answer))
 
-    def get(self, bucket: str, key: str, asked: Asked) -> Piece:
+    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
-    def _get(self, bucket: str, key: str, asked: Asked) -> Piece:
+    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         wanted = asked.header()
         # A weak ETag matches nothing; what comes is compared with it all the same.
         match = {"IfMatch": f'"{asked.version}"'} if asked.version and not asked.version.startswith("W/") else {}

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
-from pecan_ray.storage.ranges import Piece
+from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.threads import RequestThreads
 
 
@@ -22,11 +22,11 @@ class Line:
         self.failing: set[str] = set()
         self.heads = Heads(self.fetch, self.calls.append, most_bytes=most_bytes, most_at_once=most_at_once)
 
-    def fetch(self, head: Head) -> Piece:
+    def fetch(self, head: Head) -> FileRange:
         self.fetched.append(head.path)
         if head.path in self.failing:
             raise TimeoutError(head.path)
-        return Piece(head.path.encode() * 5, 10, head.version)
+        return FileRange(head.path.encode() * 5, 10, head.version)
 
     def announce(self, *paths: str, nbytes: int = 20) -> None:
         self.heads.announce(Head(path, "v", nbytes) for path in paths)
@@ -43,7 +43,7 @@ def test_what_was_announced_is_fetched_once_and_in_order() -> None:
     line.work()
     assert line.fetched == list("abcdef")
     for path in "abcdef":
-        assert line.heads.take(path, "v") == Piece(path.encode() * 5, 10, "v")
+        assert line.heads.take(path, "v") == FileRange(path.encode() * 5, 10, "v")
     assert line.heads.take("a", "v") is not None, "a format may open a file twice"
     assert line.fetched == list("abcdef")
 
@@ -96,11 +96,11 @@ def test_what_is_not_read_after_all_makes_room() -> None:
 
 def test_what_a_reader_has_fetched_is_kept_where_there_is_room() -> None:
     line = Line()
-    line.heads.keep("a", "v", Piece(b"x" * 60, 60, "v"))
-    line.heads.keep("b", "v", Piece(b"x" * 60, 60, "v"))
+    line.heads.keep("a", "v", FileRange(b"x" * 60, 60, "v"))
+    line.heads.keep("b", "v", FileRange(b"x" * 60, 60, "v"))
     assert line.heads.take("a", "v") is None
     assert line.heads.take("b", "v") is not None
-    line.heads.keep("c", "v", Piece(b"x" * 200, 200, "v"))
+    line.heads.keep("c", "v", FileRange(b"x" * 200, 200, "v"))
     assert line.heads.take("c", "v") is None
     assert line.heads.nbytes == 60
 
@@ -132,18 +132,18 @@ def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
 def test_a_reader_waits_for_what_is_on_its_way() -> None:
     threads, go = RequestThreads(2), threading.Event()
 
-    def fetch(head: Head) -> Piece:
+    def fetch(head: Head) -> FileRange:
         go.wait()
-        return Piece(b"data", 4, head.version)
+        return FileRange(b"data", 4, head.version)
 
     heads = Heads(fetch, threads.start, most_bytes=HEAD_BYTES, most_at_once=2)
     heads.announce([Head("a", "v", 4)])
-    taken: list[Piece | None] = []
+    taken: list[FileRange | None] = []
     reader = threading.Thread(target=lambda: taken.append(heads.take("a", "v")))
     reader.start()
     go.set()
     reader.join()
-    assert taken == [Piece(b"data", 4, "v")]
+    assert taken == [FileRange(b"data", 4, "v")]
 
 
 def test_threads_make_every_call_and_tell_what_it_raised() -> None:

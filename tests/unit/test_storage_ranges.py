@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pecan_ray.errors import SourceError, SourceReplacedError
-from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, Piece, ShortAnswerError
+from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, ShortAnswerError
 
 BODY = bytes(range(100))
 
 
-def answer(asked: Asked, first: int, last: int, size: int = 100) -> Piece:
+def answer(asked: Asked, first: int, last: int, size: int = 100) -> FileRange:
     return asked.piece(206, f"bytes {first}-{last}/{size}", BODY[first : last + 1], "v")
 
 
@@ -18,15 +18,15 @@ def test_a_range_is_what_was_asked_for() -> None:
     assert Asked("p", 0, None).header() == {}
     assert Asked("p", 5, None).header() == {"Range": "bytes=5-"}
     assert Asked("p", 5, 8).header() == {"Range": "bytes=5-7"}
-    assert answer(Asked("p", 5, 8), 5, 7) == Piece(BODY[5:8], 100, "v")
-    assert answer(Asked("p", 90, 200), 90, 99) == Piece(BODY[90:], 100, "v")
-    assert answer(Asked("p", 90, None), 90, 99) == Piece(BODY[90:], 100, "v")
-    assert Asked("p", 0, None).piece(200, None, BODY, "v") == Piece(BODY, 100, "v")
+    assert answer(Asked("p", 5, 8), 5, 7) == FileRange(BODY[5:8], 100, "v")
+    assert answer(Asked("p", 90, 200), 90, 99) == FileRange(BODY[90:], 100, "v")
+    assert answer(Asked("p", 90, None), 90, 99) == FileRange(BODY[90:], 100, "v")
+    assert Asked("p", 0, None).piece(200, None, BODY, "v") == FileRange(BODY, 100, "v")
 
 
 def test_a_whole_object_is_cut_to_the_range_unless_it_is_large() -> None:
     asked = Asked("s3://data/a", 5, 8)
-    assert asked.piece(200, None, BODY, "v") == Piece(BODY[5:8], 100, "v")
+    assert asked.piece(200, None, BODY, "v") == FileRange(BODY[5:8], 100, "v")
     asked.check_size(200, WHOLE_BYTES)
     asked.check_size(206, WHOLE_BYTES + 1)
     Asked("s3://data/a", 0, None).check_size(200, WHOLE_BYTES + 1)
@@ -53,8 +53,8 @@ def test_another_range_is_refused() -> None:
 
 
 def test_behind_the_end_there_is_nothing() -> None:
-    assert Asked("p", 200, 300).nothing("bytes */100") == Piece(b"", 100)
-    assert Asked("p", 200, 300).nothing(None) == Piece(b"", 200)
+    assert Asked("p", 200, 300).nothing("bytes */100") == FileRange(b"", 100)
+    assert Asked("p", 200, 300).nothing(None) == FileRange(b"", 200)
 
 
 def test_another_version_is_refused() -> None:
