@@ -120,11 +120,12 @@ def open_local(path: str, version: str = "", *, buffering: int = 1 << 20) -> Bin
         file = _OneVersion(path, version)
     except OSError as error:
         raise explain(error, path) from error
-    try:
-        file.check()
-    except BaseException:
-        file.close()
-        raise
+    if version:
+        try:
+            file.check()
+        except BaseException:
+            file.close()
+            raise
     return cast(BinaryIO, io.BufferedReader(file, buffering) if buffering else file)
 
 

@@ -98,8 +98,9 @@ class Asked:
 
 def replaced(path: str) -> SourceReplacedError:
     """Return the error for a file that is another one than was listed."""
+    copies = "" if "://" in path else " If each node has a copy of its own, keep its time (`cp -p`, `rsync -t`)."
     return SourceReplacedError(
         f"{path} was replaced since it was listed. Two versions of it would be mixed: start again once nobody writes "
-        "to it, and write new data under new names.",
+        f"to it, and write new data under new names.{copies}",
         path=path,
     )

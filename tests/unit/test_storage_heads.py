@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_a_reader_waits_for_what_is_on_its_way() -> None:
 
 def test_threads_make_every_call_and_tell_what_it_raised() -> None:
     threads = RequestThreads(3)
-    results = [threads.submit(lambda n=n: n * n) for n in range(50)]
+    results = [threads.submit(partial(pow, n, 2)) for n in range(50)]
     assert [result.result() for result in results] == [n * n for n in range(50)]
 
     def fail() -> None:
