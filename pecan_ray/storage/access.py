@@ -271,10 +271,14 @@ class _AheadReader(io.RawIOBase):
         self._path, self._start, self._expect, self._version = path, start, expect, version
         self._blocks: Iterator[bytes] | None = None
         self._size = self._tail = 0
+        self._at = start
         self._block = memoryview(b"")
 
     def readable(self) -> bool:
         return True
+
+    def tell(self) -> int:
+        return self._at
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         if self._blocks is None:
@@ -290,6 +294,7 @@ class _AheadReader(io.RawIOBase):
         count = min(len(target), len(self._block))
         target[:count] = self._block[:count]
         self._block = self._block[count:]
+        self._at += count
         return count
 
     def _open(self) -> bytes:

@@ -80,9 +80,12 @@ class LocalFiles:
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
         with open_local(path, version, buffering=0) as file:
-            file.seek(start)
-            data = file.read() if stop is None else file.read(max(0, stop - start))
-            return FileRange(data, os.fstat(file.fileno()).st_size, version)
+            try:
+                file.seek(start)
+                data = file.read() if stop is None else file.read(max(0, stop - start))
+                return FileRange(data, os.fstat(file.fileno()).st_size, version)
+            except OSError as error:
+                raise explain(error, path) from error
 
 
 class _OneVersion(io.FileIO):

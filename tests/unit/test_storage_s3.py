@@ -160,6 +160,7 @@ def test_reads_of_large_objects_are_ranges(bucket: Any, proxy: FlakyProxy, monke
     proxy.requests.clear()
     with storage.open_stream("s3://data/key", 20, 3_000) as stream:
         assert stream.read(10) == body[20:30]
+        assert stream.tell() == 30
     # The ranges up to byte 3,000, nothing behind, and nothing before that would ask for the size.
     assert len(proxy.requests) <= 4
     with storage.open_random("s3://data/key") as file:
