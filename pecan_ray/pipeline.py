@@ -337,7 +337,6 @@ class PecanPipeline:
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
-        set_patience(self._config.storage_patience_s)
         count = num_batches(self._plan)
         if count is None:
             raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
