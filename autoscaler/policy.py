@@ -196,4 +196,5 @@ class Autoscaler:
 
 
 def _remote_scale(limits: DeploymentLimits) -> Scale:
-    return Scale(lambda count: Deployment(0, count), max(1, limits.min_remote), limits.max_remote)
+    least = max(1, limits.min_remote)
+    return Scale(lambda count: Deployment(0, count), least, max(least, limits.max_remote))

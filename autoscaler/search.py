@@ -118,6 +118,19 @@ class Pilot:
         """Whether the search is over and only watches."""
         return self._search is not None and self._move.settled
 
+    def restrict(self, limits: DeploymentLimits) -> None:
+        """Keep within other bounds: the search begins anew where it is outside of them, or was held back before."""
+        before, self._limits = self._limits, limits
+        if self._search is None or limits == before:
+            return
+        at = self._move.target
+        held_back = (limits.max_local > before.max_local and at.local >= before.max_local) or (
+            limits.max_remote > before.max_remote and at.remote >= before.max_remote
+        )
+        if held_back or limits.clamp(at.local, at.remote) != at:
+            self._search.close()
+            self._search = None
+
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
         if self._search is None:

@@ -14,6 +14,7 @@ import json
 import math
 import statistics
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,17 @@ def train(seed: int, epochs: int, reorder: ReorderMode) -> float:
     optimizer = torch.optim.AdamW(model.parameters(), 2e-3)
     steps = epochs * (len(labels) // BATCH)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    pipe = pipeline(images, labels, seed, reorder)
-    for batch in pipe.iter_batches(epochs=epochs, format="torch", debug=True):
-        optimizer.zero_grad()
-        loss: Any = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
-        loss.backward()
-        optimizer.step()
-        schedule.step()
+    with tempfile.TemporaryDirectory() as folder:
+        pipe = pipeline(images, labels, seed, reorder)
+        if reorder != "off":  # with a seed, an order that changes results is run only where it is pinned
+            pipe.save_order(Path(folder) / "order.json")
+            pipe = pipe.with_config(order_file=Path(folder) / "order.json")
+        for batch in pipe.iter_batches(epochs=epochs, format="torch", debug=True):
+            optimizer.zero_grad()
+            loss: Any = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
+            loss.backward()
+            optimizer.step()
+            schedule.step()
     model.eval()
     inputs = torch.from_numpy(np.stack([normalize(resize(image)) for image in test_images]))
     with torch.no_grad():

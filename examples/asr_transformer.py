@@ -35,7 +35,7 @@ def pipeline(
     engine: Engine = "python",
     batch: int = 8,
     images: int = 40,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> pecan.PecanPipeline:
     """Return the pipeline over a folder with transcripts.tsv (columns path and text) and its WAV files of 16
     bits.

@@ -40,7 +40,7 @@ def pipeline(
     engine: Engine = "python",
     batch: int = 32,
     classes: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
 ) -> pecan.PecanPipeline:
     """Return the pipeline over a folder of class folders with JPEG files.
 

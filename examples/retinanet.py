@@ -34,7 +34,7 @@ def pipeline(
     batch: int = 8,
     images: int = 64,
     dtype: str = "float16",
-    seed: int = 0,
+    seed: int | None = None,
 ) -> pecan.PecanPipeline:
     """Return the pipeline over a folder with annotations.json (COCO's format) and its images.
 

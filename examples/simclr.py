@@ -33,7 +33,7 @@ from examples.photographs import derived_photographs
 
 
 def pipeline(
-    root: str | os.PathLike[str], *, engine: Engine = "python", batch: int = 32, seed: int = 0
+    root: str | os.PathLike[str], *, engine: Engine = "python", batch: int = 32, seed: int | None = None
 ) -> pecan.PecanPipeline:
     """Return the pipeline over a folder of class folders with JPEG files.
 

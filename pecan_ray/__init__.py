@@ -13,11 +13,13 @@ from pecan_ray.batches import Batches
 from pecan_ray.observe.report import Report
 from pecan_ray.options import AutoWorkers, Config, Workers
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.deadline import Deadline
 
 __all__ = [
     "AutoWorkers",
     "Batches",
     "Config",
+    "Deadline",
     "PecanPipeline",
     "Report",
     "SampleProfile",

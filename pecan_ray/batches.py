@@ -7,18 +7,20 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn
 
+from pecan_ray.autoorder.job_order import Ordered, SecondLook
 from pecan_ray.engines.contract import BadElement
-from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.inprocess import run_produced
+from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
@@ -28,19 +30,6 @@ from pecan_ray.runtime.session import Session
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
-
-SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
-"""From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
-
-
-@dataclass(frozen=True)
-class Ordered:
-    """What AutoOrder has decided."""
-
-    plan: Plan
-    said: tuple[str, ...] = ()
-    """What it changed, for people."""
-    second_look: SecondLook | None = None
 
 
 class Batches:
@@ -62,6 +51,7 @@ class Batches:
         options: IterOptions,
         debug: bool,
         order: Callable[[], Ordered],
+        parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
     ) -> None:
         self._convert = converter(options.format)
@@ -77,11 +67,12 @@ class Batches:
         self._stream: Iterator[Any] = iter(())
         """Batches of a run in this process."""
         self._progress = Progress(name, config.progress)
+        self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         if debug:
             ordered = order()
-            self._stream = self._in_process(ordered.plan, engine, seed)
+            self._stream = self._in_process(plan, ordered, engine, seed)
         else:
             self._session = Session(
                 plan,
@@ -90,6 +81,7 @@ class Batches:
                 seed=seed,
                 config=config,
                 options=options,
+                parts=parts,
                 look_again=look_again,
             )
             try:
@@ -99,7 +91,8 @@ class Batches:
                 self.close()
                 raise
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
-        self._second_look = ordered.second_look
+        self._second_look, self._reverted = ordered.second_look, ordered.reverted
+        self._op_seconds = ordered.op_seconds
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -142,17 +135,34 @@ class Batches:
         self._progress.show(session.client)
         return self._convert(received.columns)
 
-    def _in_process(self, plan: Plan, engine: EngineName, seed: int) -> Iterator[Any]:
+    def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
+        users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
         for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):
             before = self._elements
-            run = run_produced(plan, engine=engine, seed=seed, epoch=epoch, on_error=self._options.on_error)
+            run = run_produced(
+                ordered.plan,
+                engine=engine,
+                seed=seed,
+                epoch=epoch,
+                on_error=self._options.on_error,
+                users_order=users_order,
+            )
             for produced in run:
+                if users_order is not None and users_order.said:
+                    self._note_reverted(users_order.said)
                 self._elements += produced.rows
                 self._note_bad(produced.bad)
                 if produced.rows:
                     yield self._convert(produced.columns)
             if self._options.epochs is None and self._elements == before:
                 return  # Epochs without an element would follow each other for ever.
+
+    def _note_reverted(self, why: str) -> None:
+        """Let later jobs know, once, that this one went back to the user's order of operators."""
+        if why and self._reverted is not None:
+            reverted, self._reverted = self._reverted, None
+            reverted(why)
+            logger.warning("%s: %s", self._name, why)
 
     def _note_bad(self, bad: Sequence[BadElement]) -> None:
         """Do with bad elements in this process what the controller does on a cluster."""
@@ -203,13 +213,21 @@ class Batches:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
+            client = self._session.client
             report = Report.of_job(
-                self._session.facts(), self._session.client.progress(), self._session.client.state.first_batch_s
+                self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
             )
         return replace(report, events=(*self._prepared, *report.events))
+
+    def explain(self) -> str:
+        """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
+        if self._session is None:
+            return f"{self._name} runs in this process (debug=True): there are no workers to place."
+        return explain_placement(self._session.facts())
 
     def close(self) -> None:
         """End the job."""
         self._progress.end()
         if self._session is not None:
             self._session.close()
+            self._note_reverted(self._session.facts().reverted)

@@ -45,6 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Imports a Python file, samples its pipeline in this process and explains its order.  The pipeline "
         f"is what a function {MAKERS[0]}() or {MAKERS[1]}() returns without arguments, or a variable of the file.",
     )
+    explain.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
+    explain.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
     explain.add_argument("--format", choices=get_args(ExplainFormat), default="text")
     explain.set_defaults(run=run_explain)
     again = commands.add_parser(
@@ -78,7 +80,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def run_explain(asked: argparse.Namespace) -> int:
     """Print what a pipeline's operators do, and in which order they run."""
     found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
-    sys.stdout.write(f"{found.explain(asked.format)}\n")
+    if asked.save is not None:
+        found.save_order(asked.save, again=asked.again)
+    sys.stdout.write(f"{found.explain(asked.format, again=asked.again and asked.save is None)}\n")
+    if asked.save is not None:
+        sys.stderr.write(f'saved to {asked.save}: pin it by Config(order_file="{asked.save}")\n')
     return 0
 
 

@@ -13,7 +13,8 @@
     ├── ElementError              one element could not be processed; names op, file and element
     │   ├── OpError               a user's function raised
     │   ├── OutputTypeError       a user's function returned something that is not an element
-    │   └── BatchShapeError       elements of one batch differ in columns, shape or dtype
+    │   ├── BatchShapeError       elements of one batch differ in columns, shape or dtype
+    │   └── OrderError            an element failed in an order of operators that AutoOrder chose, not in the user's
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
     ├── JournalError              what a job has written down cannot be read
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
@@ -103,6 +104,10 @@ class OutputTypeError(ElementError):
 
 class BatchShapeError(ElementError):
     """Elements of one batch differ in columns, shape or dtype."""
+
+
+class OrderError(ElementError):
+    """An element failed in an order of operators that AutoOrder chose: the job goes back to the user's order."""
 
 
 class ErrorBudgetError(PecanError):

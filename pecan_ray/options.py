@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.prices import GCP_TPU_V2, Prices
+from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
 Format: TypeAlias = Literal["numpy", "torch", "tf", "jax"]
@@ -22,6 +24,8 @@ ReorderMode: TypeAlias = Literal["cost", "paper", "strict", "off"]
 PlacementMode: TypeAlias = Literal[
     "auto", "pecan", "pecan-code", "pecan-cost", "cachew", "cachew-code", "collocated", "fastflow"
 ]
+
+ObjectiveName: TypeAlias = Literal["cost", "no_wait"]
 
 MIB = 1 << 20
 MOST_STREAMS = 16
@@ -49,7 +53,11 @@ class AutoWorkers:
 
     mode: PlacementMode = "auto"
     """Which search: ours, or one of the papers' (Pecan §5.1, Cachew §4.3) to compare with."""
-    prices: Prices = GCP_TPU_V2
+    objective: ObjectiveName | Deadline = "cost"
+    """What is looked for: the cheapest workers, the cheapest of those beside which the trainer waits for less than 2 %
+    of its time, or the cheapest of those with which the job ends by a `Deadline`; the last two in mode "auto"."""
+    prices: Prices | None = None
+    """None: hosts and workers weigh as in the Pecan paper's experiments, and no dollars are told."""
     threshold: float = 0.03
     """A change of the batch time by less than this share is no change."""
     max_local: int | None = None
@@ -74,6 +82,10 @@ class AutoWorkers:
 
     def __post_init__(self) -> None:
         _check_choices(self, {"mode": PlacementMode})
+        if not isinstance(self.objective, Deadline):
+            _check_choices(self, {"objective": ObjectiveName})
+        if self.objective != "cost" and self.mode != "auto":
+            raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
         for side in ("local", "remote"):
             least, most = getattr(self, f"min_{side}"), getattr(self, f"max_{side}")
             if least < 0 or (most is not None and most < least):
@@ -132,10 +144,16 @@ class Config:
     reorder: ReorderMode = "cost"
     """How AutoOrder changes the order of operators: by measured times, by Pecan's Algorithm 2, only where results stay
     equal, or not at all."""
-    sample_elements: int = 300
-    """Elements that AutoOrder runs before the job starts, in the trainer's process."""
-    sample_seconds: float = 20.0
-    """Bound on the time that it takes for that."""
+    order_file: str | os.PathLike[str] | None = None
+    """Pins the order of operators to that of a file, which `pecan explain --save` writes: nothing is sampled."""
+    order_folder: str | os.PathLike[str] | None = None
+    """Folder of the orders that AutoOrder has found, which later jobs of the same pipeline run without a sample; None:
+    ``pecan_ray/orders`` in the user's cache folder; "": none is kept."""
+    sample_elements: int | None = None
+    """Elements that AutoOrder runs before the job starts, in the trainer's process; None: 300."""
+    sample_seconds: float | None = None
+    """Bound on the time that it takes for that; None: 5 s, and, where `sample_elements` is None too, at most 2 % of a
+    job whose number of elements is known."""
     reorder_check: Callable[[dict[str, Any], dict[str, Any]], Any] | None = None
     """Called with an element as your order makes it and as another one does; False, or an exception, refuses that
     order."""
@@ -158,10 +176,17 @@ class Config:
             raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
         choices = {"transport": TransportChoice, "compression": Compression, "reorder": ReorderMode}
         _check_choices(self, choices)
-        if not isinstance(self.sample_elements, int) or self.sample_elements < 1:
+        if self.sample_elements is not None and not (
+            isinstance(self.sample_elements, int) and self.sample_elements > 0
+        ):
             raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements!r}.")
-        if self.sample_seconds <= 0:
+        if self.sample_seconds is not None and self.sample_seconds <= 0:
             raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
+        if self.order_file is not None and self.reorder == "off":
+            raise PlanError(
+                f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '
+                "none: leave one of them out."
+            )
         if self.reorder_check is not None and not callable(self.reorder_check):
             raise PlanError(f"reorder_check must be a function, but got {type(self.reorder_check).__name__}.")
 
@@ -193,6 +218,12 @@ class IterOptions:
         _check_choices(self, choices)
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
+        if (
+            self.epochs is None
+            and isinstance(self.workers, AutoWorkers)
+            and isinstance(self.workers.objective, Deadline)
+        ):
+            raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
         if self.prefetch_bytes < 1:

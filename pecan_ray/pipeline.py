@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import functools
-import logging
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.explain import ExplainFormat, explain
-from pecan_ray.autoorder.order import order_for_job, order_plan
-from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import Pushed, push_down
-from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
-from pecan_ray.batches import Batches, Ordered, SecondLook
-from pecan_ray.engines.counting import OpCount
+from pecan_ray.autoorder.job_order import JobOrder
+from pecan_ray.autoorder.order_request import job_size
+from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
@@ -57,11 +53,8 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
-
-logger = logging.getLogger("pecan_ray")
 
 
 class PecanPipeline:
@@ -79,9 +72,10 @@ class PecanPipeline:
         *,
         name: str | None = None,
         engine: EngineName = "python",
-        seed: int = 0,
+        seed: int | None = None,
         config: Config | None = None,
     ) -> None:
+        """`seed` is 0 if none is given; with one that is, results do not depend on what AutoOrder measures."""
         if not isinstance(source, Source):
             raise PlanError(
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
@@ -92,9 +86,8 @@ class PecanPipeline:
         self._plan = Plan(head=source)
         self._name = name or "pipeline"
         self._engine: EngineName = engine
-        self._seed = natural("seed", seed)
+        self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
         self._config = config or Config()
-        self._orderings: dict[bool, Ordering] = {}
 
     @classmethod
     def from_tf_data(
@@ -103,7 +96,7 @@ class PecanPipeline:
         *,
         num_shards: int = 16,
         name: str | None = None,
-        seed: int = 0,
+        seed: int | None = None,
         config: Config | None = None,
     ) -> PecanPipeline:
         """Wrap an existing tf.data pipeline, given by a function that makes it.
@@ -113,6 +106,12 @@ class PecanPipeline:
         """
         source = TfDataSource(make_dataset, num_shards=num_shards)
         return cls(source, name=name, engine="tensorflow", seed=seed, config=config)
+
+    def with_config(self, **changes: Any) -> PecanPipeline:
+        """Return the pipeline under other settings: fields of `Config` by name."""
+        new = self._with(self._plan)
+        new._config = replace(self._config, **changes)
+        return new
 
     # --- operators on elements -----------------------------------------------------------------------------
 
@@ -148,7 +147,7 @@ class PecanPipeline:
 
     def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
         """Replace each element by those that the function returns (any iterable of elements)."""
-        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn), on=on))
+        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn, many=True), on=on))
 
     # --- operators on the sequence -------------------------------------------------------------------------
 
@@ -190,6 +189,7 @@ class PecanPipeline:
 
         `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
         """
+        length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
         bounds = tuple(boundaries)
         if not bounds or list(bounds) != sorted(set(bounds)):
             raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
@@ -321,19 +321,21 @@ class PecanPipeline:
             raise PlanError(f"peek: the pipeline {self._name} yields nothing.")
         return found[0] if count == 1 else found
 
-    def explain(self, format: ExplainFormat = "text") -> str:
-        """Run a sample and return in words what each operator does, and which order AutoOrder chooses and why.
+    def explain(self, format: ExplainFormat = "text", *, again: bool = False) -> str:
+        """Return in words what each operator does, and which order AutoOrder has chosen and why.
 
-        `format` is "text" (a table, which a notebook shows as HTML), "html", "json" or "mermaid".  Runs in this
-        process, for at most ``Config(sample_seconds=...)``; a job that is started behind it uses the same order.
-        Raises `OpError` where an operator does.
+        `format` is "text" (a table, which a notebook shows as HTML), "html", "json" or "mermaid".  Where no order is
+        kept, or with `again`, a sample is run in this process, for at most ``Config(sample_seconds=...)``; jobs that
+        are started behind it use the same order.  Raises `OpError` where an operator does.
         """
-        found = self._orderings.get(False)
-        if found is None or len(found.stretches) < len(stretches(self._plan)):
-            known = () if found is None else found.stretches
-            found = order_plan(self._order_request(sample_all=True), known)
-            self._orderings[False] = found
-        return explain(self._name, found, format)
+        return explain(self._name, self._order.explained(again=again), format)
+
+    def save_order(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
+        """Write the order that AutoOrder chooses, whatever the seed, to a file for ``Config(order_file=path)``.
+
+        One that is kept is not looked for again, unless `again`.
+        """
+        self._order.save(path, again=again)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
@@ -394,8 +396,9 @@ class PecanPipeline:
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        movable = any(stretch.movable > 1 for stretch in stretches(self._plan))
-        count = epochs != 1 and self._config.reorder != "off" and movable
+        found = self._order
+        found.check()
+        count = epochs != 1 and found.movable and self._config.order_file is None
         return Batches(
             self._plan,
             name=self._name,
@@ -404,7 +407,13 @@ class PecanPipeline:
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
-            order=functools.partial(self._ordered, skip_bad=on_error != "raise", once=not count or rank > 0),
+            order=functools.partial(
+                found.ordered,
+                skip_bad=on_error != "raise",
+                once=not count or rank > 0,
+                job=job_size(options, self._config, debug=debug),
+            ),
+            parts=None if debug else found.parts,
             look_again=count,
         )
 
@@ -413,49 +422,19 @@ class PecanPipeline:
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)
         new._plan, new._name, new._engine = plan, self._name, self._engine
-        new._seed, new._config = self._seed, self._config
-        new._orderings = {}
+        new._seed, new._seeded, new._config = self._seed, self._seeded, self._config
         return new
 
-    def _ordered(self, *, skip_bad: bool, once: bool) -> Ordered:
-        """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`."""
-        ordering = self._ordering(skip_bad=skip_bad)
-        plan = ordering.plan if ordering.changed else self._plan
-        pushed: tuple[Pushed, ...] = ()
-        if self._config.reorder == "cost":
-            after, pushed = push_down(plan, self._engine)
-            plan = after if pushed else plan
-        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
-        for text in said:
-            logger.info("%s: %s", self._name, text)
-        look = None if once else self._second_look(ordering, skip_bad=skip_bad)
-        return Ordered(plan, tuple(said), look)
-
-    def _order_request(self, *, skip_bad: bool = False, sample_all: bool = False) -> OrderRequest:
-        request = OrderRequest.under(self._config, self._plan, self._engine, self._seed)
-        return replace(request, skip_bad=skip_bad, sample_all=sample_all)
-
-    def _ordering(self, *, skip_bad: bool) -> Ordering:
-        """Return the order to run, found once for this pipeline."""
-        if skip_bad not in self._orderings:
-            found = order_for_job(self._order_request(skip_bad=skip_bad))
-            if found.failed:
-                return found
-            self._orderings[skip_bad] = found
-        return self._orderings[skip_bad]
-
-    def _second_look(self, ordering: Ordering, *, skip_bad: bool) -> SecondLook | None:
-        """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
-        if ordering.mode == "off" or not ordering.stretches:
-            return None
-
-        def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:
-            found = reorder_after_epoch(ordering, counts, self._order_request(skip_bad=skip_bad))
-            if found is None or self._config.reorder != "cost":
-                return found
-            return push_down(found[0], self._engine)[0], found[1]
-
-        return look
+    @functools.cached_property
+    def _order(self) -> JobOrder:
+        return JobOrder(
+            self._plan,
+            name=self._name,
+            engine=self._engine,
+            seed=self._seed,
+            config=self._config,
+            seeded=self._seeded,
+        )
 
     def _then(self, op: Op) -> PecanPipeline:
         return self._with(self._plan.then(op))

@@ -80,7 +80,7 @@ class Algorithm1:
             left = f"leave {self._at.remote} of {self._at.remote + 1} remote workers"
             now = yield Probe(self._at, "remove_remote", f"{self._why}: {left}.")
             without = now.batch_time * self._setting.per_hour(self._at)
-            change = f"from ${with_it / 3600:.3g} to ${without / 3600:.3g}"
+            change = f"from {self._setting.spell(with_it)} to {self._setting.spell(without)}"
             self._why = f"{self._at} take {now.batch_time:.4g} s, which brings a batch {change}"
             if without > with_it:
                 return True

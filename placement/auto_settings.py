@@ -51,6 +51,13 @@ class AutoSettings:
     second_thoughts: int = 8
     """How often the windows after a choice may overturn it."""
 
+    audit_after: int = 40
+    """Windows after which other deployments than the one settled on are looked at again; then three times as many,"""
+    audit_at_last: int = 3240
+    """up to so many."""
+    audit_spread: float = 0.10
+    """Relative standard deviation of what was measured so long ago."""
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

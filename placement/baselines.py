@@ -27,7 +27,7 @@ def collocated(setting: Setting) -> Begin:
         scale = Scale(
             lambda count: Deployment(count, remote),
             max(1, limits.min_local),
-            limits.max_local,
+            max(1, limits.max_local),
             ("scale_local", "remove_local"),
         )
         return cachew(scale, min(max(start.local, scale.least), scale.most), rule)
@@ -38,7 +38,8 @@ def collocated(setting: Setting) -> Begin:
 def _remote_only(rule: ScalingRule) -> Begin:
     def begin(start: Deployment, limits: DeploymentLimits) -> Search:
         local = limits.min_local
-        scale = Scale(lambda count: Deployment(local, count), max(1, limits.min_remote), limits.max_remote)
+        least = max(1, limits.min_remote)
+        scale = Scale(lambda count: Deployment(local, count), least, max(least, limits.max_remote))
         return cachew(scale, min(max(start.remote, scale.least), scale.most), rule)
 
     return begin

@@ -36,14 +36,17 @@ class Candidates:
         return Deployment(int(self.local[place]), int(self.remote[place]))
 
 
-def likely_time(model: Model, options: Candidates) -> Vector:
-    """Predict batch times in seconds."""
+def likely_time(model: Model, options: Candidates) -> tuple[Vector, Vector]:
+    """Predict batch times, and the trainer's own part of them, in seconds."""
     step, _, supply, _ = model.predict(options.local, options.remote)
-    return model.unit * np.maximum(step, 1 / np.maximum(supply, LEAST_SUPPLY))
+    supply = np.clip(supply, LEAST_SUPPLY, model.source)
+    return model.unit * np.maximum(step, 1 / supply), model.unit * step
 
 
-def hoped_time(model: Model, options: Candidates, optimism: float) -> Vector:
-    """Predict batch times in seconds, with credit for what is uncertain; infinite where nothing is left to hope for.
+def hoped_time(model: Model, options: Candidates, optimism: float) -> tuple[Vector, Vector]:
+    """Predict batch times, and the trainer's own part of them, in seconds, with credit for what is uncertain.
+
+    Times are infinite where nothing is left to hope for.
 
     Workers do not speed the trainer's own step up: no deployment is hoped to be faster than it is without them.
     """
@@ -51,8 +54,9 @@ def hoped_time(model: Model, options: Candidates, optimism: float) -> Vector:
     alone, alone_sd = model.predict(np.zeros(1), np.zeros(1))[:2]
     floor = max(LEAST_STEP, float(alone[0] - optimism * alone_sd[0]))
     step = np.maximum(step - optimism * step_sd, floor)
-    time = model.unit * np.maximum(step, 1 / np.maximum(supply + optimism * supply_sd, LEAST_SUPPLY))
-    return np.where(options.fresh, time, np.inf)
+    supply = np.clip(supply + optimism * supply_sd, LEAST_SUPPLY, model.source)
+    time = model.unit * np.maximum(step, 1 / supply)
+    return np.where(options.fresh, time, np.inf), model.unit * step
 
 
 def smallest_of(options: Candidates, cost: Vector, tie: float) -> int:

@@ -8,14 +8,56 @@ from itertools import pairwise
 from statistics import fmean
 
 from pecan_ray.placement.auto_settings import AutoSettings
-from pecan_ray.placement.evidence import KEPT, Reading
+from pecan_ray.placement.evidence import KEPT, SHORTEST_STEP, Reading, claimed_error, counted_error
 from pecan_ray.plan.windows import Window
+
+LEAST_ALIKE = 2
+"""So many windows in a row may be a change: a single one is a hiccup."""
+DOUBLED = 2.0
+"""Two must differ from the reference by this factor."""
+ALIKE = 0.3
+"""Each of them differs from the reference as they do together, but for this share."""
+SURE = 4.0
+"""Standard errors that windows in a row are not away by chance, whenever one looks."""
 
 
 def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
     """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
     each = fmean(window.batches for window in windows)
     return max(least, min(KEPT, math.ceil(settings.lot_batches / each)))
+
+
+def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) -> tuple[str, Sequence[Window]]:
+    """Say how the newest windows have left the reference, and which ones have; empty if they have not.
+
+    A hiccup is not a change: every single one of them has left it by nearly as much as they have together.  Two
+    suffice where the time has doubled, more where less is at stake.
+    """
+    for count in range(LEAST_ALIKE, len(seen) + 1):
+        newest = seen[-count:]
+        for what in ("batch time", "step"):
+            was, now = measured(before, what), [measured(window, what) for window in newest]
+            shifts = [math.log(time / was) for time in now if time is not None and was is not None]
+            if was is None or len(shifts) < count:
+                continue
+            together = fmean(shifts)
+            alone = max(before.error * math.sqrt(before.windows), *map(claimed_error, newest))
+            error = max(alone / math.sqrt(count), counted_error(newest))
+            needed = max(2 * threshold, SURE * math.hypot(before.error, error))
+            if count == LEAST_ALIKE:
+                needed = max(needed, math.log(DOUBLED))
+            apart = max(ALIKE * abs(together), 2 * alone)
+            if abs(together) > needed and all(abs(shift - together) < apart for shift in shifts):
+                return f"the {what} went from {was:.4g} to {was * math.exp(together):.4g} s at once", newest
+    return "", ()
+
+
+def measured(reading: Reading | Window, what: str) -> float | None:
+    """Return the batch time, or of it the trainer's own step."""
+    if what == "batch time":
+        return reading.batch_time
+    wait = reading.wait if isinstance(reading, Reading) else reading.wait_time
+    return None if wait is None else max(reading.batch_time - wait, SHORTEST_STEP * reading.batch_time)
 
 
 def pace_departure(before: Reading, now: Reading, threshold: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -13,8 +13,10 @@ KEPT = 20
 """Newest windows of a deployment that count."""
 COUNTED = 1.0
 """Batches by which the count of a window may be off: one that came just before its end, or just after."""
-MEDIAN_ERROR = 1.25
-"""Standard error of a median, in standard errors of a mean."""
+IN_LINE = 0.05
+"""A window whose time differs from the median's by less than this share is in line with it,"""
+SURELY = 3.0
+"""or by less than so many of its own errors."""
 SHORTEST_STEP = 1e-3
 """A trainer that seems to do nothing but wait has this share of the batch time to itself: no clock tells less apart."""
 
@@ -25,7 +27,7 @@ class Reading:
 
     deployment: Deployment
     batch_time: float
-    """Seconds: the mean of one or two windows, the median of more."""
+    """Seconds."""
     wait: float | None
     """Of batch_time, the seconds in which the trainer waited; None: not measured."""
     error: float
@@ -69,12 +71,18 @@ class Evidence:
         """Let newer windows stand for the deployment, in place of older ones."""
         self._windows[deployment] = list(windows)[-KEPT:]
 
-    def forget(self) -> None:
-        """Drop everything: it was measured of another trainer, or of other workers."""
-        self._windows.clear()
+    def forget(self) -> Evidence:
+        """Drop everything: it was measured of another trainer, or of other workers.  Returns it."""
+        forgotten = Evidence()
+        forgotten._windows, self._windows = self._windows, {}
+        return forgotten
 
     def __contains__(self, deployment: object) -> bool:
         return deployment in self._windows
+
+    def windows(self, deployment: Deployment) -> list[Window]:
+        """Return the windows of one deployment, the oldest first."""
+        return list(self._windows[deployment])
 
     def reading(self, deployment: Deployment) -> Reading:
         """Pool the windows of one deployment."""
@@ -87,8 +95,10 @@ class Evidence:
 
     def noise(self) -> float:
         """Return the relative spread of single windows, from deployments that were measured repeatedly."""
-        repeated = [windows for windows in self._windows.values() if len(windows) > 1]
-        spreads = [spread_of([window.batch_time for window in windows]) for windows in repeated]
+        repeated = [windows for windows in self._windows.values() if len(windows) > 2] or [
+            windows for windows in self._windows.values() if len(windows) > 1
+        ]
+        spreads = [spread_of([window.batch_time for window in agreeing(windows)]) for windows in repeated]
         return median(spreads) if spreads else 0.0
 
 
@@ -105,43 +115,66 @@ def spread_of(times: Sequence[float]) -> float:
     return standard_error(times) * math.sqrt(len(times)) / fmean(times)
 
 
-def claimed_error(windows: Sequence[Window]) -> float:
-    """Return the relative error of their mean (of their median, for more than two) that windows themselves claim.
+def claimed_error(window: Window) -> float:
+    """Return the relative error of its batch time that a window itself claims."""
+    return window.stderr / window.batch_time
 
-    Where the trainer waits, batches come one by one: how many came in a window is known to one at best.
+
+def counted_error(windows: Sequence[Window]) -> float:
+    """Return the relative error of their mean time that comes from where one window ends and the next begins.
+
+    Where the trainer waits, batches come one by one: how many came is known to one at best.  That says nothing about
+    the rest of the time.
     """
-    errors = [
-        max(window.stderr / window.batch_time, COUNTED / window.batches if window.wait_time else 0.0)
-        for window in windows
-    ]
-    if len(errors) < 3:
-        return math.sqrt(sum(error**2 for error in errors)) / len(errors)
-    return median(errors) / math.sqrt(len(errors))
+    waited = sum((window.wait_time or 0.0) * window.batches for window in windows)
+    batches = sum(window.batches for window in windows)
+    return min(COUNTED / batches, waited / sum(window.batch_time * window.batches for window in windows))
+
+
+def agreeing(windows: Sequence[Window]) -> list[Window]:
+    """Leave out, of three windows or more, those whose time is out of line: something else happened.
+
+    The newer half says what the line is, if as many agree with it: the first windows of a deployment may live on what
+    others have piled up, or wait for what is not yet under way.
+    """
+    if len(windows) < 3:
+        return list(windows)
+    usual = median(max(claimed_error(window), counted_error([window])) for window in windows)
+    for judges in (windows[len(windows) // 2 :], windows):
+        middle = median_low(window.batch_time for window in judges)
+        most = max(IN_LINE, SURELY * usual) * middle
+        kept = [window for window in windows if abs(window.batch_time - middle) <= most]
+        if 2 * len(kept) >= len(windows):
+            return kept
+    # Hardly two agree: the middle half of them.
+    left_out = len(windows) // 4
+    return sorted(windows, key=lambda window: window.batch_time)[left_out : len(windows) - left_out]
 
 
 def pooled(deployment: Deployment, windows: Sequence[Window], noise: float = 0.0) -> Reading:
-    """Return what windows of one deployment say together.
+    """Return what windows of one deployment say together: the mean of those that agree.
 
     The error is the greatest of what the windows say of themselves, what they show, and what repeated windows of
     other deployments show (`noise`).
     """
-    middle = fmean if len(windows) < 3 else median
-    times = [window.batch_time for window in windows]
-    batch_time = middle(times)
-    waits = [window.wait_time for window in windows if window.wait_time is not None]
-    wait = min(middle(waits), batch_time) if len(waits) == len(windows) else None
-    claimed = claimed_error(windows)
+    kept = agreeing(windows)
+    weights = [window.batches for window in kept]
+    times = [window.batch_time for window in kept]
+    batch_time = fmean(times, weights)
+    waits = [window.wait_time for window in kept if window.wait_time is not None]
+    wait = min(fmean(waits, weights), batch_time) if len(waits) == len(kept) else None
+    claimed = math.sqrt(sum(claimed_error(window) ** 2 for window in kept)) / len(kept)
+    claimed = max(claimed, counted_error(kept))
     # Two windows say little about their spread: with fewer than four, the other deployments are asked as well.
-    shown = max(noise if len(windows) < 4 else 0.0, spread_of(times)) / math.sqrt(len(windows))
-    wide = 1.0 if len(windows) < 3 else MEDIAN_ERROR
-    queues = [window.queue_size for window in windows]
-    shares = [(window.wait_time or 0.0) / window.batch_time for window in windows]
+    shown = max(noise if len(kept) < 4 else 0.0, spread_of(times)) / math.sqrt(len(kept))
+    queues = [window.queue_size for window in kept]
+    shares = [(window.wait_time or 0.0) / window.batch_time for window in kept]
     return Reading(
         deployment,
         batch_time,
         wait,
-        error=wide * max(claimed, shown),
-        wait_error=wide * max(claimed, standard_error(shares)),
+        error=max(claimed, shown),
+        wait_error=max(claimed, standard_error(shares)),
         windows=len(windows),
         spread=(max(times) - min(times)) / batch_time,
         queue=fmean(queues),

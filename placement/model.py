@@ -1,11 +1,12 @@
 """A small model of a job: how long its trainer steps and how much its workers supply, with its own uncertainty.
 
-    batch_time(l, r) = max( step(l, r), 1 / supply(l, r) )
+    batch_time(l, r) = max( step(l, r), 1 / supply(l, r), 1 / source )
 
 step grows with the local workers l that disturb the trainer, supply with all of them.  Both are straight lines in l
 and in r that may bend at a few knots, fitted by Bayesian linear regression: where nothing was measured the prior
 speaks (workers of both kinds are equally fast, local ones disturb little), and the standard deviation says how much
-that is worth.  Times are in units of the fastest step seen.
+that is worth.  Times are in units of the fastest step seen.  The source's pace is known once more remote workers have
+brought nothing; what workers could supply at that pace is known to be as much at least.
 """
 
 from __future__ import annotations
@@ -38,12 +39,20 @@ BELIEVED = 0.6
 """A step that was measured beside a wait is believed from this share of those without a wait on,"""
 STEP_ERROR = 0.04
 """with this relative error."""
+SOURCE_ERROR = 1.1
+"""Workers whose pace is the source's but for this factor may be held up by it."""
 AGED = 0.5
 """Relative standard deviation of what was learned before the job changed."""
 STALL = 0.03
 """A step that is longer by this share than one beside more workers was no step, but a stall."""
 CROWDING = 2.0
 """Standard deviation of a bend of the step, in those of its slope: a host that is full disturbs suddenly."""
+USELESS = 0.2
+"""Remote workers that bring less than this share of what they should show that the source gives no more,"""
+TELLING = 0.25
+"""if they are this share more workers at least,"""
+COMPARABLE = 4
+"""and not more than so many times the remote ones."""
 LOCAL_KNOTS = (2.0, 4.0, 8.0, 12.0)
 """Numbers of local workers at which the lines may bend."""
 REMOTE_KNOTS = (4.0, 8.0, 16.0, 32.0)
@@ -121,14 +130,18 @@ class Model:
     """Seconds of one unit of time."""
     supply: FittedLine
     step: FittedLine
+    source: float = math.inf
+    """Batches that the source gives in a unit of time, as far as is known."""
 
-    def learned(self) -> Prior:
-        """Return what the job has taught, to begin with once the measurements themselves have aged."""
+    def learned(self, spread: float) -> Prior:
+        """Return what the job has taught, to that relative deviation, once the measurements themselves have aged."""
         local, remote = np.maximum(self.supply.weights[:2], LEAST_SPEED) / self.unit
-        return Prior(float(local), float(remote), spread=AGED, interference=max(0.0, float(self.step.weights[1])))
+        interference = max(0.0, float(self.step.weights[1]))
+        unknown = Prior.interference_spread * min(1.0, spread / AGED)
+        return Prior(float(local), float(remote), spread, interference, unknown)
 
     def predict(self, local: Vector, remote: Vector) -> tuple[Vector, Vector, Vector, Vector]:
-        """Return step and its deviation (in units), supply and its deviation (in batches a unit)."""
+        """Return step and its deviation (in units), supply of workers and its deviation (in batches a unit)."""
         step, step_sd = self.step.at(step_features(local, remote))
         supply, supply_sd = self.supply.at(supply_features(local, remote))
         return step, step_sd, supply, supply_sd
@@ -194,9 +207,30 @@ def fit_model(readings: Sequence[Reading], bound: Sequence[bool], prior: Prior |
         fastest = min(readings, key=lambda reading: reading.batch_time)
         own = [(replace(fastest, error=0.5), fastest.batch_time / 2)]
     unit = min(step for _, step in own)
-    prior = prior or first_prior(readings, bound)
+    source = source_pace(readings, bound)
+    at_source = [
+        waits and 1 / reading.batch_time > source / SOURCE_ERROR for reading, waits in zip(readings, bound, strict=True)
+    ]
+    by_workers = [waits and not dry for waits, dry in zip(bound, at_source, strict=True)]
+    prior = prior or first_prior(readings, by_workers)
     step = fit_step([reading for reading, _ in own], [step for _, step in own], unit, prior)
-    return Model(unit, fit_supply(readings, bound, unit, prior), step)
+    return Model(unit, fit_supply(readings, by_workers, unit, prior), step, source * unit)
+
+
+def source_pace(readings: Sequence[Reading], bound: Sequence[bool]) -> float:
+    """Return how many batches a second the source gives: those of workers to which more remote ones added nothing."""
+    waiting = [reading for reading, waits in zip(readings, bound, strict=True) if waits]
+    pace = 0.0
+    for few in waiting:
+        for many in waiting:
+            at, more = few.deployment, many.deployment
+            should = (more.remote - at.remote) / at.workers
+            if more.local < at.local or should < TELLING or more.remote > COMPARABLE * at.remote:
+                continue
+            did = few.batch_time / many.batch_time - 1
+            if did + math.hypot(few.error, many.error) < USELESS * should:
+                pace = max(pace, 1 / few.batch_time, 1 / many.batch_time)
+    return pace or math.inf
 
 
 def credible(own: list[tuple[Reading, float]]) -> list[tuple[Reading, float]]:

@@ -8,6 +8,7 @@ One interface, several searches: `mode` names the algorithm, and every figure na
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
@@ -16,8 +17,11 @@ from pecan_ray.placement.algorithm1 import pecan
 from pecan_ray.placement.auto import auto
 from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
+from pecan_ray.placement.evidence import Reading
+from pecan_ray.placement.objective import COST, Objective
+from pecan_ray.placement.pool import savings_measured
 from pecan_ray.placement.released import pecan_code, pecan_cost
-from pecan_ray.placement.setting import FIXED, SearchMaker, Setting
+from pecan_ray.placement.setting import FIXED, Aim, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Removal, Window
 
@@ -68,8 +72,13 @@ class AutoPlacement:
         settle_windows: int = 0,
         patience: int = PATIENCE,
         settings: AutoSettings = DEFAULT_SETTINGS,
+        objective: Objective = COST,
+        priced: bool = True,
     ) -> None:
-        """`settings` are those of our own search, mode "auto"."""
+        """`settings` and `objective` are those of our own search, mode "auto".
+
+        `priced`: the prices are the user's, so that dollars are told.
+        """
         if mode not in MODES:
             raise PlanError(f"mode must be one of {', '.join(map(repr, MODES))}, but got {mode!r}.")
         if not isinstance(prices, Prices):
@@ -84,7 +93,10 @@ class AutoPlacement:
         check_side(mode, limits)
         start = first_deployment(mode, limits, expected_workers, expected_remote)
         hinted = expected_workers is not None or expected_remote is not None
-        setting = Setting(prices, clients, threshold, start if hinted else None, fixed, settings)
+        if objective != COST and mode != "auto":
+            raise PlanError(f"mode {mode!r} knows no other objective than cost: use mode='auto'.")
+        expected = start if hinted else None
+        setting = Setting(prices, clients, threshold, expected, fixed, settings, Aim(objective), priced)
         self.mode = mode
         self.prices = prices
         self.clients = clients
@@ -93,13 +105,18 @@ class AutoPlacement:
         """What to launch before anything was measured."""
         self.window_batches = WINDOW_BATCHES.get(mode, 500)
         """Batches that a window should hold."""
-        self._pilot = Pilot(
-            MODES[mode](setting),
-            limits,
-            settle_windows=settle_windows,
-            patience=patience,
-            removal=how_to_remove(fast_removal, visitation),
-        )
+        self._setting = setting
+        self._within = limits
+        """Bounds for now: not above `limits`."""
+        removal = how_to_remove(fast_removal, visitation)
+
+        def pilot() -> Pilot:
+            return Pilot(
+                MODES[mode](setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
+            )
+
+        self._new_pilot = pilot
+        self._pilot = pilot()
 
     @property
     def converged(self) -> bool:
@@ -114,9 +131,46 @@ class AutoPlacement:
         """
         return self._pilot.needs_more_data
 
+    def aim(self, objective: Objective) -> None:
+        """Look for something else from now on: what is left until a deadline changes while a job runs."""
+        self._setting.aim.objective = objective
+
+    @property
+    def objective(self) -> Objective:
+        """What it looks for."""
+        return self._setting.aim.objective
+
+    def per_hour(self, deployment: Deployment) -> float:
+        """Return the weight of an hour: in dollars, where the prices are the user's."""
+        return self._setting.per_hour(deployment)
+
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
         return self._pilot.decide(window, deployment)
+
+    def restrict(self, local: int | None = None, remote: int | None = None) -> DeploymentLimits:
+        """Have no more workers than these for now, besides what bounds it anyway; None: not bounded further.
+
+        One worker remains in any case.  Returns the bounds that hold now.
+        """
+        most = self.limits
+        max_local = most.max_local if local is None else min(most.max_local, local)
+        max_remote = most.max_remote if remote is None else min(most.max_remote, remote)
+        if not max_local + max_remote:
+            max_local, max_remote = min(1, most.max_local), int(not most.max_local)
+        max_local, max_remote = max(max_local, most.min_local), max(max_remote, most.min_remote)
+        self._within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
+        self._pilot.restrict(self._within)
+        return self._within
+
+    def savings(self, readings: Sequence[Reading], here: Deployment, placement: str) -> tuple[float, ...]:
+        """Return what the first, second ... worker of a placement saves beside the others that run `here`."""
+        most = self.limits.max_local if placement == "local" else self.limits.max_remote
+        return savings_measured(readings, self._setting, here, placement, most)
+
+    def start_anew(self) -> None:
+        """Forget everything: the next window begins another search."""
+        self._pilot = self._new_pilot()
 
 
 def within_budget(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pecan_ray.reorder.candidates import candidates
+from pecan_ray.reorder.closer import closer, in_order, undone
 from pecan_ray.reorder.cost import Load, predict
 from pecan_ray.reorder.factor import inflation_factor
 from pecan_ray.reorder.neighbours import brought_together
@@ -24,7 +25,10 @@ __all__ = [
     "auto_order",
     "brought_together",
     "candidates",
+    "closer",
+    "in_order",
     "inflation_factor",
     "predict",
     "revalidate",
+    "undone",
 ]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.autoorder.facts import StretchSample
-from pecan_ray.autoorder.trial import OpOrder, SpeedComparison
+from pecan_ray.autoorder.facts import OpLoad, StretchSample
+from pecan_ray.autoorder.trial import SpeedComparison
+from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan
+from pecan_ray.reorder.value_guard import ColumnDifference
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,19 @@ class StretchOrder:
     """The user's order against the adopted one; None: it is the user's, or there was no time."""
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
+    share: float = 1.0
+    """Of the whole pipeline's time, what these operators take in the user's order."""
+    loads: tuple[OpLoad, ...] = ()
+    """What operators are given in the adopted order, if it is another one."""
+    differences: tuple[ColumnDifference, ...] = ()
+    """By how much the columns of the results differ in it."""
+
+    @property
+    def whole_speedup(self) -> float | None:
+        """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
+        if self.measured is None:
+            return None
+        return 1.0 / max(1.0 - self.share * (1.0 - 1.0 / max(self.measured.speedup, 1e-12)), 1e-12)
 
     @property
     def names(self) -> OpOrder:
@@ -52,18 +67,37 @@ class Ordering:
     notes: tuple[str, ...] = ()
     failed: bool = False
     """Whether the sample ended with an error."""
+    final: bool = True
+    """Whether a look with more time, or at more elements, would hardly find another order."""
+    origin: str = ""
+    """Where the order comes from, if not from a look just now."""
 
     @property
     def changed(self) -> bool:
         """Whether any operator has moved."""
-        return any(stretch.adopted.changed for stretch in self.stretches)
+        return [op.name for op in self.plan.all_ops()] != [op.name for op in self.before.all_ops()]
+
+    def op_seconds(self) -> tuple[tuple[str, float], ...]:
+        """Return the seconds that each operator took of an element of the source, in the sample's order.
+
+        Empty where not all were measured: shares of the time would be wrong.
+        """
+        samples = [stretch.sample for stretch in self.stretches]
+        if not samples or any(sample.seconds is None or not sample.elements for sample in samples):
+            return ()
+        return tuple(
+            (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements) for sample in samples for op in sample.ops
+        )
 
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""
         if self.failed:
             return self.notes[0]
+        if self.origin:
+            order = " -> ".join(op.name for op in self.plan.all_ops())
+            return f"AutoOrder runs {order if self.changed else 'the order as it is written'}: {self.origin}"
         if not self.stretches:
-            return ""
+            return self.notes[0] if not self.final else ""
         told = [_told(stretch) for stretch in self.stretches if stretch.adopted.changed]
         sampled = max(stretch.sample.elements for stretch in self.stretches)
         reasons = [stretch.refused[0].reason for stretch in self.stretches if stretch.refused]
@@ -77,8 +111,8 @@ def _told(stretch: StretchOrder) -> str:
     plan = stretch.adopted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
     gains = [f"{plan.expected_speedup:.1f}x expected"] if plan.expected_speedup else []
-    if stretch.measured is not None:
-        gains.append(f"{stretch.measured.speedup:.1f}x measured on {stretch.measured.elements} elements")
+    if stretch.measured is not None and stretch.whole_speedup is not None:
+        gains.append(f"{stretch.whole_speedup:.2f}x measured on {stretch.measured.elements} elements")
     return f"AutoOrder moved {moves}" + (f" ({', '.join(gains)})" if gains else "")
 
 

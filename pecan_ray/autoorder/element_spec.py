@@ -9,19 +9,22 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pecan_ray.engines.contract import REGISTERED, is_columnar
+from pecan_ray.engines.foreign import as_array, is_picture, is_tensor, type_name
 
-Kind: TypeAlias = Literal["number", "text", "other"]
+Kind: TypeAlias = Literal["number", "text", "picture", "other"]
 Shape: TypeAlias = tuple[int | None, ...]
 
 
 def kind_of(value: Any) -> Kind:
-    """Return whether a value is made of numbers, of text or bytes, or of something else."""
+    """Return whether a value is made of numbers, of text or bytes, is an image of Pillow, or something else."""
     if isinstance(value, (bytes, bytearray, str)):
         return "text"
     if isinstance(value, np.ndarray) and value.dtype.kind in "SU":
         return "text"
-    if is_columnar(value):
+    if is_columnar(value) or is_tensor(value):
         return "number"
+    if is_picture(value):
+        return "picture"
     if isinstance(value, np.ndarray) and value.dtype.hasobject:
         return _kind_of_items(value.ravel().tolist())
     if isinstance(value, (list, tuple)):
@@ -38,7 +41,9 @@ def rank_of(value: Any) -> int | None:
     """Return the number of dimensions of a value; None where it has none that are known."""
     if isinstance(value, (list, tuple)):
         return 1
-    return None if kind_of(value) == "other" else int(np.ndim(value))
+    if is_tensor(value):
+        return int(value.ndim)
+    return None if kind_of(value) in ("other", "picture") else int(np.ndim(value))
 
 
 def has_custom_type(value: Any) -> bool:
@@ -61,12 +66,18 @@ def equal(first: Any, second: Any) -> bool:
         return _equal_arrays(np.asarray(first), np.asarray(second))
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return first.shape == second.shape and equal(first.ravel().tolist(), second.ravel().tolist())
+    if type_name(first):
+        return type_name(first) == type_name(second) and _equal_arrays(_array(first), _array(second))
     if type(first) is not type(second):
         return False
     try:
         return bool(first == second)
     except Exception:  # objects of a library's own may refuse a comparison in any way
         return False
+
+
+def _array(value: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(as_array(value))
 
 
 def _equal_arrays(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
@@ -90,11 +101,11 @@ class ColumnSpec:
 
     def add(self, value: Any) -> None:
         """Take one more value into account."""
-        if not is_columnar(value):
+        if not is_columnar(value) and not type_name(value):
             self.types.add(type(value).__name__)
             return
-        self.types.add(str(np.asarray(value).dtype))
-        shape: Shape = np.shape(value)
+        self.types.add(type_name(value) or str(np.asarray(value).dtype))
+        shape: Shape = value.size[::-1] if is_picture(value) else tuple(np.shape(value))
         known = self.shapes.get(len(shape), shape)
         self.shapes[len(shape)] = tuple(a if a == b else None for a, b in zip(known, shape, strict=True))
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.facts import OpLoad, OpSample
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
+from pecan_ray.reorder.value_guard import ColumnDifference
 
 ExplainFormat: TypeAlias = Literal["text", "html", "json", "mermaid"]
 
@@ -30,6 +32,8 @@ class Row:
     """None: an operator on the sequence or on batches, or one that was not sampled."""
     why: str
     """Why it moved, is fixed, or stays."""
+    load: OpLoad | None = None
+    """What it is given in the new order, and what it takes there; None: as in the user's order."""
 
     @property
     def moved(self) -> bool:
@@ -39,6 +43,11 @@ class Row:
     def cells(self) -> tuple[str, ...]:
         """Return the row as text."""
         factor = sizes = seconds = "-"
+        load = self.load
+        if load is not None and load.bytes_in:
+            sizes = f"{_bytes(load.bytes_in / load.elements_in)} -> {_bytes(load.bytes_out / load.elements_in)}"
+            factor, seconds = f"{load.bytes_out / load.bytes_in:.3g}", f"{1e6 * load.seconds:.0f}"
+            return str(self.now), str(self.was), self.name, factor, sizes, seconds, self.why
         if self.sample is not None and self.sample.measured:
             into, out = self.sample.bytes_in / self.sample.elements_in, self.sample.bytes_out / self.sample.elements_in
             factor, sizes = f"{self.sample.inflation:.3g}", f"{_bytes(into)} -> {_bytes(out)}"
@@ -91,11 +100,20 @@ def rows(ordering: Ordering) -> list[Row]:
     before = {op.name: number for number, op in enumerate(ordering.before.all_ops(), 1)}
     whys: dict[str, str] = {}
     samples: dict[str, OpSample] = {}
+    loads: dict[str, OpLoad] = {}
     for stretch in ordering.stretches:
+        loads.update({load.name: load for load in stretch.loads})
         whys.update(_whys(stretch))
         samples.update({op.name: op for op in stretch.sample.ops})
     return [
-        Row(number, before[op.name], op.name, samples.get(op.name), whys.get(op.name) or _why_not_sampled(op, ordering))
+        Row(
+            number,
+            before[op.name],
+            op.name,
+            samples.get(op.name),
+            whys.get(op.name) or _why_not_sampled(op, ordering),
+            loads.get(op.name),
+        )
         for number, op in enumerate(ordering.plan.all_ops(), 1)
     ]
 
@@ -131,7 +149,16 @@ def gains(stretch: StretchOrder) -> str:
             f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
             f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
         )
+    if found is not None and stretch.whole_speedup is not None:
+        said.append(f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}")
     return ", ".join(said)
+
+
+def differences(ordering: Ordering) -> Iterator[str]:
+    """Yield how much the results of new orders differ from those of the user's, column by column."""
+    for stretch in ordering.stretches:
+        for one in stretch.differences:
+            yield one.told()
 
 
 def as_text(name: str, ordering: Ordering) -> str:
@@ -144,6 +171,8 @@ def as_text(name: str, ordering: Ordering) -> str:
         lines.append(f"  now:    {' -> '.join(_names(ordering.plan))}")
     lines += [f"  {said}" for stretch in ordering.stretches if (said := gains(stretch))]
     lines += ["", *_table([HEADINGS, *(row.cells() for row in rows(ordering))])]
+    if told := list(differences(ordering)):
+        lines += ["", "results beside those of the order as it is written:", *(f"  {one}" for one in told)]
     refused = list(_refusals(ordering))
     if refused:
         lines += ["", "tried and not done:", *(f"  {order}: {reason}" for order, reason in refused)]
@@ -193,6 +222,8 @@ def as_html(name: str, ordering: Ordering) -> str:
         f"<div><b>{html.escape(name)}</b><br>{'<br>'.join(map(html.escape, said))}",
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>",
     ]
+    if told := [f"<li>{html.escape(one)}</li>" for one in differences(ordering)]:
+        parts.append(f"results beside those of the order as it is written:<ul>{''.join(told)}</ul>")
     refused = [f"<li>{html.escape(order)}: {html.escape(reason)}</li>" for order, reason in _refusals(ordering)]
     if refused:
         parts.append(f"tried and not done:<ul>{''.join(refused)}</ul>")
@@ -223,6 +254,14 @@ def as_json(name: str, ordering: Ordering) -> str:
 
 def _row_facts(row: Row) -> dict[str, Any]:
     facts: dict[str, Any] = {"name": row.name, "now": row.now, "was": row.was, "why": row.why, "moved": row.moved}
+    if (load := row.load) is not None:
+        facts["in_new_order"] = {
+            "bytes_in": load.bytes_in,
+            "bytes_out": load.bytes_out,
+            "elements_in": load.elements_in,
+            "elements_out": load.elements_out,
+            "microseconds": 1e6 * load.seconds,
+        }
     sample = row.sample
     if sample is None:
         return facts
@@ -247,6 +286,9 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "elements": stretch.sample.elements,
         "expected_speedup": stretch.adopted.expected_speedup if stretch.adopted.changed else None,
         "measured_speedup": None if found is None else found.speedup,
+        "share": stretch.share,
+        "whole_speedup": stretch.whole_speedup if stretch.adopted.changed else None,
+        "differences": [_difference_facts(one) for one in stretch.differences],
         "measured_error": None if found is None else found.error,
         "seconds_before": None if found is None else found.seconds_before,
         "seconds_after": None if found is None else found.seconds_after,
@@ -254,6 +296,18 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "fixed": [{"name": fixed.name, "reason": fixed.reason} for fixed in stretch.adopted.fixed],
         "rejected": [{"name": one.name, "reason": one.reason} for one in stretch.proposed.rejected],
         "refused": [{"order": list(one.order), "reason": one.reason} for one in stretch.refused],
+    }
+
+
+def _difference_facts(one: ColumnDifference) -> dict[str, Any]:
+    return {
+        "column": one.column,
+        "elements": one.elements,
+        "changed": one.changed,
+        "shift": one.shift,
+        "spread": one.spread,
+        "unlike": one.unlike,
+        "apart": one.apart if math.isfinite(one.apart) else None,
     }
 
 

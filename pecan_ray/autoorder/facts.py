@@ -37,6 +37,10 @@ class OpSample:
     drops: frozenset[str] = frozenset()
     random: bool | None = None
     """Whether equal elements give different results; None: not measured."""
+    draws: bool = False
+    """Whether it draws from a generator that others share, and so other numbers in every run."""
+    unequal: bool = False
+    """Whether two runs on an equal element have differed."""
     stateful: bool = False
     """Whether its results differ although the element and the random numbers are equal."""
     changes_kind: bool = False
@@ -95,6 +99,19 @@ class OpSample:
         return CostCurve(self.points)
 
 
+@dataclass(frozen=True)
+class OpLoad:
+    """What an operator is given at some place of an order, over the elements that showed it."""
+
+    name: str
+    elements_in: int
+    elements_out: int
+    bytes_in: int
+    bytes_out: int
+    seconds: float
+    """Mean per element that it was given."""
+
+
 NOT_MEASURED = "it was not reached by the sample"
 HOLDS_STATE = "gives other results for an equal element, so it seems to hold state (random=True says that it does not)"
 
@@ -107,6 +124,8 @@ class StretchSample:
     elements: int = 0
     """Elements that went in."""
     notes: tuple[str, ...] = ()
+    reading_s: float | None = None
+    """Seconds for an element that enters it: reading, and all operators before; None: not measured."""
 
     @property
     def complete(self) -> bool:

@@ -30,6 +30,10 @@ class SampleLimits:
     """Bytes of the elements that are held."""
     enough: float = float("inf")
     """Reading of the clock after which a few elements are enough."""
+    spread: bool = True
+    """Draw them from the whole data; else they are the first ones."""
+    runs: float = float("inf")
+    """The look may take so many times as long as one element takes."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,11 @@ class OpRunner(Protocol):
         """Yield the elements that enter the stretch, the first ones of the source first."""
         ...
 
+    @property
+    def reading_s(self) -> float | None:
+        """Return the seconds for one element that enters the stretch: reading and all operators before; None: none."""
+        ...
+
     def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
         """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
 
@@ -169,6 +178,15 @@ class GlobalRandomness:
         torch = sys.modules.get("torch")
         if torch is not None and self._torch is not None:
             torch.set_rng_state(self._torch)
+
+    @staticmethod
+    def seed(number: int) -> None:
+        """Put the generators into states that belong to a number."""
+        random.seed(number)
+        np.random.seed(number)
+        torch = sys.modules.get("torch")
+        if torch is not None:
+            torch.manual_seed(number)
 
     def moved(self) -> bool:
         """Tell whether anybody has drawn a number since."""

@@ -83,7 +83,7 @@ class OpTally:
             self.drops |= before.keys() - output.keys()
             for name, value in output.items():
                 if name not in before:
-                    self.kinds_made.add(kind_of(value))
+                    self.kinds_made |= set() if _is_nothing(value) else {kind_of(value)}
                     self.rank_made = max(self.rank_made, rank_of(value) or 0)
                 elif value is not before[name]:
                     self._compare_column(before[name], value)
@@ -91,13 +91,17 @@ class OpTally:
 
     def _compare_column(self, before: Any, after: Any) -> None:
         kinds, ranks = (kind_of(before), kind_of(after)), (rank_of(before), rank_of(after))
-        self.changes_kind |= kinds in (("number", "text"), ("text", "number"))
+        self.changes_kind |= kinds[0] != kinds[1] and not (_is_nothing(before) or _is_nothing(after))
         self.changes_rank |= None not in ranks and ranks[0] != ranks[1]
 
     def _replaces_kind(self) -> bool:
-        """Tell whether it makes numbers from text, or text from numbers, under another name."""
+        """Tell whether it makes numbers or images from text, or text from numbers, under another name."""
         read = {self.kinds_in[name] for name in self.reads if name in self.kinds_in}
-        return ("number" in self.kinds_made and "text" in read) or ("text" in self.kinds_made and read == {"number"})
+        if "text" in read and self.kinds_made & {"number", "picture", "other"}:
+            return True
+        return ("number" in self.kinds_made and "picture" in read) or (
+            bool(self.kinds_made & {"text", "picture"}) and read == {"number"}
+        )
 
     def _replaces_rank(self) -> bool:
         """Tell whether columns that it reads and drops go on in others, of more or fewer dimensions."""
@@ -132,6 +136,8 @@ class OpTally:
             creates=frozenset(self.creates),
             drops=frozenset(self.drops),
             random=self.op.random if self.op.random is not None else self._random(),
+            draws=self.draws,
+            unequal=self.stateful,
             stateful=self.stateful and self.op.random is not True,
             changes_kind=self.changes_kind or self._replaces_kind(),
             changes_rank=self.changes_rank or self._replaces_rank(),
@@ -142,6 +148,11 @@ class OpTally:
         if wants_rng(self.op.fn) or self.draws or self.stateful:
             return True
         return False if self.elements_in else None
+
+
+def _is_nothing(value: Any) -> bool:
+    """Tell whether a value is of no kind: a missing one, or an empty list."""
+    return value is None or (isinstance(value, (list, tuple)) and not value)
 
 
 def curve_points(usual: Sequence[Point], elsewhere: Sequence[Point] = ()) -> tuple[Point, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,15 +11,20 @@ from dataclasses import replace
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.facts import StretchSample
+from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down, scattered
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed, with_ops_of
 from pecan_ray.autoorder.search import OrderSearch
-from pecan_ray.autoorder.trial import OpOrder, Trial
+from pecan_ray.autoorder.shared_state import find_shared_state
+from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.value_check import OpOrder
+from pecan_ray.autoorder.whole import weighed, whole_seconds
 from pecan_ray.errors import ColumnError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, Mode, auto_order
 
@@ -26,10 +32,16 @@ logger = logging.getLogger("pecan_ray")
 
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
+BEGIN_SHARE = 0.9
+"""Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 2.0
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""
+TOO_SHORT = (
+    f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "
+    "look. pipe.explain() looks, and keeps what it finds for later jobs"
+)
 
 
 def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ordering:
@@ -49,6 +61,10 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         return Ordering(plan, plan, mode, notes=_pushed(plan, engine, mode))
     found = {one.names: one for one in known}
     missing = [one.names for one in wanted if one.names not in found]
+    runs = runs_allowed(plan, request.job) if missing else math.inf
+    if runs < LEAST_RUNS:
+        return Ordering(plan, plan, mode, notes=(TOO_SHORT, *_pushed(plan, engine, mode)), final=False)
+    request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
     if needs_own_process(engine):
         made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=request.seconds)
     else:
@@ -56,6 +72,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     found.update({one.names: replace(one, sample=with_ops_of(plan, one.sample)) for one in made})
     orders = [found[one.names] for one in wanted]
     after = reordered(plan, {one.names: one.adopted.order for one in orders})
+    cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
     return Ordering(
         before=plan,
@@ -64,6 +81,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         stretches=tuple(orders),
         seconds=time.perf_counter() - began,
         notes=tuple(dict.fromkeys([*notes, *_pushed(after, engine, mode)])),
+        final=not cut_short or any(one.adopted.changed for one in orders),
     )
 
 
@@ -78,12 +96,18 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
     began = time.perf_counter()
     copies = {one.names: one for one in stretches(private_copy(request.plan))}
     found = []
-    with undisturbed():
+    with undisturbed(request.plan):
         for number, one in enumerate(names):
             now = time.perf_counter()
-            limits = SampleLimits(request.elements, now + (began + request.seconds - now) / (len(names) - number))
+            deadline = now + (began + BEGIN_SHARE * request.seconds - now) / (len(names) - number)
+            spread = not plan_shape(request.plan).serial
+            limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits))
-    return found
+        if not any(one.adopted.changed for one in found):
+            return found
+        until = began + BEGIN_SHARE * request.seconds
+        seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until)
+    return weighed(request.plan, found, seconds)
 
 
 def order_for_job(request: OrderRequest) -> Ordering:
@@ -114,7 +138,9 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     half = now + PROFILE_SHARE * (limits.deadline - now)
     first = replace(limits, deadline=half, enough=now + ENOUGH_S)
     sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
-    sampled.limits = limits
+    sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
+    if mode != "off":
+        find_shared_state(sampled)
     sample = sampled.profile()
     user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
     if mode == "off":
@@ -124,7 +150,8 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     if mode != "paper" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
-    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=mode == "cost")
+    pushed = guarded = mode == "cost"
+    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=pushed, guarded=guarded)
     ops = {op.name: op for op in stretch.ops}
 
     def mergeable(order: OpOrder) -> Iterator[tuple[str, ...]]:

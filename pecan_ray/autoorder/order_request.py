@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
-from pecan_ray.options import Config, EngineName
+from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode
 
 Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
 """A user's test: an element as the user's order makes it and as another one does; False refuses the other order."""
+
+
+ELEMENTS = 300
+SECONDS = 5.0
+"""The usual bounds of a sample."""
+
+
+@dataclass(frozen=True)
+class JobSize:
+    """How often a job passes over its data, and with how much."""
+
+    passes: float
+    """Infinity for a job without an end."""
+    cpus: float
+
+
+def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> JobSize:
+    """Return the size of a job as far as its options tell.
+
+    Where AutoPlacement finds the number of workers, it counts as the CPUs of this machine.
+    """
+    passes = math.inf if options.epochs is None else float(options.epochs)
+    here = len(os.sched_getaffinity(0))
+    if debug:
+        return JobSize(passes, 1)
+    if isinstance(options.workers, AutoWorkers):
+        return JobSize(passes, here)
+    each = config.threads_per_worker or here
+    local = min(here, each * options.workers.local)
+    return JobSize(passes, max(1, local + each * options.workers.remote))
 
 
 @dataclass(frozen=True)
@@ -24,15 +56,19 @@ class OrderRequest:
     mode: Mode = "cost"
     seed: int = 0
     """What its random numbers are derived from."""
-    elements: int = 300
+    elements: int = ELEMENTS
     """The most elements of the sample."""
-    seconds: float = 20.0
+    seconds: float = SECONDS
     """The longest time for the sample and the trials on it."""
     check: Check | None = None
     skip_bad: bool = False
     """Elements that operators cannot take are left out of the sample; else they end it."""
     sample_all: bool = False
     """Sample stretches in which nothing can move too."""
+    job: JobSize | None = None
+    """The job that the order is for, where the look may take but a share of it."""
+    runs: float = math.inf
+    """The look may take so many times as long as one element takes."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.elements, int) or isinstance(self.elements, bool) or self.elements < 1:
@@ -43,14 +79,13 @@ class OrderRequest:
             raise PlanError(f"mode must be one of {', '.join(map(repr, get_args(Mode)))}, but got {self.mode!r}.")
 
     @classmethod
-    def under(cls, config: Config, plan: Plan, engine: EngineName, seed: int) -> OrderRequest:
+    def under(cls, config: Config, plan: Plan, engine: EngineName, seed: int, mode: Mode) -> OrderRequest:
         """Return what a pipeline asks under its settings."""
-        return cls(
-            plan,
-            engine,
-            config.reorder,
-            seed,
-            config.sample_elements,
-            config.sample_seconds,
-            config.reorder_check,
-        )
+        elements = ELEMENTS if config.sample_elements is None else config.sample_elements
+        seconds = SECONDS if config.sample_seconds is None else config.sample_seconds
+        return cls(plan, engine, mode, seed, elements, seconds, config.reorder_check)
+
+
+def mode_under(config: Config, *, seeded: bool) -> Mode:
+    """Return the mode of a look: with a seed that the user has given, results must not depend on times."""
+    return "strict" if seeded and config.reorder != "off" else config.reorder

@@ -13,7 +13,7 @@ from typing import Any
 
 from pecan_ray import images
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Map, Op, Plan
+from pecan_ray.plan.operators import Join, Map, Op, Plan
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,14 @@ class Pushed:
 
 
 def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
-    """Return the plan with its decoders merged with what follows them, and what was done; joins are left alone."""
+    """Return the plan with its decoders merged with what follows them, joins' inputs too; and what was done."""
+    head, before = plan.head, tuple[Pushed, ...]()
+    if isinstance(head, Join):
+        branches = [push_down(branch, engine) for branch in head.inputs]
+        before = tuple(one for _, pushed in branches for one in pushed)
+        head = replace(head, inputs=tuple(branch for branch, _ in branches))
     ops, done = merged(plan.ops, engine)
-    return replace(plan, ops=ops), done
+    return replace(plan, head=head, ops=ops), (*before, *done)
 
 
 def merged(given: Sequence[Op], engine: EngineName) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:

@@ -21,10 +21,12 @@ from pecan_ray.autoorder.op_runner import (
     pass_through,
     several_threads,
 )
+from pecan_ray.autoorder.op_tally import trimmed_mean
 from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.foreign import copied_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import Chain, complete_call
@@ -66,15 +68,28 @@ class PythonRunner:
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = AllLeases(sources, epoch=0, repetitions=1)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
+        self._reading: list[float] = []
         self._known: dict[str, set[str]] = {}
         self._tries: dict[str, int] = {}
 
     def inputs(self) -> Iterator[Item]:
         """Yield the elements that enter the stretch."""
-        return self._items
+        stopwatch = Stopwatch()
+        while True:
+            stopwatch.start()
+            item = next(self._items, None)
+            self._reading.append(stopwatch.stop())
+            if item is None:
+                return
+            yield item
+
+    @property
+    def reading_s(self) -> float | None:
+        """Return the mean, without the longest times."""
+        return trimmed_mean(self._reading) if self._reading else None
 
     def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
         """Return the operators as chains."""
@@ -154,7 +169,7 @@ def _copied(element: Element) -> Element:
 def _copy(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy()
-    return copy.deepcopy(value) if isinstance(value, (list, dict, set, bytearray)) else value
+    return copy.deepcopy(value) if isinstance(value, (list, dict, set, bytearray)) else copied_value(value)
 
 
 def _matters(

@@ -12,9 +12,11 @@ from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.autoorder.trial import OpOrder, Trial
+from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import reordered, stretches
 from pecan_ray.reorder import OrderPlan, ProfiledOp, inflation_factor, revalidate
 
@@ -73,8 +75,10 @@ def _refused(request: OrderRequest, names: OpOrder, order: OpOrder) -> str:
     """Run a new order on the sample; return why it is refused, or ""."""
     load_engine(request.engine)
     (copy,) = (one for one in stretches(private_copy(request.plan)) if one.names == names)
-    limits = SampleLimits(request.elements, time.perf_counter() + request.seconds)
-    with undisturbed():
+    spread = not plan_shape(request.plan).serial
+    limits = SampleLimits(request.elements, time.perf_counter() + request.seconds, spread=spread)
+    with undisturbed(request.plan):
         sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
-        trial = Trial(sampled, request.check, equal_results=request.mode == "strict")
+        guarded = request.mode == "cost"
+        trial = Trial(sampled, request.check, equal_results=request.mode == "strict", guarded=guarded)
         return trial.look(order) or trial.verify_rest(order)[0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import math
+import statistics
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -19,12 +21,14 @@ from pecan_ray.autoorder.facts import SampleProfile, StretchSample
 from pecan_ray.autoorder.op_runner import GlobalRandomness, OpRunner, Passed, SampleClock, SampleLimits, Stage, Token
 from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.own_globals import globals_of_its_own
 from pecan_ray.autoorder.run_in_threads import in_threads
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
 from pecan_ray.reorder.profile import ProfiledOp
 from pecan_ray.storage.retry import patience_at_most
@@ -41,6 +45,8 @@ WATCHED_IF_TRACED = 8
 """A graph has told what it reads and writes: what is watched is whether its results are the same twice."""
 WATCHED_SHARE = 0.25
 """Share of the time that the watched runs may take, beyond the first elements."""
+LIMITED_AFTER = (4, 16, 64)
+"""After so many elements it is known, each time better, what one takes."""
 MOST_TIMED = 160
 """After so many elements the others are only counted, also where some operator was timed on few."""
 
@@ -99,10 +105,11 @@ def _profile(request: OrderRequest) -> SampleProfile:
     plan = private_copy(request.plan)
     found = stretches(plan)
     samples: dict[tuple[str, ...], StretchSample] = {}
-    with undisturbed():
+    with undisturbed(plan):
         for number, stretch in enumerate(found):
             now = time.perf_counter()
-            limits = SampleLimits(request.elements, now + (began + request.seconds - now) / (len(found) - number))
+            deadline = now + (began + request.seconds - now) / (len(found) - number)
+            limits = SampleLimits(request.elements, deadline, spread=not plan_shape(plan).serial)
             samples[stretch.names] = sample_stretch(stretch, request.engine, request.seed, limits).profile()
     taken = tuple(samples.values())
     return SampleProfile(
@@ -128,17 +135,23 @@ def private_copy(plan: Plan) -> Plan:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Put back what a sample changes in this process: shared random generators, OpenCV's number of threads."""
+def undisturbed(plan: Plan) -> Iterator[None]:
+    """Put back what a sample of a plan changes in this process.
+
+    That are globals of the user's modules, shared random generators, OpenCV's number of threads.
+    """
     randomness = GlobalRandomness()
     cv2 = sys.modules.get("cv2")
     threads = cv2.getNumThreads() if cv2 is not None else 0
     if cv2 is not None:
         cv2.setNumThreads(1)  # as in a worker
     try:
-        yield
+        with globals_of_its_own(plan):
+            yield
     finally:
         randomness.restore()
+        if graphs := sys.modules.get("pecan_ray.engines.tensorflow.graph"):
+            graphs.converted.cache_clear()  # it would keep the copies of functions that were sampled
         if cv2 is not None:
             cv2.setNumThreads(threads)
 
@@ -177,19 +190,24 @@ class Sampled:
     """What the results have in common in the user's order."""
     notes: list[str] = field(default_factory=list)
     began: float = 0.0
+    read_s: float = 0.0
+    """Time of reading an element."""
+    looked_from: float = 0.0
+    allowed_until: float = float("inf")
+    """When the look must end that may take so many times as long as one element."""
 
     def profile(self) -> StretchSample:
         """Return the facts."""
         samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
-        return StretchSample(samples, len(self.held), tuple(self.notes))
+        return StretchSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
-        return self.clock() <= self.limits.deadline
+        return self.clock() <= min(self.limits.deadline, self.allowed_until)
 
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
-        size = 0
+        size, began = 0, self.clock()
         for token in self.runner.inputs():
             self.held.append(token)
             size += element_bytes(self.runner.columns(token))
@@ -197,6 +215,7 @@ class Sampled:
                 break
         self.runner.close()
         count, asked = len(self.held), self.limits.elements
+        self.read_s = (self.clock() - began) / max(1, count)
         if count >= asked:
             return
         if size >= self.limits.bytes:
@@ -214,6 +233,8 @@ class Sampled:
         self.began, bad = self.clock(), 0
         with contextlib.closing(self._runs(tokens)) as runs:
             for number, (token, outcome) in enumerate(runs):
+                if number in LIMITED_AFTER and self.limits.runs < math.inf:
+                    self._limit(number)
                 try:
                     outputs = outcome()
                 except ElementError as error:
@@ -233,6 +254,14 @@ class Sampled:
                     self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
                     return
                 self._keep(token, outputs)
+
+    def _limit(self, number: int) -> None:
+        """Bound the look by what one of its elements takes, as the first ones have shown."""
+        took = self.read_s
+        for tally in self.tallies.values():
+            if runs := [seconds for _, seconds in (*tally.timed, *tally.watched)]:
+                took += statistics.median(runs) * tally.elements_in / number
+        self.allowed_until = self.looked_from + self.limits.runs * took
 
     def _keep(self, token: Token, outputs: list[Token]) -> None:
         self.held.append(token)
@@ -342,7 +371,7 @@ def sample_stretch(
     until = now + (limits.deadline - now) * READ_SHARE
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: OpTally(op) for op in stretch.ops}
-    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies)
+    sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
     if sampled.held:

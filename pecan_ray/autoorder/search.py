@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from pecan_ray.autoorder.adopted import Refused, StretchOrder
 from pecan_ray.autoorder.facts import OpSample, StretchSample
-from pecan_ray.autoorder.trial import MIN_GAIN, OpOrder, SpeedComparison, Trial
-from pecan_ray.reorder import NEUTRAL_BAND, Mode, OrderPlan, auto_order, brought_together, candidates, predict
+from pecan_ray.autoorder.trial import MIN_GAIN, SpeedComparison, Trial
+from pecan_ray.autoorder.value_check import OpOrder, exchanges
+from pecan_ray.reorder import (
+    NEUTRAL_BAND,
+    Mode,
+    OrderPlan,
+    auto_order,
+    brought_together,
+    candidates,
+    closer,
+    in_order,
+    predict,
+    undone,
+)
 from pecan_ray.reorder.policy import Pair
 
 MOST_MEASURED = 3
@@ -17,6 +30,13 @@ MOST_SUSPECTS = 8
 """Exchanges that are left out one at a time, to see which has changed the form of the results."""
 WORTH_A_TRIAL = 1.005
 """An estimated speed-up below this is not measured."""
+DOUBTFUL = 0.05
+"""An exchange that is estimated to gain less than this share is left out once, to see whether it is missed."""
+MOST_DOUBTED = 3
+MISSED = 1.01
+"""It is if the order is certainly faster with it, by so many times."""
+DOUBTING_S = 0.5
+"""Measured seconds for one such exchange."""
 
 
 class OrderSearch:
@@ -54,6 +74,9 @@ class OrderSearch:
                 self._refused[plan.order] = refused
             elif measured is None or (found is not None and found.speedup > measured.speedup):
                 adopted, measured = plan, found
+        if adopted is not None and measured is not None and self._mode != "paper":
+            adopted, measured = self._without_idle_exchanges(adopted, measured)
+        changed = adopted is not None and adopted.changed
         return StretchOrder(
             sample=self._sample,
             adopted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
@@ -61,7 +84,47 @@ class OrderSearch:
             measured=measured,
             refused=tuple(Refused(order, reason) for order, reason in self._refused.items()),
             notes=tuple(self._notes),
+            loads=self._trial.loads.get(adopted.order, ()) if adopted is not None and changed else (),
+            differences=self._trial.differences(adopted.order) if adopted is not None and changed else (),
         )
+
+    def _without_idle_exchanges(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
+        """Return the order without the exchanges that are not missed when they are left out, and its comparison.
+
+        Asked is about those of which the estimate is not sure.
+        """
+        doubted = 0
+        for _ in range(MOST_DOUBTED):
+            sample = self._again()
+            best = _estimate(sample, plan.order)
+            orders = {order: _estimate(sample, order) for order in undone(plan) if self._keeps_merging(plan, order)}
+            doubtful = [order for order, gain in orders.items() if best - gain < DOUBTFUL]
+            order = max((one for one in doubtful if one not in self._refused), key=orders.__getitem__, default=None)
+            if order is None or order == self._user:
+                break
+            against = self._trial.compare(plan.order, order, DOUBTING_S)
+            if against is None or against.certainly(MISSED):
+                self._refused[order] = "the exchange that it lacks is worth its place"
+                continue
+            refused = self._trial.look(order) or self._rest_refused(order)
+            if refused:
+                self._refused[order] = refused
+                continue
+            plan, doubted = in_order(plan, order), doubted + 1
+        if not doubted:
+            return plan, found
+        again = self._trial.compare(plan.order)
+        return plan, again or replace(found, speedup=found.speedup)
+
+    def _keeps_merging(self, plan: OrderPlan, order: OpOrder) -> bool:
+        """Tell whether the decoder takes over as much in an order as in a plan's."""
+        return set(self._mergeable(order)) <= set(self._mergeable(plan.order))
+
+    def _simpler(self, plan: OrderPlan) -> OrderPlan:
+        """Return a plan without exchanges that are estimated to bring nothing; in mode "paper" as it is."""
+        if self._mode == "paper" or not plan.changed:
+            return plan
+        return closer(plan, lambda order: self._keeps_merging(plan, order))
 
     def _candidates(self, sample: StretchSample, forbidden: Sequence[Pair] | None = None) -> Iterator[OrderPlan]:
         return candidates(
@@ -92,24 +155,34 @@ class OrderSearch:
         for plan in self._candidates(sample):
             if not plan.changed or (adopted is not None and plan.order == adopted.order):
                 return None
-            if plan.order in self._tried or plan.order in self._refused:
+            plan = self._simpler(plan)
+            if plan.order in self._tried or plan.order in self._refused or not plan.changed:
                 continue
             if self._mode != "paper" and _estimate(sample, plan.order) < bound:
                 if adopted is not None:
                     return None
                 self._refused[plan.order] = "it is estimated to gain almost nothing"
-            elif refused := self._trial.look(plan.order):
-                self._refused[plan.order] = refused
-                if suspect := self._suspect(plan):
-                    self._forbidden.append(suspect)
+            elif refused := self._trial.look_at_form(plan.order):
+                if self._leave_out_suspect(plan, refused):
                     return None
             elif pairs := self._slowing(plan, sample):
                 self._refused[plan.order] = f"{_and(self._trial.slowed)} would become slower in it"
                 self._forbidden += pairs
                 return None
+            elif refused := self._trial.other_values(plan.order):
+                if self._leave_out_suspect(plan, refused):
+                    return None
             else:
                 return plan
         return None
+
+    def _leave_out_suspect(self, plan: OrderPlan, refused: str) -> bool:
+        """Note why an order is refused, and forbid the exchange that is to blame; tell whether one was found."""
+        self._refused[plan.order] = refused
+        suspect = self._suspect(plan)
+        if suspect:
+            self._forbidden.append(suspect)
+        return suspect is not None
 
     def _merging(self, sample: StretchSample) -> OrderPlan | None:
         """Return the best order in which the decoder takes over more than in the user's, unless it was tried.
@@ -120,15 +193,13 @@ class OrderSearch:
             return None
         best = next(self._candidates(sample))
         together = (brought_together(best, names) for names in self._mergeable(best.order))
-        plan = next((plan for plan in together if plan is not None), best)
+        plan = self._simpler(next((plan for plan in together if plan is not None), best))
         if set(self._mergeable(self._user)) <= set(self._mergeable(plan.order)):
             return None
         if plan.order in self._tried or plan.order in self._refused:
             return None
         if refused := self._trial.look(plan.order):
-            self._refused[plan.order] = refused
-            if suspect := self._suspect(plan):
-                self._forbidden.append(suspect)
+            self._leave_out_suspect(plan, refused)
             return None
         return plan
 
@@ -201,12 +272,6 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
     for first, second in combinations(ops, 2):
         if (first.spreads and (second.spreads or second.random)) or (second.spreads and first.random):
             yield first.name, second.name
-
-
-def exchanges(user: OpOrder, order: OpOrder) -> list[Pair]:
-    """Return the pairs, as in the user's order, that another order has the other way round."""
-    place = {name: number for number, name in enumerate(order)}
-    return [(first, second) for first, second in combinations(user, 2) if place[first] > place[second]]
 
 
 def suspected_exchange(failed: str, user: OpOrder, order: OpOrder) -> Pair | None:

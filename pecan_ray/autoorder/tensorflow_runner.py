@@ -17,11 +17,12 @@ from pecan_ray.autoorder.op_runner import (
     pass_through,
     several_threads,
 )
+from pecan_ray.autoorder.op_tally import trimmed_mean
 from pecan_ray.autoorder.push_down import merged
+from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.stopwatch import ProcessStopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.counting import OpCount, element_bytes
-from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.tensorflow.single import (
     ColumnSpecs,
     Compiled,
@@ -72,18 +73,30 @@ class TensorFlowRunner:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = AllLeases(sources, epoch=0, repetitions=1)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()
         self._compiled: dict[tuple[Any, ...], Compiled] = {}
         self._overhead_s: float | None = None
+        self._reading: list[float] = []
 
     def inputs(self) -> Iterator[Single]:
         """Yield the elements that enter the stretch."""
-        for single in self._read:
+        stopwatch = ProcessStopwatch()
+        while True:
+            stopwatch.start()
+            single = next(self._read, None)
+            self._reading.append(stopwatch.stop())
+            if single is None:
+                return
             if self._overhead_s is None:
                 self._overhead_s = self._overhead(single)
             yield single
+
+    @property
+    def reading_s(self) -> float | None:
+        """Return the mean, without the longest times."""
+        return trimmed_mean(self._reading) if self._reading else None
 
     def _overhead(self, single: Single) -> float:
         """Return the seconds of a call from Python that does nothing; within tf.data there is none."""

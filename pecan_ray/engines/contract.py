@@ -15,6 +15,7 @@ import numpy as np
 
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.layout import Layout
+from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.options import OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.splits import Lease, LeaseKey, Source
@@ -133,6 +134,8 @@ class EngineOptions:
     on_error: OnError = "raise"
     count_epoch: int | None = None
     """Count bytes in and out of operators during this epoch; None: never."""
+    users_order: UsersOrder | None = None
+    """The order of a plan whose operators run in another one: an element that fails in that is run in this."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +155,8 @@ class Engine(Protocol):
         """Yield the batches of one stretch; ends when the leases do and nothing is in progress.
 
         What does not fill a batch comes marked `partial`.  What has no rows tells of data that yields nothing.
-        Raises `ElementError` for a bad element under ``on_error="raise"``.
+        Raises `ElementError` for a bad element under ``on_error="raise"``, and `OrderError` where an element failed
+        that the user's order may take, and that could not be run in it here.
         """
         ...
 

@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.registry import ENGINES
+from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
@@ -48,7 +49,13 @@ def run_inprocess(
 
 
 def run_produced(
-    plan: Plan, *, engine: EngineName = "python", seed: int = 0, epoch: int = 0, on_error: OnError = "raise"
+    plan: Plan,
+    *,
+    engine: EngineName = "python",
+    seed: int = 0,
+    epoch: int = 0,
+    on_error: OnError = "raise",
+    users_order: UsersOrder | None = None,
 ) -> Generator[Produced, None, None]:
     """Yield one epoch's batches (or elements, of one row each) in the order of the source.
 
@@ -58,7 +65,7 @@ def run_produced(
     """
     shape = plan_shape(plan)
     leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
-    options = EngineOptions(seed=seed, order="strict", on_error=on_error)
+    options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)
     for produced in ENGINES[engine].load().run_here(plan, options, leases):
         if produced.rows and produced.partial and shape.drop_remainder:
             produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)

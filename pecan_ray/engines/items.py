@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pecan_ray.engines.foreign import copied_value
 from pecan_ray.engines.positions import Part
 from pecan_ray.plan.splits import Lease
 
@@ -44,8 +45,11 @@ class Item:
 
 
 def copied(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an element whose arrays may be written into without changing the given one."""
-    return {name: column.copy() if isinstance(column, np.ndarray) else column for name, column in value.items()}
+    """Return an element whose arrays, images and tensors may be written into without changing the given one."""
+    return {
+        name: column.copy() if isinstance(column, np.ndarray) else copied_value(column)
+        for name, column in value.items()
+    }
 
 
 def leading(value: dict[str, Any]) -> int:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.messages import TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 
-LossCause: TypeAlias = Literal["process", "node", "stream"]
+LossCause: TypeAlias = Literal["process", "node", "stream", "order"]
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,14 @@ class WorkerTold:
 
 
 @dataclass(frozen=True)
+class OrderFailed:
+    """A worker has given up: an element failed in an order of operators that the user did not write."""
+
+    worker: str
+    said: str
+
+
+@dataclass(frozen=True)
 class ScaleAsked:
     """A trainer fixes the numbers of workers."""
 
@@ -164,6 +173,19 @@ class RoomAsked:
     """Another job has no place for a worker on one of our nodes."""
 
     job: str
+
+
+@dataclass(frozen=True)
+class BidsHeard:
+    """What other jobs bid for nodes is known."""
+
+    bids: tuple[PoolBid, ...]
+    nodes: tuple[tuple[Placement, tuple[str, ...]], ...]
+    """Where this job's workers of each kind may run, and"""
+    cpus: tuple[tuple[str, float], ...]
+    """the CPUs of these nodes."""
+    gone: tuple[str, ...] = ()
+    """Jobs that were asked before, and have ended."""
 
 
 @dataclass(frozen=True)
@@ -195,8 +217,10 @@ Event: TypeAlias = (
     | WorkerLost
     | WorkerAsked
     | WorkerTold
+    | OrderFailed
     | ScaleAsked
     | RoomAsked
+    | BidsHeard
     | JobFailed
     | TimePassed
 )

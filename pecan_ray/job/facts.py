@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pecan_ray.job.comparing import PlacementComparison
 from pecan_ray.job.messages import Placement
+from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Prices
 from pecan_ray.plan.splits import LeaseKey
@@ -50,8 +52,18 @@ class JobFacts:
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
     events: tuple[JobEvent, ...] = ()
     timeline: tuple[PlacementStep, ...] = ()
+    windows: tuple[ObservedWindow, ...] = ()
+    """What was measured while the numbers of workers were fixed."""
     deployments: tuple[tuple[float, Deployment], ...] = ()
+    epoch_ends: tuple[float, ...] = ()
+    """When each epoch was over, in seconds since the job began."""
+    comparison: PlacementComparison | None = None
+    """The deployments that AutoPlacement has measured; None where the numbers of workers are fixed."""
     prices: Prices | None = None
+    """What the user has said that things cost; None: nothing."""
     hosts: int = 1
+    trainers: int = 1
+    reverted: str = ""
+    """Why the job went back to the user's order of operators; empty if it did not."""
     lost: str = ""
     """Why no more is known: the controller could not be asked."""

@@ -59,6 +59,13 @@ class KillWorker:
 
 
 @dataclass(frozen=True)
+class UseUsersOrder:
+    """Let a worker run the operators in the user's order from now on, also on what it has begun."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """Answer a worker's question."""
 
@@ -91,6 +98,16 @@ class EndJob:
 
 
 Instruction: TypeAlias = (
-    FindRoom | Refuse | BeginListing | StartWorker | DrainWorker | KillWorker | Answer | TellTrainers | Log | EndJob
+    FindRoom
+    | Refuse
+    | BeginListing
+    | StartWorker
+    | DrainWorker
+    | KillWorker
+    | UseUsersOrder
+    | Answer
+    | TellTrainers
+    | Log
+    | EndJob
 )
 Instructions: TypeAlias = list[Instruction]

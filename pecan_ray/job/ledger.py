@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
@@ -46,10 +47,7 @@ class Ledger:
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._regrouped = False
         """Leftovers of this epoch were distributed."""
-        self._evening_out = False
-        """Everything of this epoch was delivered or returned, and the richer ranks give back."""
-        self._latecomers: list[str] = []
-        """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
+        self._end = EpochEnd()
         self._whole = WholePlan()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
@@ -65,12 +63,9 @@ class Ledger:
 
     def join(self, worker: str) -> None:
         """Register a worker."""
-        if self._evening_out:
-            self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch)
-            self._latecomers.append(worker)
-        else:
-            self.workers[worker] = WorkerHoldings()
-            self.queues.join(worker)
+        late = self._end.level is not None
+        self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch if late else -1)
+        (self._end.latecomers.append if late else self.queues.join)(worker)
         self.changes += 1
 
     def assign_static(self, workers: Sequence[str]) -> None:
@@ -224,14 +219,12 @@ class Ledger:
         self._advance()
 
     def allowed(self) -> int:
-        """Return how many batches of this epoch every rank may use: as many as the poorest has received."""
-        return min(self.counts)
+        """Return how many batches of this epoch every rank may use."""
+        return self._end.allowed(self.counts)
 
     def keeps(self) -> int | None:
         """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
-        if self.finished or self.shape.world_size == 1 or not self._drained():
-            return None
-        return min(self.counts)
+        return None if self.finished or not self._drained() else self._end.level
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
@@ -239,9 +232,8 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        if not self._regrouped:
-            return False
-        return bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
+        grouped = bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
+        return self._regrouped and grouped
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
@@ -261,8 +253,7 @@ class Ledger:
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""
         while not self.finished and self._drained():
-            self._evening_out = min(self.counts) != max(self.counts)
-            if self._evening_out:
+            if not self._end.even(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
             self._regrouped = True
@@ -271,20 +262,17 @@ class Ledger:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
-        self._regrouped = self._evening_out = False
+        self._regrouped, latecomers, self._end = False, self._end.latecomers, EpochEnd()
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._whole.rest
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
         self.leftovers.begin_epoch()
-        for worker in self._latecomers:
-            if self._living(worker) is not None:
-                self.queues.join(worker)
-        self._latecomers.clear()
+        for worker in filter(self._living, latecomers):
+            self.queues.join(worker)
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
-        last = self.shape.epochs is not None and self.epoch >= self.shape.epochs
-        self.finished = last or self.ran_dry or self.queues.empty_source
+        self.finished = self.epoch == self.shape.epochs or self.ran_dry or self.queues.empty_source
         if not self.finished:
             self.queues.begin_epoch(self.epoch)

@@ -42,6 +42,8 @@ class Losses:
         A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
         streams broke is often known before it is.
         """
+        if loss.cause == "order":
+            return ""  # its own doing, and ours
         self.count += 1
         if loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):
             return ""

@@ -46,6 +46,8 @@ class WorkerProgress:
     """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
     stuck_s: float = 0.0
     """For how long, when it was told."""
+    fell_back: str = ""
+    """Why it runs the user's order of operators instead of another one; empty as long as it need not."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------

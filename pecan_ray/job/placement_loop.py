@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pecan_ray.job.comparing import measured, usable
 from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.messages import Placement
+from pecan_ray.job.observed import Observed
+from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.options import Workers
+from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.placement import Objective, Prices
+from pecan_ray.placement.pool import Demand
 from pecan_ray.plan.windows import Deployment
 
 
@@ -24,6 +32,10 @@ class PlacementLoop:
     fixed: Workers | None = None
     """The numbers that a trainer has asked for while the job ran."""
     fast_removal: bool = False
+    pacing: Pacing | None = None
+    """Of a job with a deadline."""
+    observed: Observed | None = None
+    """What is measured where nobody decides."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -31,7 +43,10 @@ class PlacementLoop:
         if self.spec.shape.serial and not isinstance(workers, Workers):
             workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
         if isinstance(workers, Workers):
+            self.observed = Observed(self.spec.shape.world_size)
             return Deployment(workers.local, workers.remote)
+        if self.spec.deadline_s is not None and self.spec.shape.epochs is not None:
+            self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
         return self.placing.policy.start
@@ -47,26 +62,87 @@ class PlacementLoop:
         if self.placing is None or self.placing.stopped:
             return False
         self.placing.stopped = True
+        self.observed = Observed(self.spec.shape.world_size)
         return True
 
-    def reported(self, rank: int, totals: StepTotals) -> None:
+    @property
+    def prices(self) -> Prices | None:
+        """What the user has said that things cost; None: nothing."""
+        workers = self.spec.workers
+        return workers.prices if isinstance(workers, AutoWorkers) else None
+
+    def take_said(self) -> list[str]:
+        """Return what must be told about a deadline, each thing once."""
+        return self.pacing.take_said() if self.pacing is not None else []
+
+    def reported(self, rank: int, totals: StepTotals, now: float) -> None:
         """Take over what a trainer has measured."""
+        if self.pacing is not None:
+            self.pacing.report(rank, totals, now - self.began)
+        if self.observed is not None:
+            self.observed.report(rank, totals)
         if self.placing is not None:
             self.placing.report(rank, totals)
 
+    def shares_nodes(self, placement: Placement) -> bool:
+        """Tell whether a share may bound its workers: where AutoPlacement decides, and the user has set no bound."""
+        workers = self.spec.workers
+        return self.decides and isinstance(workers, AutoWorkers) and getattr(workers, f"max_{placement}") is None
+
+    def bids(self, fleet: Fleet, nodes: Mapping[Placement, tuple[str, ...]]) -> tuple[PoolBid, ...]:
+        """Return what the job bids for workers; it needs those that it has where no share may bound them."""
+        found = []
+        for placement, where in nodes.items():
+            holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
+            savings, least = self._worth(placement) if self.shares_nodes(placement) else ((), holds)
+            demand = Demand(self.spec.name, savings, holds, least, self.spec.cpus_per_worker)
+            if where and demand.wants:
+                found.append(PoolBid(placement, where, demand))
+        return tuple(found)
+
+    def _worth(self, placement: Placement) -> tuple[tuple[float, ...], int]:
+        """Return what the first, second ... worker saves, and how many the job cannot do without."""
+        placing = self.placing
+        assert placing is not None
+        readings, here = list(measured(usable(placing.timeline)).values()), placing.target
+        mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
+        if not readings:
+            return (), mine  # what it began with
+        least = max(
+            int(mine > other or (mine == other and placement == "local")),
+            getattr(placing.policy.limits, f"min_{placement}"),
+        )
+        return placing.policy.savings(readings, here, placement), least
+
+    def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
+        """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""
+        if self.placing is None or self.placing.stopped:
+            return None
+        limits = self.placing.policy.restrict(shares.get("local"), shares.get("remote"))
+        wanted = self.placing.target
+        fewer = limits.clamp(wanted.local, wanted.remote)
+        if fewer == wanted:
+            return None
+        self.placing.target = fewer
+        return fewer
+
     def touched(self) -> None:
         """Note that what is measured now belongs to no deployment."""
-        if self.placing is not None:
-            self.placing.meter.touch()
+        for one in (self.placing, self.observed):
+            if one is not None:
+                one.meter.touch()
 
     def changed(self, fleet: Fleet, now: float) -> None:
         """Note that workers came or went."""
         self.deployments.append((now - self.began, fleet.running(draining=True)))
         self.touched()
 
-    def decide(self, fleet: Fleet, now: float, *, closing: bool) -> PlacementStep | None:
-        """Return a decision if a window has ended; `closing`: an epoch ends."""
+    def decide(self, fleet: Fleet, now: float, *, closing: bool, epochs: float = 0.0) -> PlacementStep | None:
+        """Return a decision if a window has ended; `closing`: an epoch ends; `epochs`: so many are done."""
         placing = self.placing
+        if self.observed is not None:
+            draining = any(worker.draining for worker in fleet.workers.values())
+            self.observed.look(fleet.running(), now - self.began, closing=closing, draining=draining)
         if placing is None:
             return None
         if closing:
@@ -76,6 +152,9 @@ class PlacementLoop:
         # A window in which workers began or ended to drain was touched by that.
         if any(worker.draining for worker in fleet.workers.values()):
             placing.meter.drain()
+        longest_s = self.pacing.longest_s(now - self.began, epochs) if self.pacing is not None else None
+        if longest_s is not None:
+            placing.policy.aim(Objective(longest_s=longest_s))
         return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
 
     @staticmethod

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
-from pecan_ray.placement import AutoPlacement
+from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
+from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
 MOST_STEPS = 10_000
@@ -56,6 +57,8 @@ class Placing:
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
     """Windows so far, those included that the timeline has forgotten."""
+    failures: int = 0
+    """How often the policy has failed: the decisions of phase "failed"."""
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
@@ -64,6 +67,11 @@ class Placing:
     def report(self, rank: int, totals: StepTotals) -> None:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
+
+    @property
+    def _hurries(self) -> bool:
+        """Whether windows may be short: the modes of the papers have windows of their own."""
+        return self.policy.mode == "auto" and not self.policy.converged
 
     def due(self) -> bool:
         """Tell whether a window has ended: else there is nothing to decide."""
@@ -83,23 +91,37 @@ class Placing:
             why = f"keep {self.target}: the window is thrown away, {spoilt_by}."
             decision = Decision(self.target, "discarded", why)
         else:
-            decision = self.policy.decide(window, running)
+            decision = self._ask(window, running)
         self.target = decision.target
+        self.meter.hurried = self._hurries
         step = PlacementStep(seconds, window, running, decision)
         self.timeline.append(step)
         self.steps += 1
         return step
 
+    def _ask(self, window: Window, running: Deployment) -> Decision:
+        """Ask the policy; where it fails, what runs stays, and a new search begins: no training ends for a decision."""
+        try:
+            return self.policy.decide(window, running)
+        except Exception as error:  # whatever a policy does wrong
+            self.failures += 1
+            self.policy.start_anew()
+            why = f"the policy failed on {window}: {type(error).__name__}: {error}"
+            return Decision(self.target, "failed", f"keep {self.target}, and begin a new search: {why}.")
+
 
 def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation, trainers: int) -> Placing:
     """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
+    remote_only = options.mode.startswith("cachew")
     policy = AutoPlacement(
         options.mode,
-        options.prices,
+        GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
         max_local=max(1, fitting(room.host_cpus, cpus_per_worker)) if options.max_local is None else options.max_local,
-        max_remote=fitting(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote,
+        max_remote=max(int(remote_only), fitting(room.remote_cpus, cpus_per_worker))
+        if options.max_remote is None
+        else options.max_remote,
         min_local=options.min_local,
         min_remote=options.min_remote,
         max_per_hour=options.max_per_hour,
@@ -108,9 +130,12 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
         cpus_per_worker=cpus_per_worker,
         visitation=visitation,
         fast_removal=options.fast_removal,
+        objective=NO_WAIT if options.objective == "no_wait" else COST,
+        priced=options.prices is not None,
         patience=1,  # the wait is over when the policy first sees less than it asked for
     )
     meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
+    meter.hurried = options.mode == "auto"
     return Placing(policy, meter, options.patience_s, policy.start)
 
 

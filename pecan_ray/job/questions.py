@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Answer, Instruction, Log
+from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -45,6 +45,8 @@ class Questions:
         self._versions = 1
         self._version_of: dict[int, int] = {}
         """The version of the plan that each epoch runs, once it has begun."""
+        self.reverted = ""
+        """Why every assignment is of the plan as the user wrote it, which is version 0."""
         self._left_out = 0
         """Reports of bad elements, each of which may be of many."""
         self.handlers: dict[type, Callable[[Any, float, list[Instruction]], None]] = {
@@ -66,7 +68,16 @@ class Questions:
 
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
         self._versions += 1
-        self._job.tell("reorder", event.said, now)
+        if not self.reverted:
+            self._job.tell("reorder", event.said, now)
+
+    def revert(self, said: str, now: float, done: list[Instruction]) -> None:
+        """Let everybody run the plan as the user wrote it from now on."""
+        if not self.reverted:
+            self.reverted = said
+            self._job.tell("reorder", said, now)
+            done.append(Log("warning", said))
+            done += [UseUsersOrder(name) for name in self._job.fleet.workers]
 
     def deal_static(self, workers: list[str]) -> None:
         """With static sharding, deal the splits once all workers have come: then work may begin."""
@@ -119,6 +130,8 @@ class Questions:
         question, worker = asked.question, asked.worker
         if isinstance(question, AskAssignment):
             self._job.fleet.workers[worker].told = question.progress
+            if question.progress.fell_back:
+                self.revert(question.progress.fell_back, now, done)
         elif isinstance(question, EndData):
             self._ledger.consumed(worker, question.epoch, question.spans, left_out=question.rows)
             self.leave_out(question.left_out, now, done)
@@ -149,7 +162,7 @@ class Questions:
         answer = self._ledger.next_assignment(worker)
         if not isinstance(answer, Assignment):
             return None if answer == "wait" else "stop"
-        version = self._version_of.setdefault(answer.epoch, self._versions - 1)
+        version = 0 if self.reverted else self._version_of.setdefault(answer.epoch, self._versions - 1)
         lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 

@@ -82,6 +82,15 @@ class Queues:
             for shared, queue in zip(self._shared, queues, strict=False):
                 shared.append(queue)
 
+    def share_taken(self) -> float | None:
+        """Return which share of the epoch's splits was taken; None where that is not known."""
+        passes = self._shape.repetitions
+        if passes is None or self._shape.sharding == "off" or not self.listed or self.empty_source:
+            return None
+        whole = passes * sum(map(len, self.listings))
+        waiting = sum(len(queue) + queue.passes_left * queue.splits for queue in self._all())
+        return max(0.0, 1 - waiting / whole)
+
     def begin_epoch(self, epoch: int) -> None:
         """Let all splits wait again."""
         self._epoch = epoch

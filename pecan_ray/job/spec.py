@@ -24,5 +24,9 @@ class JobSpec:
     """A worker that says nothing for so long is taken for lost."""
     say_after_s: float = 5.0
     """What is waited for longer than this is said."""
+    deadline_s: float | None = None
+    """So long after it begins the job shall have ended."""
+    epoch_batches: int | None = None
+    """Batches of an epoch, of each trainer, where they are known beforehand."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""

@@ -6,13 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job import events
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
+from pecan_ray.job.messages import Placement
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.sharing import PoolBid, Sharing
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
 
@@ -27,6 +29,8 @@ class Staffing:
         self._job, self._orders, self._questions = job, orders, questions
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
+        self.sharing = Sharing()
+        self._shares: dict[Placement, int | None] = {}
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
@@ -34,15 +38,21 @@ class Staffing:
             events.WorkerReady: self._on_ready,
             events.WorkerTold: self._on_told,
             events.WorkerLost: self._on_lost,
+            events.OrderFailed: self._on_order_failed,
             events.ScaleAsked: self._on_scale,
             events.RoomAsked: self._on_room_asked,
+            events.BidsHeard: self._on_bids,
         }
 
     # --- numbers -------------------------------------------------------------------------------------------
 
     def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
         self._fleet.hosts = dict(event.hosts)
-        target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+        try:
+            target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
+        except PlanError as error:  # the bounds leave no worker on these nodes
+            self._job.fail(error, now, done)
+            return
         if self._job.spec.shape.serial and isinstance(self._job.spec.workers, AutoWorkers):
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
@@ -57,10 +67,19 @@ class Staffing:
 
     def place(self, now: float, done: Instructions) -> None:
         """Ask the policy whenever a window has ended, and do what it says."""
-        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing())
-        if step is None or step.decision.target == self._fleet.wanted:
+        epochs = self._ledger.epoch + (self._ledger.queues.share_taken() or 0.0)
+        step = self._placement.decide(self._fleet, now, closing=self._ledger.closing(), epochs=epochs)
+        for said in self._placement.take_said():
+            self._job.tell("placement", said, now)
+            done.append(Log("warning", said))
+        if step is None:
             return
-        decision = step.decision
+        decision, placing = step.decision, self._placement.placing
+        if decision.phase == "failed" and placing is not None and placing.failures == 1:
+            self._job.tell("placement", decision.reason, now)
+            done.append(Log("warning", f"AutoPlacement: {decision.reason}"))
+        if decision.target == self._fleet.wanted:
+            return
         said = f"{decision.phase}: {step.deployment} -> {decision.target}: {decision.reason}"
         self._job.tell("placement", said, now)
         done.append(Log("info", said))
@@ -81,6 +100,28 @@ class Staffing:
             fewer = Deployment(wanted.local - 1, wanted.remote)
             self._job.tell("placement", f"{wanted} -> {fewer}: job {event.job} waits for CPUs of this node", now)
             self._scale(fewer, now, done)
+
+    def _on_bids(self, event: events.BidsHeard, now: float, done: Instructions) -> None:
+        """Keep to the job's share of nodes that others want as well."""
+        self.sharing.forget(event.gone)
+        self.sharing.hear(event.bids, dict(event.nodes), dict(event.cpus), now)
+        mine = [bid for bid in self.bids() if self._placement.shares_nodes(bid.placement)]
+        shares = self.sharing.shares(mine)
+        for placement, share in shares.items():
+            if share != self._shares.get(placement):
+                bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
+                self._job.tell("sharing", f"{placement} workers: {bound}", now)
+        self._shares = shares
+        fewer = self._placement.restrict(shares)
+        if fewer is not None and fewer != self._fleet.wanted:
+            said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
+            self._job.tell("placement", said, now)
+            done.append(Log("info", said))
+            self._scale(fewer, now, done)
+
+    def bids(self) -> tuple[PoolBid, ...]:
+        """Return what the job bids for nodes that others may want as well."""
+        return self._placement.bids(self._fleet, self.sharing.nodes)
 
     def _shed(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits dealt once as many are there as are wanted."""
@@ -163,6 +204,13 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.told, worker.heard = event.progress, now
+            if event.progress.fell_back:
+                self._questions.revert(event.progress.fell_back, now, done)
+
+    def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:
+        if event.worker in self._fleet.workers:
+            self._questions.revert(event.said, now, done)
+            self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)

@@ -13,6 +13,7 @@ from typing import Any
 from pecan_ray.errors import ClusterError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements
+from pecan_ray.job.comparing import compare
 from pecan_ray.job.facts import JobEvent, JobFacts, WorkerFacts
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import (
@@ -31,10 +32,13 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.spending import spent
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
+from pecan_ray.placement import Cost
 
 
 class JobState:
@@ -52,6 +56,7 @@ class JobState:
         """What is worth telling in the report."""
         self._began = now
         self._rows = self._bytes = 0
+        self._epoch_ends: list[float] = []
         self._begun = self._ended = False
         self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
@@ -78,6 +83,7 @@ class JobState:
         if self._ended:
             return done
         self._handlers[type(event)](event, now, done)
+        self._epoch_ends += [now - self._began] * (self.ledger.epoch - len(self._epoch_ends))
         self._questions.answer_waiting(now, done)
         self._staffing.release_drained(now, done)
         self._renew_orders(done)
@@ -140,7 +146,7 @@ class JobState:
         for note in report.notes:
             self.tell("transport", note, now)
         if not self.over:
-            self.placement.reported(report.rank, report.progress.steps)
+            self.placement.reported(report.rank, report.progress.steps, now)
             self._staffing.place(now, done)
 
     def _on_left(self, event: events.TrainerLeft, now: float, done: Instructions) -> None:
@@ -253,6 +259,15 @@ class JobState:
         """Elements that trainers have received and kept."""
         return self._rows
 
+    def bids(self) -> tuple[PoolBid, ...]:
+        """Return what the job bids for workers on nodes that others may want as well."""
+        return self._staffing.bids()
+
+    def cost(self, now: float) -> Cost | None:
+        """Return what the job has cost so far; None without prices."""
+        prices, hosts = self.placement.prices, max(1, len(self.fleet.hosts))
+        return None if prices is None else spent(self.placement.deployments, prices, hosts, until=now - self._began)
+
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""
         placing = self.placement.placing
@@ -274,7 +289,12 @@ class JobState:
             workers=workers,
             events=tuple(self.told),
             timeline=self.placement.timeline(),
+            windows=tuple(self.placement.observed.windows) if self.placement.observed is not None else (),
             deployments=tuple(self.placement.deployments),
-            prices=placing.policy.prices if placing is not None else None,
+            epoch_ends=tuple(self._epoch_ends),
+            comparison=compare(self.placement.timeline(), placing.policy) if placing is not None else None,
+            prices=self.placement.prices,
+            trainers=self.spec.shape.world_size,
             hosts=max(1, len(self.fleet.hosts)),
+            reverted=self._questions.reverted,
         )

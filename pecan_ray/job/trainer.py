@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import Any
 
 from pecan_ray.job.credits import CreditBook
+from pecan_ray.job.lockstep import MOST_TRAINERS
 from pecan_ray.job.messages import Orders, TrainerProgress
 from pecan_ray.job.outgoing import Need, Outgoing
 from pecan_ray.job.trainer_events import (
@@ -214,7 +215,8 @@ class TrainerState:
         self.rows += batch.rows
         self.waited_s += now - asked
         if self.yielded > WARM_UP and self._last_taken is not None:
-            self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked)
+            alone = not 1 < self.world_size <= MOST_TRAINERS
+            self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked, alone=alone)
         self._last_taken = now
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began

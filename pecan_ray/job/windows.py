@@ -6,30 +6,44 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from pecan_ray.job.lockstep import KEPT_STEPS, SampledStep, looked_at, merged, own_share
 from pecan_ray.plan.windows import Window
 
 LEAST_BATCHES = 10
 """Of each trainer, in a window that is closed for its age."""
+HURRY_S = 1.0
+"""While the best deployment is sought, a trainer that has waited for so long"""
+STARVED = 0.5
+"""and for more than this share of the time need not wait for the window's end to be given more workers."""
 FROM_STOCK = 0.1
 """A stock of ready batches that shrinks by less than this share of a window's batches varies by chance, as does"""
 STOCK_LEFT = 0.5
 """one of which more than this share, or all but one batch, is left."""
 MOST_DISTURBED = 3
-"""Windows in a row that the end of an epoch may spoil: where every window has one, it belongs to the job."""
+"""Windows in a row that ends of epochs and pauses may spoil: where every window has one, it belongs to the job."""
 PAUSE_AFTER = 10
 """Steps after which the usual one is known, so that a pause can be told from it."""
 PAUSE_FACTOR = 20.0
 """A pause is so many times the usual time of the trainer's own,"""
 PAUSE_S = 2.0
-"""and longer than this."""
+"""and longer than this;"""
+RARE = 3
+"""and rare: of so many such steps"""
+WITHIN = 50
+"""within so many steps the last is none, nor are those that follow: the trainer has become slow, or is always so."""
 
 
-def is_pause(own: float, batches: int, own_before: float) -> bool:
-    """Tell whether a trainer did something else during a step: evaluation, a checkpoint.
+def is_long(own: float, batches: int, own_before: float) -> bool:
+    """Tell whether a step is far out of line, as it is when a trainer evaluates or writes a checkpoint.
 
     `own`: its own seconds of this step; `own_before`: those of the `batches` steps before.
     """
     return own > PAUSE_S and batches >= PAUSE_AFTER and own * batches > PAUSE_FACTOR * own_before
+
+
+def is_pause(long: tuple[int, ...]) -> bool:
+    """Tell whether the last one of these long steps, given by their numbers, was a pause."""
+    return len(long) < RARE or long[-1] - long[-RARE] >= WITHIN
 
 
 @dataclass(frozen=True)
@@ -48,9 +62,16 @@ class StepTotals:
     """Batches that lay ready when the trainer asked last; in a difference, by how many they have grown."""
     pauses: int = 0
     """Steps that were left out since the trainer did something else meanwhile: evaluation, a checkpoint."""
+    long: tuple[int, ...] = ()
+    """Numbers of the last steps that were far out of line."""
+    waited_last: float = 0.0
+    """Seconds in which the trainer waited for the batch that it has in hand."""
+    sampled: tuple[SampledStep, ...] = ()
+    """The last steps that were looked at singly, to be laid beside those of other trainers."""
 
     def since(self, before: StepTotals) -> StepTotals:
         """Return the sums of what came after."""
+        first = before.batches + before.pauses
         return StepTotals(
             self.batches - before.batches,
             self.seconds - before.seconds,
@@ -59,20 +80,36 @@ class StepTotals:
             self.queued - before.queued,
             self.ready - before.ready,
             self.pauses - before.pauses,
+            sampled=tuple(one for one in self.sampled if one.number >= first),
         )
 
-    def step(self, seconds: float, waited: float, queued: float, *, may_pause: bool = True) -> StepTotals:
-        """Return the sums with one more step; one that is far out of line counts as a pause, if there may be any."""
-        if may_pause and is_pause(seconds - waited, self.batches, self.seconds - self.waited):
-            return replace(self, pauses=self.pauses + 1)
+    def step(
+        self, seconds: float, waited: float, queued: float, *, may_pause: bool = True, alone: bool = False
+    ) -> StepTotals:
+        """Return the sums with one more step; one that is far out of line counts as a pause, if there may be any.
+
+        `alone`: there are no other trainers beside whose steps this one could be laid.
+        """
+        long, number = self.long, self.batches + self.pauses
+        if may_pause and is_long(seconds - waited, self.batches, self.seconds - self.waited):
+            long = (*long, number)[-RARE:]
+            if is_pause(long):
+                return replace(self, pauses=self.pauses + 1, long=long, waited_last=waited)
+        total = self.seconds + seconds
+        sampled = self.sampled
+        if not alone and looked_at(number, total, self.batches + 1):
+            sampled = (*sampled[1 - KEPT_STEPS :], SampledStep(number, self.waited_last, seconds - waited))
         return StepTotals(
             self.batches + 1,
-            self.seconds + seconds,
+            total,
             self.squares + seconds * seconds,
             self.waited + waited,
             self.queued + queued,
             queued,
             self.pauses,
+            long,
+            waited,
+            sampled,
         )
 
 
@@ -84,6 +121,8 @@ class WindowMeter:
         self._trainers, self._batches, self._seconds = trainers, batches, seconds
         self._latest: dict[int, StepTotals] = {}
         self._begun: dict[int, StepTotals] = {}
+        self._sampled: dict[int, tuple[SampledStep, ...]] = {}
+        """Of the window, what reports no longer hold."""
         self._full: set[int] = set()
         """Trainers with all batches of the window,"""
         self._old: set[int] = set()
@@ -93,6 +132,8 @@ class WindowMeter:
         self._draining = False
         self._disturbed = False
         self._in_a_row = 0
+        self.hurried = False
+        """Windows in which the trainers starve end early."""
         self.spoilt_by = ""
         """What happened during the window that was closed last; empty if it can be used."""
 
@@ -100,12 +141,19 @@ class WindowMeter:
         """Take over a trainer's totals."""
         self._latest[rank] = totals
         begun = self._begun.setdefault(rank, totals)
+        if self._trainers > 1:
+            self._sampled[rank] = merged(self._sampled.get(rank, ()), totals.sampled)
         batches = totals.batches - begun.batches
         if batches >= self._batches:
             self._full.add(rank)
-        if batches >= LEAST_BATCHES and totals.seconds - begun.seconds >= self._seconds:
+        if batches >= LEAST_BATCHES and self._lasted(totals.since(begun)):
             self._old.add(rank)
         self._paused = self._paused or totals.pauses > begun.pauses
+
+    def _lasted(self, part: StepTotals) -> bool:
+        """Tell whether a window is old enough for a trainer."""
+        starved = self.hurried and part.waited >= max(HURRY_S, STARVED * part.seconds)
+        return part.seconds >= self._seconds or starved
 
     def touch(self) -> None:
         """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
@@ -130,23 +178,27 @@ class WindowMeter:
         """Return the window if it is complete, or cannot be used any more, and begin the next one."""
         if not self.due():
             return None
-        parts = [totals.since(self._begun[rank]) for rank, totals in self._latest.items()]
+        parts = [
+            replace(totals, sampled=self._sampled.get(rank, ())).since(self._begun[rank])
+            for rank, totals in self._latest.items()
+        ]
         least = min(part.batches for part in parts)
         stocks = [self._begun[rank].ready for rank in self._latest]
         self._begun = dict(self._latest)
+        self._sampled.clear()
         paused, self._paused = self._paused, False
         self._full.clear()
         self._old.clear()
         if least < 1:
             self._touched = False
             return None
-        disturbed = self._disturbed and self._in_a_row < MOST_DISTURBED
-        self._in_a_row = self._in_a_row + 1 if disturbed else 0
+        bearable = self._in_a_row < MOST_DISTURBED
         events = {
             "workers came or went during it": self._touched or self._draining,
-            "the trainer did something else during it": paused,
-            "an epoch ended during it": disturbed,
+            "the trainer did something else during it": paused and bearable,
+            "an epoch ended during it": self._disturbed and bearable,
         }
+        self._in_a_row = self._in_a_row + 1 if (paused or self._disturbed) and bearable else 0
         self.spoilt_by = next((event for event, happened in events.items() if happened), "")
         self._touched = self._draining = self._disturbed = False
         return window_of(parts, stocks, touched=bool(self.spoilt_by))
@@ -155,11 +207,14 @@ class WindowMeter:
 def window_of(parts: Sequence[StepTotals], stocks: Sequence[float], *, touched: bool) -> Window:
     """Return the window of several trainers: their means, averaged (Pecan §5.1, several clients).
 
-    `stocks`: the batches that lay ready at each of them when the window began.
+    What one of them waits for another is no work of its own: see `pecan_ray.job.lockstep`.  `stocks`: the batches that
+    lay ready at each of them when the window began.
     """
     trainers = len(parts)
     times = [part.seconds / delivered(part, stock) for part, stock in zip(parts, stocks, strict=True)]
-    waits = [time - (part.seconds - part.waited) / part.batches for part, time in zip(parts, times, strict=True)]
+    share = own_share([part.sampled for part in parts]) if trainers > 1 else None
+    owns = [(part.seconds - part.waited if share is None else part.seconds * share) / part.batches for part in parts]
+    waits = [time - own for time, own in zip(times, owns, strict=True)]
     variances = [
         max(0.0, part.squares / part.batches - (part.seconds / part.batches) ** 2) / part.batches for part in parts
     ]

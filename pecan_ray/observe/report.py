@@ -9,9 +9,16 @@ from typing import Any
 
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.placement import Cost, cost_of
+from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
+from pecan_ray.job.windows import StepTotals
+from pecan_ray.observe.placement import explain_placement
+from pecan_ray.placement import Cost, Prices
 from pecan_ray.plan.windows import Deployment
+
+MOST_EPOCHS = 10
+"""Newest epochs of which the text tells what they cost."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +45,33 @@ class Report:
     """What ran from when on, in seconds since the job began."""
     timeline: tuple[PlacementStep, ...] = ()
     """Every window that AutoPlacement saw, and what it decided."""
+    windows: tuple[ObservedWindow, ...] = ()
+    """What was measured while the numbers of workers were fixed."""
     cost: Cost | None = None
-    """At the prices of `AutoWorkers`; None where the numbers of workers were fixed."""
+    """At the prices of `AutoWorkers`; None where none were given."""
+    epoch_costs: tuple[Cost, ...] = ()
+    """Of the epochs that are over; the first one includes the start."""
+    operator_costs: dict[str, float] = field(default_factory=dict)
+    """$ that input has cost (remote workers, and hosts whose trainers waited), dealt to operators by the time that
+    they took in AutoOrder's sample."""
+    placement: str = ""
+    """Which deployments AutoPlacement has compared, and why the others lost, in words."""
+    prices: Prices | None = None
+    hosts: int = 1
+    trainers: int = 1
+    steps: StepTotals = field(default_factory=StepTotals)
+    """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
 
     @classmethod
-    def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
-        """Combine the controller's facts with what a trainer has seen."""
+    def of_job(
+        cls,
+        facts: JobFacts,
+        trainer: TrainerProgress,
+        first_batch_s: float | None,
+        op_seconds: Sequence[tuple[str, float]] = (),
+    ) -> Report:
+        """Combine the controller's facts with what a trainer has seen, and a sample of operators."""
+        cost = cost_so_far(facts, trainer)
         workers = {
             name: {
                 "placement": worker.placement,
@@ -69,7 +97,15 @@ class Report:
             events=facts.events,
             deployments=facts.deployments,
             timeline=facts.timeline,
-            cost=cost_so_far(facts, trainer),
+            windows=facts.windows,
+            cost=cost,
+            epoch_costs=costs_of_epochs(facts, trainer),
+            operator_costs={} if cost is None else spent_by_operator(cost, op_seconds),
+            placement="" if facts.comparison is None else explain_placement(facts),
+            prices=facts.prices,
+            hosts=facts.hosts,
+            trainers=facts.trainers,
+            steps=trainer.steps,
         )
 
     @classmethod
@@ -100,8 +136,16 @@ class Report:
                 f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
                 f"remote workers; {100 * self.cost.wasted_share:.0f}% of it was paid while the trainer waited"
             )
+        if self.epoch_costs:
+            told = [f"${one.total:.4f}" for one in self.epoch_costs[-MOST_EPOCHS:]]
+            which = "the last epochs" if len(told) < len(self.epoch_costs) else "epochs"
+            lines.append(f"  {which} cost {', '.join(told)}")
+        if self.operator_costs:
+            dear = sorted(self.operator_costs.items(), key=lambda one: -one[1])
+            lines.append(f"  what input cost, by operator: {', '.join(f'{name} ${paid:.4f}' for name, paid in dear)}")
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")
+        lines += [f"  {line}" for line in self.placement.splitlines()]
         lines += [f"  {event.seconds:7.1f} s  {event.text}" for event in self.events]
         return "\n".join(lines)
 
@@ -130,14 +174,19 @@ def recent_wait_share(timeline: Sequence[PlacementStep], windows: int = 5) -> fl
 
 def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
     """Add up what each deployment of a job has cost."""
-    prices = facts.prices
-    if prices is None:
+    if facts.prices is None:
         return None
-    waiting = trainer.waited_s / max(trainer.elapsed_s, 1e-9)
-    begun = [(0.0, Deployment(0, 0)), *facts.deployments]
-    ends = [start for start, _ in begun[1:]] + [facts.seconds]
-    parts = [
-        cost_of(max(0.0, end - start), deployment, prices, facts.hosts, waiting * max(0.0, end - start))
-        for (start, deployment), end in zip(begun, ends, strict=True)
-    ]
-    return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
+    waiting = wait_share(trainer)
+    return spent(facts.deployments, facts.prices, facts.hosts, until=facts.seconds, waiting=waiting)
+
+
+def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ...]:
+    """Return the cost of each epoch that is over."""
+    if facts.prices is None:
+        return ()
+    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, wait_share(trainer))
+
+
+def wait_share(trainer: TrainerProgress) -> float:
+    """Return the share of the job in which a trainer waited, the start included: it is paid for as well."""
+    return min(1.0, trainer.waited_s / max(trainer.elapsed_s, 1e-9))

@@ -2,17 +2,43 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from pecan_ray.errors import PlanError
 
 
-def a_function(what: str, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function; raises `PlanError` for anything else.  `what` names the argument."""
+def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Callable[..., Any]:
+    """Return a function that returns a value (`many`: any iterable of them); raises `PlanError` for anything else.
+
+    `what` names the argument.
+    """
     if not callable(fn):
         raise PlanError(f"{what} needs a function, but got {type(fn).__name__}.")
+    plain = _behind(fn)
+    name = getattr(plain, "__qualname__", type(fn).__name__)
+    if inspect.iscoroutinefunction(plain) or inspect.isasyncgenfunction(plain):
+        raise PlanError(
+            f"{what}: {name} is an `async def`, whose call returns a coroutine and not its result. Make it a plain "
+            "function, which may wait: several threads of a worker call it at a time. Or wrap what must be awaited: "
+            f"lambda element: asyncio.run({name}(element))."
+        )
+    if not many and inspect.isgeneratorfunction(plain):
+        raise PlanError(
+            f"{what}: {name} is a generator function, whose call returns a generator and not an element. Let it return "
+            "its result, or use flat_map for one element that becomes several."
+        )
     return fn
+
+
+def _behind(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that a partial or an object with `__call__` calls."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    called = inspect.getattr_static(type(fn), "__call__", None)
+    return called if inspect.isfunction(called) else fn
 
 
 def positive(what: str, value: int) -> int:

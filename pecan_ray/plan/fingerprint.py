@@ -147,16 +147,16 @@ class Speller:
     def _function(self, fn: types.FunctionType) -> str:
         names = zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)
         held = ({name: _content(cell) for name, cell in names}, fn.__defaults__, fn.__kwdefaults__)
-        if _is_library(fn.__module__):
+        if is_library(fn.__module__):
             return f"{_library_name(fn.__module__, fn.__qualname__)}{self.spell(held)}"
-        attributes = {name for code in _nested(fn.__code__) for name in code.co_names}
+        attributes = {name for code in nested_code(fn.__code__) for name in code.co_names}
         used = sorted(name for name in _global_names(fn.__code__) if name in fn.__globals__)
         text = ",".join(f"{name}={self._global(fn.__globals__[name], attributes)}" for name in used)
         return f"{self.spell(fn.__code__)}{self.spell(held)}[{text}]"
 
     def _global(self, value: Any, attributes: set[str]) -> str:
         """Spell out a global; of a module of the user's what the function may take from it."""
-        if not isinstance(value, types.ModuleType) or _is_library(value.__name__) or id(value) in self._under_way:
+        if not isinstance(value, types.ModuleType) or is_library(value.__name__) or id(value) in self._under_way:
             return self.spell(value)
         self._under_way.append(id(value))
         try:
@@ -168,7 +168,7 @@ class Speller:
 
     def _class(self, kind: type) -> str:
         name = _library_name(kind.__module__, kind.__qualname__)
-        if _is_library(kind.__module__):
+        if is_library(kind.__module__):
             return name
         members = {
             name: member
@@ -216,23 +216,24 @@ def _content(cell: types.CellType) -> Any:
         return NotImplemented  # a variable that is assigned later
 
 
-def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of a function, and that of the functions in it."""
     yield code
     for const in code.co_consts:
         if isinstance(const, types.CodeType):
-            yield from _nested(const)
+            yield from nested_code(const)
 
 
 def _global_names(code: types.CodeType) -> set[str]:
     return {
         str(step.argval)
-        for inner in _nested(code)
+        for inner in nested_code(code)
         for step in dis.get_instructions(inner)
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME")
     }
 
 
-def _is_library(module: str | None) -> bool:
+def is_library(module: str | None) -> bool:
     """Tell whether a module belongs to Python, to pecan_ray or to an installed package."""
     top = (module or "").partition(".")[0]
     if top == "pecan_ray" or top in sys.stdlib_module_names:

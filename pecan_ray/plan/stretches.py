@@ -82,6 +82,37 @@ def reordered(plan: Plan, orders: Mapping[Names, Names]) -> Plan:
     return Plan(head=head, ops=tuple(ops))
 
 
+@dataclass(frozen=True)
+class ElementRun:
+    """A longest run of operators on elements, or on batches, and its place in a plan."""
+
+    ops: tuple[ElementOp, ...]
+    place: tuple[int, ...]
+    """Which input of each join on the way to it, and which run there: the same in every order of the operators."""
+    behind_source: bool
+    """Whether it is given what a source yields, as it is."""
+
+
+def element_run(plan: Plan, name: str) -> ElementRun:
+    """Return the run that an operator is in."""
+    return next(run for run in element_runs(plan) if any(op.name == name for op in run.ops))
+
+
+def element_runs(plan: Plan, place: tuple[int, ...] = ()) -> Iterator[ElementRun]:
+    """Yield the runs of a plan, those of a join's inputs first."""
+    untouched = not isinstance(plan.head, Join)
+    if isinstance(plan.head, Join):
+        for number, branch in enumerate(plan.head.inputs):
+            yield from element_runs(branch, (*place, number))
+    count = 0
+    for run in _runs(plan.ops):
+        ops = tuple(op for op in run if isinstance(op, ElementOp))
+        if ops:
+            yield ElementRun(ops, (*place, count), untouched)
+            count += 1
+        untouched = untouched and not ops and not any(isinstance(op, (BatchingOp, Unbatch)) for op in run)
+
+
 def with_ops(plan: Plan, ops: Mapping[str, Op]) -> Plan:
     """Return the plan with other operators in the place of those of the same name."""
     head = plan.head

@@ -90,7 +90,7 @@ class Decision:
     target: Deployment
     phase: str
     """Step of the search: scale_remote, scale_local, add_local, remove_local, add_remote, remove_remote, measure,
-    settle_for_less, converged or discarded."""
+    settle_for_less, converged, discarded or failed."""
     reason: str
     """One sentence with the numbers in it."""
     removal: Removal = "drain"

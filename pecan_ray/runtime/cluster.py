@@ -6,11 +6,13 @@ import logging
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 from pecan_ray.errors import ClusterError
+from pecan_ray.job.messages import Placement
 from pecan_ray.job.placing import Room
 
 logger = logging.getLogger(__name__)
@@ -112,6 +114,26 @@ def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in alive}
     remote = tuple(cpus[node["NodeID"]] for node in alive if _matches(node.get("Labels", {}), selector))
     return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
+
+
+@dataclass(frozen=True)
+class SharedNodes:
+    """The nodes that a job's workers may run on, as they are now."""
+
+    by_placement: dict[Placement, tuple[str, ...]]
+    """Ids, sorted; no local ones where trainers are on several nodes, among which local workers are dealt."""
+    cpus: dict[str, float]
+
+
+def nodes_for(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> SharedNodes:
+    """Return the nodes for local and for remote workers."""
+    selector = remote_selector(trainer_nodes, labels)
+    alive = {str(node["NodeID"]): node for node in _nodes() if node["Alive"]}
+    hosts = tuple(dict.fromkeys(trainer_nodes))
+    local = hosts if len(hosts) == 1 and hosts[0] in alive else ()
+    remote = tuple(sorted(key for key, node in alive.items() if _matches(node.get("Labels", {}), selector)))
+    cpus = {key: float(alive[key]["Resources"].get("CPU", 0)) for key in dict.fromkeys((*local, *remote))}
+    return SharedNodes({"local": local, "remote": remote}, cpus)
 
 
 def alive_nodes() -> set[str]:

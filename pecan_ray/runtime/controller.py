@@ -18,12 +18,13 @@ import ray
 
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.under_way import long_retry
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import OrderError, PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Source
+from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
 from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.messages import Job
@@ -56,6 +57,7 @@ class AutoPlacementController:
         """Why trainers cannot take part, by incarnation."""
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         self._metrics = JobMetrics(job.spec.name)
+        self._bidding: asyncio.Task[None] | None = None
         self._ended = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,6 +68,7 @@ class AutoPlacementController:
             instructions.StartWorker: lambda one: self._workers.start(one),
             instructions.DrainWorker: self._drain,
             instructions.KillWorker: self._kill,
+            instructions.UseUsersOrder: lambda one: self._workers.use_users_order(one.worker),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self._board.tell(one.ranks),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
@@ -109,7 +112,7 @@ class AutoPlacementController:
                 since = (retrying.text, now - retrying.since) if retrying else ("",)
                 self._happened(events.ListingHindered(*since))
             self._happened(events.TimePassed())
-            self._metrics.job(self._state)
+            self._metrics.job(self._state, time.monotonic())
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -171,7 +174,10 @@ class AutoPlacementController:
         self._happened(events.WorkerTold(worker, progress))
 
     async def failed(self, worker: str, error: PecanError) -> None:
-        """End the job with a worker's error: the trainers raise it."""
+        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
+        if isinstance(error, OrderError):
+            self._happened(events.OrderFailed(worker, error.message))
+            return
         logger.error("%s: %s", worker, error)
         self._happened(events.JobFailed(error))
 
@@ -203,12 +209,18 @@ class AutoPlacementController:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
         self._happened(events.ScaleAsked(local, remote))
 
+    async def bids(self) -> bytes:
+        """Return what this job bids for nodes that others may want as well, pickled."""
+        return pickle.dumps(self._state.bids())
+
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""
         self._happened(events.RoomAsked(job))
 
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self._workers.trainer_nodes = instruction.nodes
+        bidding = Bidding(self._job.spec.name, self._happened)
+        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self._job.config.remote_labels))
         self._spawn(self._look_for_room(instruction.nodes))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
@@ -222,6 +234,8 @@ class AutoPlacementController:
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self._ended = True
+        if self._bidding is not None:
+            self._bidding.cancel()
         self._workers.stop()
         if instruction.orphaned:
             logger.warning("job %s ends: none of its trainers can be heard", self._job.spec.name)

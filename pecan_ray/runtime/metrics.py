@@ -27,6 +27,8 @@ class JobMetrics:
         self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", ("job", "placement"))
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
         self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", ("job", "phase"))
+        self._cost = Counter("pecan_cost_dollars", "What has been paid, at the prices given.", ("job", "placement"))
+        self._paid = {"host": 0.0, "remote": 0.0}
         self._job = job
         self._steps = 0
         self._shown = (Deployment(0, 0), Deployment(0, 0))
@@ -54,8 +56,14 @@ class JobMetrics:
         self._worker.set(progress.elements, tags)
         self._threads.set(progress.threads, tags)
 
-    def job(self, state: JobState) -> None:
-        """Take over what has changed in a job: numbers of workers and decisions about them."""
+    def job(self, state: JobState, now: float) -> None:
+        """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""
+        cost = state.cost(now)
+        for placement, before in self._paid.items() if cost is not None else ():
+            more = getattr(cost, placement) - before
+            if more > 0:
+                self._cost.inc(more, {"job": self._job, "placement": placement})
+                self._paid[placement] += more
         shown = state.fleet.running(), state.fleet.wanted
         if shown != self._shown:
             self._shown = shown

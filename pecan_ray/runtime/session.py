@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import sys
 import time
 import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timezone
 from typing import Any
 
 import cloudpickle
@@ -18,10 +22,11 @@ from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobEr
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.options import Config, EngineName, IterOptions, Workers
+from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
+from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.shape import PlanShape, plan_shape
+from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.controller import AutoPlacementController
@@ -54,9 +59,10 @@ class Session:
         seed: int,
         config: Config,
         options: IterOptions,
+        parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
     ) -> None:
-        """Start the job's actors, which wait for `begin`."""
+        """Start the job's actors, which wait for `begin`.  `parts`: what `described` tells of the plan, if known."""
         refuse_loader_workers()
         payload = pickle_plan(plan)
         self.name = _job_name(name, options)
@@ -70,10 +76,11 @@ class Session:
         shape = plan_shape(plan)
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
+        spec = with_deadline(spec, plan, options)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, _described(plan, engine, seed, options))
+        self.controller = self._register(job, _told(parts or described(plan), engine, seed, options))
         self.client = BatchClient(
             self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
         )
@@ -197,10 +204,25 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
     )
 
 
-def _described(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[tuple[str, str], ...]:
+def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:
+    """Return the spec with the time that the job has, and its length, where a deadline is wanted."""
+    objective = options.workers.objective if isinstance(options.workers, AutoWorkers) else None
+    if not isinstance(objective, Deadline):
+        return spec
+    batches = num_batches(plan) if options.sharding != "off" else None
+    return replace(
+        spec,
+        deadline_s=objective.seconds_from(datetime.now(timezone.utc)),
+        epoch_batches=None if batches is None else math.ceil(batches / options.world_size),
+    )
+
+
+def _told(
+    parts: Sequence[tuple[str, str]], engine: EngineName, seed: int, options: IterOptions
+) -> tuple[tuple[str, str], ...]:
     """Return what all ranks must agree in, part by part."""
     chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
-    return (("engine", engine), ("seed", str(seed)), *chosen, *described(plan))
+    return (("engine", engine), ("seed", str(seed)), *chosen, *parts)
 
 
 def _job_name(name: str, options: IterOptions) -> str:

@@ -18,10 +18,12 @@ from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import long_retry
+from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
+from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import Lease, Source
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker_questions import Asking, WorkerLeases
@@ -63,6 +65,11 @@ class PreprocessingWorker:
         self._sources: tuple[Source, ...] = ()
         self._version = 0
         """Of the plan that the engine was built for."""
+        self._orders: RunOrders = {}
+        """Those of the plan as the user wrote it."""
+        self._users_order: UsersOrder | None = None
+        """The user's order, while the engine runs another one."""
+        self._use_users_order = False
         self._draining = threading.Event()
         self._over = threading.Event()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
@@ -77,10 +84,10 @@ class PreprocessingWorker:
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework."""
         threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
-        self._load(self._job.plan)
+        self._load(self._job.plan, 0)
 
-    def _load(self, payload: bytes) -> None:
-        """Unpickle a plan and build its engine."""
+    def _load(self, payload: bytes, version: int) -> None:
+        """Unpickle a version of the plan and build its engine."""
         job = self._job
         load_framework(job.engine)
         try:
@@ -91,6 +98,7 @@ class PreprocessingWorker:
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
+        self._note_order(plan, version)
         fixed = job.config.threads_per_worker
         threads = fixed or self._usual_threads()
         options = EngineOptions(
@@ -101,11 +109,29 @@ class PreprocessingWorker:
             order="strict" if job.shape.serial else job.options.order,
             on_error=job.options.on_error,
             count_epoch=0 if job.look_again else None,
+            users_order=self._users_order,
         )
         if self._engine is not None:
             self._engine.close()
         self._sources = tuple(plan.sources())
         self._engine = build_engine(job.engine, plan, options, self._slots)
+        self._version = version
+
+    def _note_order(self, plan: Plan, version: int) -> None:
+        """Keep the user's order ready for a plan in another one."""
+        if version == 0:
+            self._orders, self._users_order = orders_of(plan), None
+            return
+        self._users_order = UsersOrder(plan, self._orders, lambda: pickle.loads(self._job.plan))
+        if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
+            self._users_order.taken = True
+
+    @ray.method(concurrency_group="control")
+    def use_users_order(self) -> None:
+        """Run the operators in the user's order from now on, also on what is under way."""
+        self._use_users_order = True
+        if self._users_order is not None:
+            self._users_order.taken = True
 
     def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
         """Begin to fetch what leases of a source will read."""
@@ -124,12 +150,12 @@ class PreprocessingWorker:
             while not self._draining.is_set():
                 if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
                     self._tell(self._engine, self._progress.threads, "", 0.0)
-                assigned = self._leases.ask_for_work(self._progress)
+                assigned = self._leases.ask_for_work(replace(self._progress, fell_back=self._fell_back()))
                 if assigned is None:
                     break
                 if assigned.plan_version != self._version:
-                    self._load(ray.get(self._controller.plan.remote(assigned.plan_version)))
-                    self._version = assigned.plan_version
+                    version = assigned.plan_version
+                    self._load(ray.get(self._controller.plan.remote(version)), version)
                 forget_ahead()  # what is left of the assignment before
                 self._work(self._leases.begin(assigned))
         except PecanError as error:
@@ -140,13 +166,13 @@ class PreprocessingWorker:
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
-        told: tuple[int, str, bool] | None = None
+        told: tuple[int, str, str, bool] | None = None
         quiet_s = 0.0
         while True:
             engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
             under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
             long = None if over else long_retry(now) or under_way
-            news = (engine.threads if engine is not None else 0, long.text if long else "", over)
+            news = (engine.threads if engine is not None else 0, long.text if long else "", self._fell_back(), over)
             longest_s = min(max(HEARTBEAT_S, self._leases.lot_s), self._job.config.worker_timeout_s / BEATS)
             if quiet_s >= longest_s or news != told:
                 told, quiet_s = news, 0.0
@@ -158,9 +184,14 @@ class PreprocessingWorker:
             quiet_s += NEWS_S
 
     def _tell(self, engine: Engine | None, threads: int, stuck: str, stuck_s: float) -> None:
-        progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s)
+        fell_back = self._fell_back()
+        progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s, fell_back=fell_back)
         counts = dict(engine.counts()) if engine is not None else {}
         self._controller.told.remote(self._name, progress, counts)
+
+    def _fell_back(self) -> str:
+        """Return why the user's order is run in place of another one; empty if no element has called for it."""
+        return "" if self._users_order is None else self._users_order.said
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []

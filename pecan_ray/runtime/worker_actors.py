@@ -33,7 +33,8 @@ class WorkerActor:
     """A worker's actor."""
 
     name: str
-    handle: Any
+    handle: Any = None
+    """None: Ray has not made it yet."""
     node: str = ""
     pid: int = 0
     ended: bool = False
@@ -56,21 +57,29 @@ class WorkerActors:
 
     def start(self, instruction: StartWorker) -> None:
         """Start a worker and follow it."""
+        host, labels = instruction.host, self._job.config.remote_labels
+        selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
+        actor = self._actors[instruction.worker] = WorkerActor(instruction.worker)
+        self._spawn(self._follow(actor, instruction, selector))
+
+    def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+        """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
         job, config = self._job, self._job.config
-        host = instruction.host
-        selector = local_selector(host) if host else remote_selector(self.trainer_nodes, config.remote_labels)
-        handle = worker_actor(job.options.world_size).options(
+        made = worker_actor(job.options.world_size).options(
             name=instruction.worker,
             num_cpus=config.cpus_per_worker if instruction.reserve else 0,
             label_selector=selector,
         )
-        handle = handle.remote(instruction.worker, job, self._controller, instruction.sharing)
-        actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, handle)
-        self._spawn(self._follow(actor, instruction, selector))
+        actor.handle = made.remote(instruction.worker, job, self._controller, instruction.sharing)
+        if actor.killed:
+            ray.kill(actor.handle)
 
     async def _follow(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
         """Follow a worker from its placement to its end."""
         try:
+            await asyncio.to_thread(self._create, actor, instruction, selector)
+            if actor.killed:
+                return
             placed = asyncio.ensure_future(actor.handle.placed.remote())
             placed.add_done_callback(lambda future: future.cancelled() or future.exception())
             while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
@@ -121,12 +130,20 @@ class WorkerActors:
             # Its death is told by the call that follows it.
             actor.handle.drain.remote().future().add_done_callback(lambda future: future.exception())
 
+    def use_users_order(self, name: str) -> None:
+        """Let a worker run the user's order of operators from now on."""
+        actor = self._actors.get(name)
+        if actor is not None and not actor.killed:
+            actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
+
     def kill(self, name: str) -> None:
         """End a worker's process, also one that does not react."""
         actor = self._actors.get(name)
         if actor is None or actor.killed:
             return
         actor.killed = True
+        if actor.handle is None:
+            return  # it is killed as soon as it is made
         ray.kill(actor.handle)
         if actor.pid and not actor.ended:
             self._spawn(self._make_sure(actor))

@@ -6,7 +6,8 @@ from pecan_ray.simulator.drivers import Driver, FixedDeployment, RemoteOnly, pla
 from pecan_ray.simulator.job import SimulatedJob, Turn
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.what_if import Forecast, RunProfile
+from pecan_ray.simulator.run_profile import RunProfile
+from pecan_ray.simulator.what_if import Forecast
 from pecan_ray.simulator.workload import Workload, load, names
 
 __all__ = [

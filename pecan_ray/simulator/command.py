@@ -16,6 +16,7 @@ from pecan_ray.simulator.drivers import placement
 from pecan_ray.simulator.experiments import AFTER, client_of, mean
 from pecan_ray.simulator.job import SimulatedJob
 from pecan_ray.simulator.outcome import Outcome
+from pecan_ray.simulator.run_profile import from_json
 from pecan_ray.simulator.workload import Workload, load, names
 
 SIMULATE_HELP = (
@@ -53,12 +54,12 @@ def report_what_if(args: argparse.Namespace) -> str:
     """Say what other deployments would have done for a finished run."""
     if not args.report.is_file():
         raise PlanError(f"there is no report {args.report}.")
-    profile = what_if.from_json(args.report.read_bytes().decode(errors="replace"))
+    profile = from_json(args.report.read_bytes().decode(errors="replace"))
     here = profile.deployment
     now = what_if.what_if(profile, here)
     lines = [
-        f"{profile.job}: {here}, {profile.batches} batches; the trainer waited {profile.wait_share:.0%} of the time, "
-        f"its own step takes {1000 * profile.step_s:.3g} ms",
+        f"{profile.job}: {here}, {profile.batches} batches; after {profile.start_s:.1f} s for the start the trainer "
+        f"waited {profile.wait_share:.0%} of the time, its own step takes {1000 * profile.step_s:.3g} ms",
         f"  as it was  {now}",
     ]
     if args.local is None and args.remote is None:

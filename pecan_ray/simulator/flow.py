@@ -19,7 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
-from pecan_ray.job.windows import PAUSE_S, StepTotals, is_pause
+from pecan_ray.job.windows import PAUSE_S, RARE, StepTotals, is_long, is_pause
 from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
 from pecan_ray.simulator.workload import Trainer
 
@@ -267,7 +267,7 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     noise, drawn, steps = feed.noise, feed.drawn, flow.noise
     batches, seconds, squares = totals.batches, totals.seconds, totals.squares
     waited, queued, stock, pauses = totals.waited, totals.queued, totals.ready, totals.pauses
-    long_s = PAUSE_S if flow.may_pause else NEVER
+    long_s, long = PAUSE_S if flow.may_pause else NEVER, totals.long
     worked, starved, produced, received, places, complete = 0.0, 0.0, 0, 0, len(taken), True
     for _ in range(most):
         if asked > until:
@@ -298,7 +298,10 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
         entered = ready.popleft()[0]
         now = asked if asked > entered else entered
         interval, wait = now - got, now - asked
-        if interval - wait > long_s and is_pause(interval - wait, batches, seconds - waited):
+        if paused := interval - wait > long_s and is_long(interval - wait, batches, seconds - waited):
+            long = (*long, batches + pauses)[-RARE:]
+            paused = is_pause(long)
+        if paused:
             pauses += 1
         else:
             stock = 0.0 if entered > asked else place if place < held else held
@@ -334,5 +337,5 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
     feed.worked += worked
     flow.done, flow.noise = done, steps
     flow.starved += starved
-    client.totals = StepTotals(batches, seconds, squares, waited, queued, stock, pauses)
+    client.totals = StepTotals(batches, seconds, squares, waited, queued, stock, pauses, long)
     return complete

@@ -121,6 +121,10 @@ class BatchReader:
         """Drop what is kept open for a worker that is gone."""
         self._ring.forget(token)
 
+    def close(self) -> None:
+        """Drop what is kept open for all workers; batches that are held stay valid."""
+        self._ring.close()
+
 
 def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return columns as views of the memory that they lie in; those by value as they are."""

@@ -12,6 +12,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
+from pecan_ray.placement import Prices
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -32,12 +33,14 @@ def scraped() -> str:
 def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen").batch(10)
     wanted = {"pecan_batches", "pecan_elements", "pecan_bytes", "pecan_wait_share", "pecan_worker_elements"}
+    wanted |= {"pecan_cost_dollars_total"}
 
     def all_there() -> bool:
         page = scraped()
         return all(f"ray_{name}" in page for name in wanted) and 'job="seen-metrics"' in page.replace("Job", "job")
 
-    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), job="seen-metrics") as it:
+    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
+    with pipe.iter_batches(epochs=None, workers=workers, job="seen-metrics") as it:
         next(it)
 
         def go_on() -> bool:

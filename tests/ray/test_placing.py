@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import pecan_ray as pecan
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Deployment
+from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.runtime.cluster import this_node
 from tests.ray.conftest import living_actors
 from tests.ray.test_observed import scraped
@@ -30,7 +31,8 @@ pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 
 def auto(**options: Any) -> pecan.AutoWorkers:
-    settings: dict[str, Any] = {"max_local": 2, "max_remote": 6, "window_batches": 30, "window_s": 1.5, **options}
+    settings: dict[str, Any] = {"max_local": 2, "max_remote": 6, "window_batches": 30, "window_s": 1.5}
+    settings |= {"prices": GCP_TPU_V2, **options}
     return pecan.AutoWorkers(**settings)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -29,9 +30,10 @@ def shape_before(element: dict[str, Any]) -> dict[str, Any]:
     return {**element, "image": blur(element["image"]), "side": np.int64(len(element["image"]))}
 
 
-def images(**options: Any) -> pecan.PecanPipeline:
+def images(reorder: Any = "paper") -> pecan.PecanPipeline:
+    """Make a pipeline that shows its order by a column of the results: in mode "cost" that would speak against it."""
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
-    config = pecan.Config(sample_elements=32, **options)
+    config = pecan.Config(sample_elements=32, reorder=reorder)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="images", config=config)
     return pipe.map(shape_before).map(half, on="image").batch(8)
 
@@ -59,7 +61,7 @@ def test_trainers_that_share_a_job_run_one_plan() -> None:
         with pipe.iter_batches(workers=workers, rank=rank, world_size=2, job="shared") as batches:
             found[rank] = {side for batch in batches for side in batch["side"].tolist()}
 
-    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "cost"))]
+    threads = [threading.Thread(target=train, args=arguments) for arguments in ((0, "off"), (1, "paper"))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -67,15 +69,18 @@ def test_trainers_that_share_a_job_run_one_plan() -> None:
     assert found[0] == found[1] and len(found[0]) == 1
 
 
+SIDES = [128 if number % 64 < 2 else 32 for number in range(1024)]
+"""Of images in 16 splits."""
+
+
 def fit(image: Any) -> Any:
     return cv2.resize(image, (64, 64))
 
 
 def of_many_sizes(**options: Any) -> pecan.PecanPipeline:
-    """Make a pipeline whose first elements are large and whose others are small: the sample sees the first."""
+    """Make a pipeline whose first two elements of each split, which the sample sees, are larger than all others."""
     rng = np.random.default_rng(0)
-    sides = [128] * 32 + [32] * 992
-    items = [{"image": rng.integers(0, 255, (side, side, 3), np.uint8)} for side in sides]
+    items = [{"image": rng.integers(0, 255, (side, side, 3), np.uint8)} for side in SIDES]
     config = pecan.Config(sample_elements=32, **options)
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="sizes", config=config)
     return pipe.map(shape_before).map(fit, on="image").batch(32)
@@ -103,7 +108,7 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
 def test_the_order_of_a_graph_is_looked_at_again_too() -> None:
     pytest.importorskip("tensorflow")
     rng = np.random.default_rng(0)
-    items = [{"image": rng.random((side, side, 3), np.float32)} for side in [128] * 32 + [32] * 992]
+    items = [{"image": rng.random((side, side, 3), np.float32)} for side in SIDES]
     config = pecan.Config(sample_elements=32, reorder="paper")
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="graph", engine="tensorflow", config=config)
     pipe = pipe.map(graph_shape_before).map(graph_fit, on="image").batch(32)
@@ -139,3 +144,90 @@ def test_a_pass_that_says_what_the_sample_said_changes_nothing() -> None:
         events = [event for event in batches.report().events if event.kind == "reorder"]
     assert sides == [64] * 4 * ELEMENTS
     assert len(events) == 1
+
+
+# --- elements that only the user's order takes ----------------------------------------------------------------
+
+GRAY = 700
+IMAGES = 1024
+
+
+def to_rgb(image: Any) -> Any:
+    """Do what costs much, and make three channels of a gray image."""
+    image = cv2.GaussianBlur(image, (15, 15), 3.0)
+    return np.stack([image] * 3, axis=-1) if image.ndim == 2 else image
+
+
+def half_of_colors(image: Any) -> Any:
+    """Halve an image of three channels, and no other."""
+    height, width, _ = image.shape
+    return cv2.resize(image, (width // 2, height // 2))
+
+
+def with_a_gray_one(tmp_path: Any, engine: Any = "python") -> pecan.PecanPipeline:
+    """Make a pipeline whose order, which an earlier job has kept, fails on one image that lies behind the sample."""
+    rng = np.random.default_rng(0)
+    shapes = [(32, 32) if number == GRAY else (32, 32, 3) for number in range(IMAGES)]
+    items = [{"image": rng.integers(0, 255, shape, np.uint8), "n": n} for n, shape in enumerate(shapes)]
+    config = pecan.Config(order_folder=tmp_path)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="gray", engine=engine, config=config)
+    return pipe.map(to_rgb, on="image").map(half_of_colors, on="image").batch(16)
+
+
+def keep_the_order_that_fails(pipe: pecan.PecanPipeline, tmp_path: Any, orders: tuple[tuple[str, ...], ...]) -> None:
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder(orders))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Any, on_error: Any) -> None:
+    pipe = with_a_gray_one(tmp_path)
+    keep_the_order_that_fails(pipe, tmp_path, (("half_of_colors", "to_rgb"),))
+    numbers: dict[int, list[int]] = {}
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), on_error=on_error) as batches:
+        for batch in batches:
+            assert batches.provenance is not None and batch["image"].shape[1:] == (16, 16, 3)
+            numbers.setdefault(batches.provenance.epoch, []).extend(batch["n"].tolist())
+        report = batches.report()
+    assert all(sorted(numbers[epoch]) == list(range(IMAGES)) for epoch in (0, 1))
+    told = [event.text for event in report.events if event.kind == "reorder"]
+    assert len(told) == 2 and "AutoOrder runs half_of_colors -> to_rgb -> batch" in told[0]
+    assert "fails in AutoOrder's order half_of_colors -> to_rgb" in told[1] and "yours, to_rgb -> half_of" in told[1]
+    assert report.bad_elements == 0 and report.workers_lost == 0
+    kept = OrderFolder(tmp_path).load(pipe._order._key)
+    assert kept is not None and kept.orders == (("to_rgb", "half_of_colors"),)
+
+
+@pytest.mark.slow  # two workers import TensorFlow, one after the other
+def test_a_job_of_graphs_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Any) -> None:
+    pytest.importorskip("tensorflow")
+    items = [{"x": np.int64(150 if n == GRAY else n % 90), "n": n} for n in range(IMAGES)]
+    config = pecan.Config(order_folder=tmp_path)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="graph", engine="tensorflow", config=config)
+    pipe = pipe.map(graph_half, on="x").map(graph_checked, on="x").batch(16)
+    keep_the_order_that_fails(pipe, tmp_path, (("graph_checked", "graph_half"),))
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+        numbers = [n for batch in batches for n in batch["n"].tolist()]
+        told = [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert sorted(numbers) == list(range(IMAGES))
+    assert len(told) == 2 and "graph_checked failed on" in told[1] and "goes back to your order" in told[1]
+
+
+def graph_half(x: Any) -> Any:
+    return x // 2
+
+
+def graph_checked(x: Any) -> Any:
+    import tensorflow as tf
+
+    tf.debugging.assert_less(x, tf.constant(100, tf.int64))
+    return x
+
+
+def test_a_second_job_runs_the_order_that_the_first_has_found() -> None:
+    events: list[str] = []
+    for _ in range(2):
+        with images().iter_batches(workers=pecan.Workers(local=1)) as batches:
+            assert {side for batch in batches for side in batch["side"].tolist()} == {64}
+            events += [event.text for event in batches.report().events if event.kind == "reorder"]
+    assert "AutoOrder moved half before shape_before" in events[0]
+    assert "AutoOrder runs half -> shape_before -> batch: it is kept in" in events[1]

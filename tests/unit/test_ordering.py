@@ -424,7 +424,7 @@ def test_check_refuses_an_order_whose_values_have_another_range(mode: Mode) -> N
         return np.minimum(half(image), np.uint8(120))
 
     pipe = images().map(brighten, on="image").map(dark_half, on="image")
-    assert order(pipe, mode).adopted.changed
+    assert order(pipe, mode).adopted.changed == (mode == "paper"), "by cost values are compared anyway"
 
     def bounded(before: Element, after: Element) -> bool:
         return bool(abs(int(before["image"].max()) - int(after["image"].max())) < 8)

@@ -13,8 +13,8 @@ from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
 from pecan_ray.placement import MODES, AutoPlacement
 from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.experiments import SETUPS, mean, run_mode, run_setup
-from pecan_ray.simulator.paper import authors_logs, cachew_figures
-from pecan_ray.simulator.paper.pecan_figures import final_remote, stages
+from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_text
+from pecan_ray.simulator.paper.pecan_figures import final_remote, run_figure6, stages
 from pecan_ray.simulator.paper.reported import CONFIGURATIONS, FITTED, PECAN
 from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table, misses, summary
 from pecan_ray.simulator.random_workloads import FAMILIES, TUNED, draw, judge, score
@@ -192,3 +192,30 @@ def test_every_miss_is_listed_and_nothing_else() -> None:
     )
     assert "1 of 2 predictions within 10%" in summary([section])
     assert misses([replace(section, comparisons=rows[:1])]) == ""
+
+
+def test_what_the_text_says_is_compared_too() -> None:
+    """Savings against FastFlow, means, and how soon policies converge; a mean of fitted rows is no prediction."""
+    runs = run_figure6((0,), ("retinanet", "resnet50-v2-8"))
+    rows = {row.item: row for row in pecan_text.savings(runs).comparisons}
+    assert rows["cost against FastFlow, AutoPlacement, retinanet"].paper == 27
+    assert rows["cost of remote workers, AutoOrder, resnet50-v2-8"].status == "fitted"
+    averages = [row for item, row in rows.items() if item.startswith("on average")]
+    assert [row.paper for row in averages] == [69, 24, 87, 55, 14]
+    assert {row.status for row in averages} == {"follows"}
+    sooner = pecan_text.convergence(runs)
+    assert [row.paper for row in sooner.comparisons] == [47, 5]
+    assert "within 5" in sooner.blocks[1]
+
+
+def test_what_follows_from_a_fitted_point_is_counted_apart() -> None:
+    rows = (
+        Comparison("1 worker", 10.0, 10.0, "fitted", "ms"),
+        Comparison("2 workers", 5.0, 5.1, "follows", "ms"),
+        Comparison("3 workers", 3.3, 9.0, "follows", "ms"),
+        Comparison("epoch", 100.0, 150.0, "predicted", "s"),
+    )
+    said = summary([Section("", "", (), (), rows)])
+    assert (
+        "- times: 0 of 1 predictions within 10%; 1 of 2 rows that follow from fitted ones; 1 of 1 fitted rows" in said
+    )

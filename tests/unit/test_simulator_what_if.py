@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.prices import Prices
-from pecan_ray.plan.windows import Deployment
-from pecan_ray.simulator.what_if import RunProfile, from_json, suggestions, to_json, what_if
+from pecan_ray.plan.prices import Prices, PriceTier
+from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.simulator.run_profile import MeasuredPace, RunProfile, from_json, to_json
+from pecan_ray.simulator.what_if import suggestions, what_if
 
 PROFILE = RunProfile(
     job="resnet",
@@ -46,7 +47,7 @@ def report_of(**changes: Any) -> dict[str, Any]:
 def window(local: int, remote: int, batch_s: float, wait_s: float) -> dict[str, Any]:
     return {
         "deployment": {"local": local, "remote": remote},
-        "window": {"batch_time": batch_s, "wait_time": wait_s, "touched": False},
+        "window": asdict(Window(batch_s, 1.0, 1000, wait_s)),
     }
 
 
@@ -60,17 +61,42 @@ def test_twice_the_workers_are_twice_as_fast_until_the_trainer_is_the_limit() ->
 def test_a_forecast_says_speed_and_dollars_in_one_sentence() -> None:
     said = str(what_if(PROFILE, Deployment(1, 4)))
     # From 10 to 16 batches a second; $12 an hour become $14: 1000 batches cost $0.333 before and $0.243 after.
-    assert said == "1 local + 4 remote: +60%, 16 batches/s, $0.243 per epoch (-$0.0903)"
+    assert said.startswith("1 local + 4 remote: +60% (")
+    assert "16 batches/s, $0.243 per epoch (-$0.0903); uncertain: so many workers were never measured" in said
+    sure = str(what_if(PROFILE, Deployment(10, 20)))
+    assert sure.endswith("20 batches/s, $0.417 per epoch (+$0.0833)")
 
 
 def test_without_prices_no_dollars_are_told() -> None:
     assert "$" not in str(what_if(replace(PROFILE, prices=None), Deployment(1, 4)))
 
 
-def test_rates_of_workers_that_nobody_waited_for_are_lower_bounds() -> None:
-    idle = replace(PROFILE, rates_known=False)
-    assert what_if(idle, Deployment(1, 1)).certain is False
-    assert "at least" in str(what_if(idle, Deployment(1, 1)))
+IDLE = replace(PROFILE, measured=(MeasuredPace(Deployment(4, 0), 0.05, 0.05),), remote_rate=0.0, local_rate=5.0)
+"""Beside four local workers the trainer never waited."""
+
+
+def test_how_few_workers_do_is_not_known_where_the_trainer_never_waited() -> None:
+    told = what_if(replace(IDLE, deployment=Deployment(4, 0)), Deployment(1, 0))
+    assert not told.certain
+    assert told.low_s <= 0.05 < told.batch_s < 0.2 <= told.high_s
+    assert "the trainer never waited for these workers" in str(told)
+
+
+def test_fewer_workers_than_were_measured_may_bring_as_much() -> None:
+    """Four workers that share two CPUs bring what two of them would: a line says half of that."""
+    four = replace(IDLE, measured=(MeasuredPace(Deployment(4, 0), 0.1, 0.05),), deployment=Deployment(4, 0))
+    told = what_if(replace(four, local_rate=2.5), Deployment(2, 0))
+    assert told.batch_s == pytest.approx(0.2)
+    assert told.low_s <= 0.1
+    assert "so few workers were never measured" in str(told)
+
+
+def test_what_was_measured_on_both_sides_is_a_narrow_interval() -> None:
+    both = (MeasuredPace(Deployment(2, 0), 0.2, 0.05), MeasuredPace(Deployment(4, 0), 0.1, 0.05))
+    profile = replace(IDLE, measured=both, deployment=Deployment(4, 0), local_rate=2.5)
+    assert what_if(profile, Deployment(2, 0)).certain
+    assert what_if(profile, Deployment(3, 0)).low_s == pytest.approx(4 / 3 * 0.1, rel=0.4)
+    assert what_if(profile, Deployment(4, 0)).speed == 0.0
 
 
 @pytest.mark.parametrize(
@@ -88,7 +114,36 @@ def test_suggestions_go_up_and_down_from_what_ran() -> None:
 
 
 def test_a_profile_survives_writing_and_reading() -> None:
-    assert from_json(to_json(PROFILE)) == PROFILE
+    tiers = Prices(10.0, 1.0, (PriceTier("spot", 0.3, 4),))
+    whole = replace(IDLE, prices=tiers, trainers=4, hosts=2, start_s=3.0)
+    assert from_json(to_json(whole)) == whole
+
+
+def test_prices_and_their_tiers_are_those_of_the_report() -> None:
+    prices = {"accelerator_host": 5.0, "remote_worker": 1.0, "tiers": [{"label": "spot", "price": 0.2, "limit": 4}]}
+    fields = report_of(deployments=[[0.0, {"local": 0, "remote": 2}]], prices=prices, hosts=2, trainers=2)
+    profile = from_json(json.dumps(fields))
+    # Batches of 0.1 s, half of it waiting: four workers are twice as fast, and on cheap nodes.
+    assert what_if(profile, Deployment(0, 4)).epoch_cost == pytest.approx(200 * 0.05 / 3600 * (10.0 + 0.8))
+
+
+@pytest.mark.parametrize("steps", [True, False])
+def test_what_the_trainer_waited_for_at_the_start_is_no_waiting(steps: bool) -> None:
+    """Ten seconds until the first batch, then one of 0.05 s after the other, none of which was waited for."""
+    fields = report_of(seconds=20.0, waited_s=10.0, first_batch_s=10.0, batches=201)
+    if steps:
+        fields["steps"] = {"batches": 198, "seconds": 9.9, "squares": 0.5, "waited": 0.0}
+    profile = from_json(json.dumps(fields))
+    assert (profile.wait_share, profile.start_s) == (0.0, 10.0)
+    assert profile.step_s == pytest.approx(0.05)
+    assert what_if(profile, Deployment(2, 0)).speed == pytest.approx(0.0)
+
+
+def test_windows_of_fixed_workers_are_learned_from() -> None:
+    windows = [window(1, 0, 0.2, 0.1), window(2, 0, 0.11, 0.01)]
+    profile = from_json(json.dumps(report_of(windows=windows)))
+    assert {pace.deployment.local for pace in profile.measured} == {1, 2}
+    assert what_if(profile, Deployment(2, 0)).batch_s == pytest.approx(0.11)
 
 
 def test_the_report_of_a_run_without_windows_is_enough() -> None:
@@ -145,6 +200,7 @@ def test_one_more_worker_never_makes_a_forecast_slower(
     local: int, remote: int, step_s: float, rates: tuple[float, float]
 ) -> None:
     profile = replace(PROFILE, step_s=step_s, local_rate=rates[0], remote_rate=rates[1])
-    fewer, more = Deployment(local, remote + 1), Deployment(local + 1, remote + 1)
-    assert what_if(profile, more).batch_s <= what_if(profile, fewer).batch_s
-    assert what_if(profile, more).batch_s >= step_s
+    fewer, more = (what_if(profile, Deployment(local + extra, remote + 1)) for extra in (0, 1))
+    assert more.batch_s <= fewer.batch_s * (1 + 1e-9)
+    for told in (fewer, more):
+        assert told.low_s <= told.batch_s <= told.high_s

@@ -152,3 +152,95 @@ def test_a_window_is_due_when_all_trainers_are_done_or_one_has_paused(reports: l
         if meter.due():
             meter.close()
             begun = dict(latest)
+
+
+# --- several trainers in step -------------------------------------------------------------------------------
+
+
+def in_step(waits: list[list[float]], works: list[float]) -> list[StepTotals]:
+    """Return the totals of trainers that wait for the slowest of them at the end of each step, as each measures them.
+
+    `waits`: of each step, how long each trainer waits for its batch; `works`: its own work.
+    """
+    sums = [StepTotals() for _ in works]
+    before = [0.0] * len(works)
+    for waited in waits:
+        ends = max(wait + work for wait, work in zip(waited, works, strict=True))
+        for rank, wait in enumerate(waited):
+            own = before[rank]
+            sums[rank] = sums[rank].step(own + wait, wait, 0)
+            before[rank] = ends - wait
+    return sums
+
+
+@pytest.mark.parametrize("trainers", [2, 4, 8])
+@pytest.mark.parametrize("step_s", [0.001, 0.1])
+def test_waiting_for_a_trainer_that_waits_is_no_work(trainers: int, step_s: float) -> None:
+    """One of them waits in each step, in turn: nine tenths of the time, all of them do nothing."""
+    waits = [[9 * step_s * (rank == number % trainers) for rank in range(trainers)] for number in range(400)]
+    window = window_of(in_step(waits, [step_s] * trainers), [0] * trainers, touched=False)
+    assert window.wait_time is not None
+    assert math.isclose(window.wait_time / window.batch_time, 0.9, abs_tol=0.02)
+
+
+def test_waiting_for_a_trainer_that_is_slow_is_work() -> None:
+    """It never waits for a batch itself; the others wait for it, and not for workers."""
+    sums = in_step([[0.0, 0.0, 0.0]] * 100, [0.1, 0.1, 0.3])
+    window = window_of(sums, [0] * 3, touched=False)
+    assert window.wait_time == pytest.approx(0, abs=1e-6) and window.batch_time == pytest.approx(0.3, rel=0.02)
+
+
+def test_reports_of_trainers_that_overlap_in_part_are_laid_beside_one_another() -> None:
+    meter = WindowMeter(trainers=2, batches=100, seconds=1e9)
+    waits = [[0.9 * (rank == number % 2) for rank in range(2)] for number in range(200)]
+    for rank in range(2):
+        meter.add(rank, NONE)
+    for upto in range(10, 200, 10):
+        for rank, sums in enumerate(in_step(waits[:upto], [0.1] * 2)):
+            meter.add(rank, sums)
+    window = meter.close()
+    assert window is not None and window.wait_time is not None
+    assert window.wait_time / window.batch_time == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_trainer_that_has_become_slow_does_not_pause_for_ever() -> None:
+    """Steps of 5 ms become 400 times as long: the first ones may be a pause, the others are the job."""
+    meter = WindowMeter(trainers=1, batches=100, seconds=5.0)
+    sums = totals([(0.005, 0.1, 2)] * 500)
+    meter.add(0, sums)
+    for _ in range(30):
+        sums = sums.step(2.2, 0.0, 2)
+    assert (sums.batches, sums.pauses) == (528, 2)
+    meter.add(0, sums)
+    meter.close()
+    for _ in range(10):
+        sums = sums.step(2.2, 0.0, 2)
+    meter.add(0, sums)
+    window = meter.close()
+    assert window is not None and not window.touched and window.batch_time == pytest.approx(2.2)
+
+
+def test_pauses_that_are_rare_stay_pauses() -> None:
+    sums = totals(([(0.1, 0.0, 2)] * 100 + [(30.0, 0.0, 2)]) * 6)
+    assert (sums.batches, sums.pauses) == (600, 6)
+
+
+def test_windows_that_all_hold_a_pause_are_used_in_the_end() -> None:
+    meter = WindowMeter(trainers=1, batches=100, seconds=1e9)
+    sums, marked = NONE, []
+    meter.add(0, sums)
+    for _ in range(8):
+        sums = totals([(0.1, 0.0, 2)] * 60 + [(30.0, 0.0, 2)], sums)
+        meter.add(0, sums)
+        window = meter.close()
+        marked.append(window is not None and window.touched)
+    assert marked == [True, True, True, False] * 2
+
+
+def test_a_starving_trainer_need_not_wait_for_the_end_of_a_window_while_the_search_goes_on() -> None:
+    for hurried in (False, True):
+        meter = WindowMeter(trainers=1, batches=100, seconds=5.0)
+        meter.hurried = hurried
+        meter.add(0, NONE)
+        meter.add(0, totals([(0.2, 0.9, 0)] * 12))
+        assert meter.due() is hurried

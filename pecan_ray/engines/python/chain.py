@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, origin_of
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
@@ -86,6 +86,23 @@ def set_aside(
     undelivered.add(item.parts, bad)
 
 
+class Chainlike(Protocol):
+    """Operators that run on items."""
+
+    def run(self, item: Item) -> list[Item]:
+        """Return what becomes of an item."""
+        ...
+
+    def run_all(self, items: Sequence[Item]) -> list[Item]:
+        """Return what becomes of several items."""
+        ...
+
+    @property
+    def goes_out(self) -> bool:
+        """Whether several calls had better go together, since they go to another process."""
+        ...
+
+
 class Chain:
     """Runs its operators on items; errors follow the `on_error` policy."""
 
@@ -107,10 +124,17 @@ class Chain:
         """Return what becomes of an item; positions of what is dropped go to the undelivered ones."""
         kept = copied(item.value) if self._options.on_error == "quarantine" else None
         try:
-            items = self._spread(item) if self._spreads else self._straight(item)
+            return self.attempt(item)
         except ElementError as error:
             set_aside(item, error, self._options.on_error, self._undelivered, kept)
             return []
+
+    def attempt(self, item: Item) -> list[Item]:
+        """Return what becomes of an item; raises `ElementError`, or `ColumnError`, and has changed nothing then.
+
+        Functions may have written into the arrays of the item nevertheless.
+        """
+        items = self._spread(item) if self._spreads else self._straight(item)
         for one in items:
             if item.members is not None:
                 one.rows = max(1, leading(one.value))  # 0 rows would mean that it carries positions only
@@ -118,9 +142,13 @@ class Chain:
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Run several items; the calls of a first operator in another process go there in one message."""
+        self.call_ahead(items)
+        return [made for item in items for made in self.run(item)]
+
+    def call_ahead(self, items: Sequence[Item]) -> None:
+        """Make the calls of a first operator in another process, for items that are about to be run."""
         if self.goes_out and len(items) > 1:
             self._call_ahead(self._steps[0], items)
-        return [made for item in items for made in self.run(item)]
 
     def _call_ahead(self, step: ChainStep, items: Sequence[Item]) -> None:
         assert isinstance(step.call, InProcess)

@@ -25,6 +25,7 @@ from pecan_ray.engines.reading import reading_of
 from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
+from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Source
@@ -36,15 +37,26 @@ class PythonEngine:
     def __init__(self, plan: Plan, sources: Sequence[Source], options: EngineOptions, slots: Slots) -> None:
         self._plan, self._sources, self._options = plan, sources, options
         self._threads, self._slots = engine_threads(options, slots)
-        self._processes: Processes | None = None
+        self._processes: dict[str, Processes] = {}
+        """For the functions of the plan, and for those of the plan as the user wrote it."""
         self._counts = None if options.count_epoch is None else Counts()
         self._watch = StackWatch({**calls_under(options), **reading_of(sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
         """Yield the batches of one stretch."""
-        with self._threads.at_work():
-            yield from self._batches(leases)
+        order = self._options.users_order
+        try:
+            with self._threads.at_work():
+                yield from self._batches(leases)
+        except BatchShapeError as error:
+            if order is None:
+                raise
+            # Which of the batch's elements is to blame, and whether it would fit in the user's order, is not known.
+            raise OrderError(
+                f"AutoOrder's order of operators led to this: {error.message} The job goes back to your order",
+                **error.fields,
+            ) from error
 
     def _batches(self, leases: Leases) -> Generator[Produced, None, None]:
         undelivered = UndeliveredPositions()
@@ -57,6 +69,7 @@ class PythonEngine:
             pool=self._threads,
             call=self._callable,
             counts=self._counts,
+            users_call=self._users_callable,
         )
         produced = self._with_the_rest(stream)
         yield from ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced
@@ -130,16 +143,22 @@ class PythonEngine:
             feeder.stop()
 
     def _callable(self, op: ElementOp) -> Callable[..., Any]:
-        if not op.processes:
-            return complete_call(op)
-        if self._processes is None:
+        return self._in_process("plan", self._plan, op) if op.processes else complete_call(op)
+
+    def _users_callable(self, op: ElementOp) -> Callable[..., Any]:
+        order = self._options.users_order
+        assert order is not None
+        return self._in_process("user's", order.plan, op) if op.processes else complete_call(op)
+
+    def _in_process(self, whose: str, plan: Plan, op: ElementOp) -> Callable[..., Any]:
+        if whose not in self._processes:
             functions = {
                 other.name: complete_call(other)
-                for other in self._plan.all_ops()
+                for other in plan.all_ops()
                 if isinstance(other, ElementOp) and other.processes
             }
-            self._processes = Processes(functions, self._options.threads)
-        return self._processes.function(op.name)
+            self._processes[whose] = Processes(functions, self._options.threads)
+        return self._processes[whose].function(op.name)
 
     @property
     def threads(self) -> int:
@@ -157,8 +176,8 @@ class PythonEngine:
     def close(self) -> None:
         """Stop threads and processes."""
         self._threads.close()
-        if self._processes is not None:
-            self._processes.close()
+        for processes in self._processes.values():
+            processes.close()
 
 
 @dataclass(frozen=True)

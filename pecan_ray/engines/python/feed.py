@@ -11,7 +11,7 @@ from functools import partial
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.python.batch_writer import BatchWriter
-from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.chain import Chainlike
 from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.003
@@ -27,7 +27,7 @@ slot that would bound them."""
 class Feeder:
     """Hands elements to the pool in chunks; bounds what is in progress and what is finished and not taken."""
 
-    def __init__(self, pool: Threads, chain: Chain, most_ready: int = MOST_READY) -> None:
+    def __init__(self, pool: Threads, chain: Chainlike, most_ready: int = MOST_READY) -> None:
         self._pool, self._chain, self._most_ready = pool, chain, most_ready
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.

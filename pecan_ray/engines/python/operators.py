@@ -24,14 +24,14 @@ from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
 
-Chainlike = Callable[[Item], list[Item]]
+RunItem = Callable[[Item], list[Item]]
 
 _END = Item({}, [], Lease(0, Split(0)), 0)
 """Not an item: there are no more."""
 
 
-def mapped(items: ItemIterator, run: Chainlike, pool: Threads | None) -> ItemIterator:
-    """Run a chain on each item, some of them at a time, in order."""
+def mapped(items: ItemIterator, run: RunItem, pool: Threads | None) -> ItemIterator:
+    """RunItem a chain on each item, some of them at a time, in order."""
     if pool is None:
         for item in items:
             if item is None:

@@ -12,7 +12,8 @@ from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
-from pecan_ray.engines.python.chain import Chain
+from pecan_ray.engines.python.chain import Chain, Chainlike
+from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import PlanError
@@ -33,7 +34,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.shape import last_batching, plan_shape
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, Source
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
 
@@ -52,10 +53,12 @@ class ItemStream:
         pool: Threads | None,
         call: MakeCall,
         counts: Counts | None = None,
+        users_call: MakeCall | None = None,
     ) -> None:
+        """`users_call`: what makes the functions of the user's order, where the plan runs in another one."""
         self.plan, self._sources, self._options = plan, sources, options
         self._leases, self.undelivered, self._pool, self._call = leases, undelivered, pool, call
-        self._counts = counts
+        self._counts, self._users_call = counts, users_call or call
         self.epoch = 0
         self._serial = plan_shape(plan).serial
         self._taken: list[Lease] = []
@@ -101,9 +104,23 @@ class ItemStream:
                 self._taken.append(lease)
         return lease
 
-    def chain(self, ops: Sequence[ElementOp]) -> Chain:
+    def chain(self, ops: Sequence[ElementOp]) -> Chainlike:
         """Return the chain that runs some operators under this stretch's rules."""
-        return Chain(ops, self._options, self.undelivered, self._call, self._counts)
+        chain = Chain(ops, self._options, self.undelivered, self._call, self._counts)
+        order = self._options.users_order
+        if order is None or not ops or not order.differs(ops):
+            return chain
+
+        def in_users_order() -> Chain:
+            return Chain(order.ops(ops), self._options, self.undelivered, self._users_call, self._counts)
+
+        again = self._read_again if order.behind_source(ops) else None
+        return FallbackChain(ops, chain, in_users_order, order, self._options.on_error, self.undelivered, again)
+
+    def _read_again(self, item: Item) -> Element:
+        """Return an element anew, as its source gives it."""
+        source = self._sources[item.lease.branch]
+        return next(iter(source.read(item.lease.split, item.element)))
 
     def _plan_items(
         self, plan: Plan, branches: Iterator[int], ops: Sequence[Op] | None = None, *, outermost: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.positions import Part, UndeliveredPositions, merge
 from pecan_ray.engines.reading import reading_of
@@ -20,7 +20,7 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, locate_failure
+from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, locate_failure, run_alone
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
@@ -28,9 +28,9 @@ from pecan_ray.engines.tensorflow.native import native_computing, run_native
 from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
-from pecan_ray.plan.shape import last_batching, plan_shape
+from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources.tf_data import TfDataSource
 
@@ -57,6 +57,14 @@ class StretchInProgress:
         for feed in self.feeds:
             if feed.error is not None:
                 raise feed.error
+
+
+def _order_error(found: ElementError) -> OrderError:
+    return OrderError(
+        f"{found.message.splitlines()[0]}, in an order of operators that AutoOrder chose and not in yours: the job "
+        "goes back to your order",
+        **found.fields,
+    )
 
 
 def _computed(elements: Elements, stretch: StretchInProgress, number: int) -> tuple[dict[str, Any], Any] | None:
@@ -130,13 +138,22 @@ class TensorFlowEngine:
                     yield self._produced(result[0], meta.as_rows(result[1]), stretch)
             except tf.errors.OpError as error:
                 stretch.raise_source_error()
-                raise locate_failure(error, self._plan, stretch.feeds, self._options.seed) from error
+                raise self._located(error, stretch) from error
         stretch.raise_source_error()
         for _ in self._account_for_the_rest(stretch):
             if stretch.undelivered.due and (report := stretch.undelivered.report(stretch.epoch)) is not None:
                 yield report
         if (rest := stretch.undelivered.report(stretch.epoch)) is not None:
             yield rest
+
+    def _located(self, error: Exception, stretch: StretchInProgress) -> ElementError:
+        """Return what failed: in the user's order, or in the order that runs and not in that."""
+        found = locate_failure(error, self._plan, stretch.feeds, self._options.seed)
+        order = self._options.users_order
+        if order is None or not found.fields.get("op"):
+            return found
+        users = locate_failure(error, order.plan, stretch.feeds, self._options.seed)
+        return users if users.fields.get("op") else _order_error(found)
 
     def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
         parts: list[Part] = []
@@ -167,13 +184,30 @@ class TensorFlowEngine:
             if self._serial:
                 stretch.undelivered.add(feed.everything())
                 continue
+            order = self._options.users_order
             for part in feed.outstanding.parts():
-                stretch.undelivered.add([part])
+                found: Iterable[BadElement] = ()
                 if self._options.on_error != "raise":
                     keep = self._options.on_error == "quarantine"
-                    for one in find_bad_elements(part, self._plan, feed, branch, self._options.seed, keep):
-                        stretch.undelivered.add([], one)
-                        yield
+                    found = find_bad_elements(part, self._plan, feed, branch, self._options.seed, keep)
+                if order is not None:
+                    found = list(found)  # nothing of the interval may count as done that the user's order takes
+                    self._raise_if_passing(found, order.plan, feed, branch)
+                stretch.undelivered.add([part])
+                for one in found:
+                    stretch.undelivered.add([], one)
+                    yield
+
+    def _raise_if_passing(self, found: Iterable[BadElement], plan: Plan, feed: GraphFeed, branch: int) -> None:
+        """Raise `OrderError` for a bad element that the user's order takes."""
+        for one in found:
+            if one.origin is None:
+                continue
+            key = (branch, one.origin.repetition, one.origin.split)
+            read = feed.read_again(key, one.origin.element)
+            error, _ = run_alone(read, feed, element_ops_from(plan, branch), self._options.seed)
+            if error is None:
+                raise _order_error(OpError(f"{one.op} failed on {one.where}: {one.error}", op=one.op))
 
     @property
     def threads(self) -> int:

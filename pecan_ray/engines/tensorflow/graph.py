@@ -49,6 +49,8 @@ Data = Any
 
 POOL_PER_THREAD = 3
 """Threads of TensorFlow's pool for each CPU: closures wait for one where it is small, and CPUs with them."""
+MOST_CONVERTED = 64
+"""Functions whose conversion by AutoGraph is kept."""
 
 
 class Graph:
@@ -264,14 +266,24 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
 
 def _with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function whose ifs and loops over tensors become graph operations, where its source is at hand."""
+    return converted(fn) if inspect.isfunction(fn) else _convert(fn)
+
+
+@functools.lru_cache(maxsize=MOST_CONVERTED)
+def converted(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what `_convert` does, once for a function: it takes longer than all else that tracing does."""
+    return _convert(fn)
+
+
+def _convert(fn: Callable[..., Any]) -> Callable[..., Any]:
     if not (inspect.isfunction(fn) or inspect.ismethod(fn)):
         return fn
     try:
-        converted: Callable[..., Any] = tf.autograph.to_graph(fn)
+        in_graph: Callable[..., Any] = tf.autograph.to_graph(fn)
     except Exception as error:  # the conversion runs the function's source anew, which can fail in any way
         logger.info("AutoGraph cannot convert %s, which is traced as it is: %s", fn.__name__, error)
         return fn
-    return converted
+    return in_graph
 
 
 def apply_map(op: Map, columns: TensorColumns, row: Tensor) -> TensorColumns:

@@ -114,7 +114,7 @@ def rows_of(trace: Trace, outcomes: Sequence[Outcome]) -> list[Comparison]:
         times = found.get(ran)
         if ran.local or not times or batch_s <= 0:
             continue
-        status: Status = "fitted" if ran.remote == 1 else "predicted"
+        status: Status = "fitted" if ran.remote == 1 else "follows"
         low, high = 1000 * min(times), 1000 * max(times)
         rows.append(
             Comparison(f"{ran.remote} remote workers", 1000 * batch_s, 1000 * fmean(times), status, "ms", low, high)

@@ -136,6 +136,39 @@ REDUCTIONS: dict[tuple[str, str], float] = {
 }
 """% of Cachew's cost per epoch that is saved (Pecan §6.2 to §6.4)."""
 
+FASTFLOW_SAVED = {"resnet50-v2-8": 76.0, "simclr": 23.0, "retinanet": 27.0, "asr": 19.0, "resnet50-v3-8": 72.0}
+"""% of FastFlow's cost per epoch that AutoPlacement saves (Pecan §6.2)."""
+WORKER_COST_SAVED = {"resnet50-v2-8": 37.0, "simclr": 48.0, "asr": 17.0, "resnet50-v3-8": 26.0}
+"""% of the cost of Cachew's remote workers that AutoOrder saves (Pecan §6.3)."""
+FEWER_WORKERS: dict[tuple[str, str], float] = {
+    ("resnet50-v2-8", "AutoPlacement"): 74,
+    ("simclr", "AutoPlacement"): 58,
+    ("resnet50-v3-8", "AutoPlacement"): 9,
+    ("resnet50-v3-8", "AutoPlacement + AutoOrder"): 48,
+}
+"""% fewer remote workers than with Cachew (Pecan §6.2, §6.4)."""
+FASTER_THAN_CACHEW: dict[tuple[str, str], float] = {
+    ("simclr", "AutoPlacement"): 5.2,
+    ("resnet50-v3-8", "AutoPlacement"): 8,
+    ("simclr", "AutoPlacement + AutoOrder"): -5,
+    ("resnet50-v3-8", "AutoPlacement + AutoOrder"): 7.7,
+}
+"""% of Cachew's time of an epoch that is saved (Pecan §6.2, §6.4)."""
+FASTER_THAN_COLLOCATED = {"simclr": 66.0, "asr": 37.0}
+"""% of the collocated time of an epoch that both policies save (Pecan §6.4)."""
+AVERAGES = {
+    "AutoPlacement saves of what Cachew's remote workers cost": 69.0,
+    "AutoPlacement saves of Cachew's cost": 24.0,
+    "both policies save of what Cachew's remote workers cost": 87.0,
+    "both policies save of the collocated cost": 55.0,
+    "remote workers of both policies, of Cachew's": 14.0,
+}
+"""Means over the five workloads, in % (Pecan's abstract, §6.2 and §8)."""
+SOONER_WITH_AUTOORDER = {"resnet50-v2-8": 47.0, "simclr": 15.0, "retinanet": 5.0, "asr": 28.0, "resnet50-v3-8": 32.0}
+"""% less time than Cachew needs until input stalls are gone, with AutoOrder (Pecan §6.4)."""
+EPOCHS_TO_CONVERGE = 5.0
+"""AutoPlacement converges within so many epochs on ResNet50, SimCLR and RetinaNet (Pecan §6.4)."""
+
 TRANSFERRED: dict[tuple[str, str], float] = {
     ("resnet50-v2-8", "AutoPlacement"): 50.5,
     ("simclr", "AutoPlacement"): 46.25,

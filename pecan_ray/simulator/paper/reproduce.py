@@ -18,7 +18,7 @@ from pecan_ray.simulator import plots
 from pecan_ray.simulator.experiments import mean
 from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.outcome import Outcome
-from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figures
+from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figures, pecan_text
 from pecan_ray.simulator.paper.judgement import judgement, run_judgement
 from pecan_ray.simulator.paper.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
 from pecan_ray.simulator.paper.tables import Section, misses, summary
@@ -34,8 +34,10 @@ What the papers report of scaling and placement, and what our policies do in the
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
 which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows
-were not used for it. "ours" is the mean over {seeds} seeds, "runs" the range. Errors are relative, for counts and
-percentages absolute. Nothing is left out: where the text of a paper that we have lacks a figure, it says so.
+were not used for it; a row *follows* where one or two fitted points fix it: the batch times of a log between one worker
+and enough of them, and means over workloads of which some are fitted. "ours" is the mean over {seeds} seeds, "runs" the
+range. Errors are relative, for counts and percentages absolute. Nothing is left out: where the text of a paper that we
+have lacks a figure, it says so.
 
 {summary}
 
@@ -83,6 +85,8 @@ def sections_of(runs: Everything) -> list[Section]:
     return [
         *pecan_figures.figure6(runs.figure6),
         pecan_figures.reductions(runs.figure6),
+        pecan_text.savings(runs.figure6),
+        pecan_text.convergence(runs.figure6),
         pecan_figures.others(runs.others, runs.figure6),
         pecan_figures.table4(runs.table4, runs.printed),
         pecan_figures.figure7(runs.figure7),

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Status = Literal["fitted", "predicted"]
+Status = Literal["fitted", "predicted", "follows"]
+"""What a workload was fitted to, what it was not, and what follows from a few fitted points: a log's batch times with
+one worker and with enough fix those between, and means hold fitted rows."""
 
 
 @dataclass(frozen=True)
@@ -100,20 +102,34 @@ def misses(sections: Sequence[Section]) -> str:
     return "\n".join(lines)
 
 
+QUANTITIES = (
+    ("", "counts of workers", 1.0),
+    ("$", "dollars", 0.10),
+    ("s", "times", 0.10),
+    ("%", "shares saved", 5.0),
+)
+"""Units, and how near counts as near."""
+
+
+def counted(rows: Sequence[Comparison], status: Status, near: float) -> str:
+    """Say how many rows of a status are near the paper."""
+    mine = [row for row in rows if row.status == status]
+    return f"{sum(abs(row.error) <= near for row in mine)} of {len(mine)}"
+
+
 def summary(sections: Sequence[Section]) -> str:
     """Say how many predictions came how near."""
     lines = []
-    for unit, label, near in (("", "counts of workers", 1.0), ("$", "dollars", 0.10), ("s", "times", 0.10)):
+    for unit, label, near in QUANTITIES:
         rows = [
             row
             for part in sections
             for row in part.comparisons
             if row.unit in ((unit, "ms") if unit == "s" else (unit,))
         ]
-        told = [row for row in rows if row.status == "predicted"]
-        close = sum(abs(row.error) <= near for row in told)
-        within = "one worker" if unit == "" else f"{near:.0%}"
-        lines.append(
-            f"- {label}: {close} of {len(told)} predictions within {within}, {len(rows) - len(told)} more fitted"
-        )
+        within = "one worker" if unit == "" else "five points" if unit == "%" else f"{near:.0%}"
+        lines.append(f"- {label}: {counted(rows, 'predicted', near)} predictions within {within}")
+        follows = counted(rows, "follows", near)
+        lines[-1] += f"; {follows} rows that follow from fitted ones" if not follows.startswith("0 of 0") else ""
+        lines[-1] += f"; {counted(rows, 'fitted', near)} fitted rows"
     return "\n".join(lines)

@@ -228,9 +228,9 @@ class Audit:
             filtered = sum(split.outputs[: split.readable].count(0) for split in splits)
             single = all(outputs <= 1 for split in splits for outputs in split.outputs)
             repeats = epochs * scenario.repetitions
-            most = len(missing) + (bad + filtered) * repeats if single else math.inf
+            bound = len(missing) + (bad + filtered) * repeats if single else math.inf
             must(
-                lacks <= counted <= most,
+                lacks <= counted <= bound,
                 f"{lacks} elements are missing or bad, and {counted} are counted as one of these ({filtered} filtered)",
             )
 

@@ -182,4 +182,7 @@ def _fault(random: Random, kind: FaultKind, at: float) -> Fault:
         "slow worker": random.choice((3.0, 30.0)),
         "slow trainer": random.choice((5.0, 50.0)),
     }.get(kind, math.inf)
-    return Fault(at, kind, random.randrange(1000), seconds)
+    target = random.randrange(1000)
+    if kind == "change plan" and target % 2:
+        kind = "fail order"  # of one draw with the other, so that other histories stay what they were
+    return Fault(at, kind, target, seconds)

@@ -50,6 +50,7 @@ class JobModel(Party):
             instructions.StartWorker: self._start_worker,
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
+            instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
             instructions.Answer: self._answer,
             instructions.TellTrainers: self._tell_trainers,
             instructions.Log: self._log,

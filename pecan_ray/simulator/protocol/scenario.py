@@ -25,6 +25,7 @@ FaultKind: TypeAlias = Literal[
     "ask room",
     "fail",
     "change plan",
+    "fail order",
 ]
 HARMLESS: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "scale", "ask room", "change plan")
 """They lose nothing that workers hold."""

@@ -134,7 +134,7 @@ class World:
         if not self.job.alive:
             return
         self.progressed()
-        if fault.kind in ("kill worker", "kill node", "freeze worker", "slow worker"):
+        if fault.kind in ("kill worker", "kill node", "freeze worker", "slow worker", "fail order"):
             workers = [worker for worker in self.job.processes.values() if worker.alive]
             if not workers:
                 return
@@ -169,6 +169,9 @@ class World:
             worker.slowness = fault.seconds
         elif fault.kind == "freeze worker":
             self._freeze(worker, fault.seconds if worker.ready else min(fault.seconds, 30.0))
+        elif fault.kind == "fail order":
+            failed = events.OrderFailed(worker.name, "an element failed in another order")
+            self.clock.after(0.0, self.job, self.job.handle, failed)
         elif fault.kind == "kill worker":
             self.job.process_gone(worker, "process")
         else:

@@ -1,0 +1,413 @@
+"""Random pipelines of operators as users write them, and what each operator takes for granted of its input."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import cv2
+import numpy as np
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
+
+import pecan_ray as pecan
+from benchmarks.guard import ops
+from benchmarks.guard.ops import Element, Step
+from pecan_ray.engines.inprocess import run_inprocess
+
+Kind: TypeAlias = Literal["map", "filter", "flat_map"]
+Sees: TypeAlias = Callable[[Any], Hashable]
+
+SEEN: dict[str, list[Hashable]] = {}
+"""What operators were given, by their names, while `watching`."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A function of a value, and what it takes for granted."""
+
+    name: str
+    fn: Callable[..., Any]
+    sees: Sees | None = None
+
+    def __call__(self, value: Any) -> Any:
+        """Call it."""
+        if self.sees is not None:
+            SEEN.setdefault(self.name, []).append(self.sees(value))
+        return self.fn(value)
+
+
+@dataclass(frozen=True)
+class WatchedRandom(Watched):
+    """One that draws random numbers."""
+
+    def __call__(self, value: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]  # the engine's protocol
+        """Call it."""
+        if self.sees is not None:
+            SEEN.setdefault(self.name, []).append(self.sees(value))
+        return self.fn(value, rng)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One operator that a pipeline may have."""
+
+    step: Step
+    sees: Sees | None = None
+    kind: Kind = "map"
+
+
+@dataclass(frozen=True)
+class Family:
+    """Operators that fit together."""
+
+    name: str
+    columns: tuple[str, ...]
+    first: tuple[Part, ...]
+    parts: tuple[Part, ...]
+    last: tuple[Part, ...] = ()
+
+
+@dataclass
+class Case:
+    """A pipeline drawn at random."""
+
+    seed: int
+    family: str
+    pipe: pecan.PecanPipeline
+    names: list[str] = field(default_factory=list)
+
+
+def draw(seed: int, given: Sequence[Element], **options: Any) -> Case:
+    """Return a random pipeline over these elements that runs as it is written."""
+    rng = np.random.default_rng(seed)
+    while True:
+        families = all_families()
+        family = families[int(rng.choice(len(families), p=_weights(families)))]
+        count = int(rng.integers(2, 7))
+        chosen = [family.parts[n] for n in rng.permutation(len(family.parts))[:count]]
+        items = [{name: element[name] for name in family.columns} for element in given]
+        pipe = pecan.PecanPipeline(pecan.sources.Items(items), name=f"random{seed}", seed=seed, **options)
+        names: list[str] = []
+        for part in (*family.first, *chosen, *family.last):
+            pipe = add(pipe, part)
+            names.append(part.step.name)
+        try:
+            list(run_inprocess(pipe.plan, seed=seed))
+        except Exception:  # whatever a function can raise: it fails as it is written, so another one is drawn
+            continue
+        return Case(seed, family.name, pipe, names)
+
+
+def add(pipe: pecan.PecanPipeline, part: Part) -> pecan.PecanPipeline:
+    """Return the pipeline with one more operator."""
+    step = part.step
+    fn = (WatchedRandom if step.random else Watched)(step.name, step.fn, part.sees)
+    return {"map": pipe.map, "filter": pipe.filter, "flat_map": pipe.flat_map}[part.kind](
+        fn, on=step.column, name=step.name
+    )
+
+
+def _weights(families: Sequence[Family]) -> Any:
+    weights = np.array([len(family.parts) ** 0.5 for family in families])
+    return weights / weights.sum()
+
+
+# --- what operators take for granted
+
+
+def layout(x: Any) -> Hashable:
+    """Which dimension is that of the channels."""
+    return bool(x.shape[-1] <= 4)
+
+
+def scale(x: Any) -> Hashable:
+    """Whether values are out of 255, and the layout."""
+    return bool(np.abs(x).max() > 4), layout(x)
+
+
+def kind(x: Any) -> Hashable:
+    """Whether values are whole, and the layout."""
+    return x.dtype.kind, layout(x)
+
+
+def both(x: Any) -> Hashable:
+    """Whether values are whole, and out of 255."""
+    return kind(x), scale(x)
+
+
+def size(x: Any) -> Hashable:
+    """Height and width."""
+    return tuple(x.shape[:2])
+
+
+def oblong(x: Any) -> Hashable:
+    """Whether an image is a square."""
+    return bool(x.shape[0] == x.shape[1])
+
+
+# --- images as arrays
+
+
+def _decode(encoded: bytes) -> Any:
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR)
+    assert image is not None
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def _record_size(element: Element) -> Element:
+    return {**element, "image": ops.blur.fn(element["image"]), "orig_size": np.array(element["image"].shape[:2])}
+
+
+def _bright_enough(x: Any) -> bool:
+    return bool(x.mean() > 60)
+
+
+def _some_labels(label: int) -> bool:
+    return label != 3
+
+
+def _halves(x: Any) -> list[Any]:
+    return [x[:, : x.shape[1] // 2].copy(), x[:, x.shape[1] // 2 :].copy()]
+
+
+def _part(step: Step, sees: Sees | None = layout) -> Part:
+    return Part(step, sees)
+
+
+def arrays() -> Family:
+    """Return photographs as NumPy and OpenCV work on them."""
+    plain = [
+        *(ops.flip, ops.random_flip, ops.random_flip_vertical, ops.random_rotate, ops.random_shear, ops.random_shift),
+        *(ops.random_perspective, ops.blur, ops.blur_much, ops.crop_centre, ops.random_crop, ops.to_float, ops.to_half),
+        *(ops.to_bgr, ops.to_channels_first, ops.resize_to(ops.SIDE), ops.median, ops.erase),
+    ]
+    whole_valued = [
+        *(ops.brightness, ops.contrast, ops.saturation, ops.hue, ops.sometimes_gray, ops.gamma, ops.noise),
+        *(ops.solarize, ops.posterize, ops.autocontrast, ops.jpeg_again, ops.sharpen, ops.brighter),
+    ]
+    scaled = [
+        *(ops.unit, ops.unit_if_bytes, ops.unit_if_large, ops.normalise, ops.normalise_unit, ops.gamma_unit),
+        *(ops.clip_unit, ops.log, ops.threshold, ops.to_bytes),
+    ]
+    parts = [
+        *(_part(step) for step in plain),
+        *(_part(step, kind) for step in whole_valued),
+        *(_part(step, both) for step in scaled),
+        _part(ops.flip_if_bytes, kind),
+        _part(ops.standardise),
+        _part(ops.pad_to_square, oblong),
+        Part(Step("record_size", _record_size), lambda element: element["image"].shape[:2]),
+        Part(Step("bright_enough", _bright_enough, "image"), scale, "filter"),
+        Part(Step("some_labels", _some_labels, "label"), None, "filter"),
+        Part(Step("halves", _halves, "image"), layout, "flat_map"),
+    ]
+    first = (Part(Step("decode", _decode, "image")),)
+    return Family("arrays", ("image", "label"), first, tuple(parts))
+
+
+# --- images of Pillow
+
+
+def _open(encoded: bytes) -> Any:
+    return Image.open(io.BytesIO(encoded)).convert("RGB")
+
+
+def _pil(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> Part:
+    return Part(Step(name, fn, "image", random), sees)
+
+
+def _square(x: Any) -> Any:
+    return ImageOps.pad(x, (max(x.size), max(x.size)))
+
+
+def pictures() -> Family:
+    """Return photographs as Pillow works on them."""
+    parts = (
+        _pil(
+            "pil_rotate", lambda x, rng: x.rotate(float(rng.uniform(-15, 15)), Image.Resampling.BILINEAR), random=True
+        ),
+        _pil(
+            "pil_flip",
+            lambda x, rng: x.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < 0.5 else x,
+            random=True,
+        ),
+        _pil("pil_blur", lambda x: x.filter(ImageFilter.GaussianBlur(2))),
+        _pil("pil_median", lambda x: x.filter(ImageFilter.MedianFilter(3))),
+        _pil("pil_resize", lambda x: x.resize((ops.SIDE, ops.SIDE), Image.Resampling.BILINEAR)),
+        _pil("pil_colour", lambda x, rng: ImageEnhance.Color(x).enhance(float(rng.uniform(0.5, 1.5))), random=True),
+        _pil(
+            "pil_brightness",
+            lambda x, rng: ImageEnhance.Brightness(x).enhance(float(rng.uniform(0.6, 1.4))),
+            random=True,
+        ),
+        _pil("pil_autocontrast", ImageOps.autocontrast),
+        _pil("pil_sharpen", lambda x: x.filter(ImageFilter.SHARPEN)),
+        _pil("pil_centre", lambda x: x.crop((x.width // 8, x.height // 8, x.width * 7 // 8, x.height * 7 // 8))),
+        _pil("pil_square", _square, sees=lambda x: x.width == x.height),
+        _pil("pil_posterize", lambda x: ImageOps.posterize(x, 4)),
+        _pil("pil_equalize", ImageOps.equalize),
+    )
+    last = (
+        Part(Step("to_array", lambda x: np.asarray(x), "image")),
+        Part(ops.normalise, both),
+    )
+    return Family("pictures", ("image", "label"), (_pil("open", _open),), parts, last)
+
+
+# --- images with masks and boxes
+
+
+class _Follows:
+    """A flip that a mask's follows by a variable."""
+
+    def __init__(self) -> None:
+        self.state: dict[str, bool] = {"flipped": False}
+
+    def draw(self, element: Element, rng: np.random.Generator) -> Element:
+        """Flip the image, or not."""
+        self.state["flipped"] = bool(rng.random() < 0.5)
+        return {**element, "image": element["image"][:, ::-1].copy()} if self.state["flipped"] else element
+
+    def follow(self, mask: Any) -> Any:
+        """Flip the mask, if the image was."""
+        return mask[:, ::-1].copy() if self.state["flipped"] else mask
+
+
+def _resize_both(element: Element) -> Element:
+    mask = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
+    return {**element, "image": ops.resize_to(ops.SIDE).fn(element["image"]), "mask": mask}
+
+
+def _flip_both(element: Element, rng: np.random.Generator) -> Element:
+    if rng.random() < 0.5:
+        return element
+    return {**element, "image": element["image"][:, ::-1].copy(), "mask": element["mask"][:, ::-1].copy()}
+
+
+def _area(element: Element) -> Element:
+    return {**element, "area": int((element["mask"] > 0).sum()), "image": ops.blur.fn(element["image"])}
+
+
+def joint() -> Family:
+    """Return photographs with masks."""
+    follows = _Follows()
+    parts = (
+        Part(Step("resize_both", _resize_both), lambda element: layout(element["image"])),
+        Part(Step("flip_both", _flip_both, None, True), lambda element: layout(element["image"])),
+        Part(Step("area", _area), lambda element: element["mask"].shape),
+        *(_part(step, kind) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
+        _part(ops.normalise, both),
+        _part(ops.to_channels_first),
+        _part(ops.to_float),
+    )
+    first = (
+        Part(Step("decode", _decode, "image")),
+        Part(Step("draw_flip", follows.draw, None, True)),
+        Part(Step("follow_flip", follows.follow, "mask")),
+    )
+    return Family("joint", ("image", "mask", "label"), first, parts)
+
+
+# --- sounds
+
+
+def _sound(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> Part:
+    return Part(Step(name, fn, "audio", random), sees)
+
+
+def _samples(x: Any) -> Hashable:
+    return str(x.dtype.kind)
+
+
+def sounds() -> Family:
+    """Return sounds as arrays."""
+    parts = (
+        _sound(
+            "gain", lambda x, rng: (x * np.float32(rng.uniform(0.5, 1.5))).astype(x.dtype), random=True, sees=_samples
+        ),
+        _sound("hiss", lambda x, rng: x + rng.normal(0, 0.002, len(x)).astype(np.float32), random=True, sees=_samples),
+        _sound("fixed", lambda x: np.pad(x[:16000], (0, max(0, 16000 - len(x))))),
+        _sound(
+            "smooth", lambda x: np.convolve(x, np.ones(9, np.float32) / 9, "same").astype(np.float32), sees=_samples
+        ),
+        _sound("peak", lambda x: x / max(float(np.abs(x).max()), 1e-6), sees=_samples),
+        _sound("every_second", lambda x: x[::2].copy()),
+        _sound("int16", lambda x: (x * 32767).clip(-32768, 32767).astype(np.int16), sees=_samples),
+        _sound("loud_only", lambda x: np.where(np.abs(x) > 0.01, x, 0).astype(x.dtype), sees=_samples),
+        _sound(
+            "emphasis", lambda x: np.append(x[:1], x[1:] - np.float32(0.97) * x[:-1]).astype(x.dtype), sees=_samples
+        ),
+        Part(
+            Step("seconds", lambda e: {**e, "seconds": len(e["audio"]) / 16000, "audio": e["audio"] * np.float32(0.9)}),
+            lambda e: (len(e["audio"]), e["audio"].dtype.kind),
+        ),
+        Part(Step("long_enough", lambda x: len(x) > 12000, "audio"), len, "filter"),
+    )
+    return Family("sounds", ("audio", "label"), (), parts)
+
+
+# --- sentences and records
+
+
+def _numbers(words: Sequence[str]) -> Any:
+    return np.array([sum(map(ord, word)) % 30000 for word in words] or [0], np.int64)
+
+
+def records() -> Family:
+    """Return sentences with some fields."""
+    text = "text"
+    parts = (
+        Part(Step("lower", lambda x: x.lower(), text)),
+        Part(Step("strip", lambda x: x.strip(" .,;"), text)),
+        Part(Step("letters", lambda x: "".join(c for c in x if c.isalpha() or c == " "), text)),
+        Part(Step("cut", lambda x: x[:80], text)),
+        Part(Step("repeat", lambda x: f"{x} {x}", text)),
+        Part(Step("length", lambda e: {**e, "length": len(e["text"]), "text": e["text"].replace("  ", " ")})),
+        Part(Step("split", lambda x: x.split(), text)),
+        Part(Step("numbers", _numbers, text)),
+        Part(Step("padded", lambda x: np.pad(x[:64], (0, max(0, 64 - len(x)))), text)),
+        Part(Step("field", lambda e: {**e, "meta": {"label": e["label"], "even": e["label"] % 2 == 0}})),
+        Part(Step("shifted", lambda x: x + 1, "label")),
+        Part(Step("some_labels", _some_labels, "label"), None, "filter"),
+        Part(Step("long_enough", lambda x: len(x) > 40, text), None, "filter"),
+        Part(Step("twice", lambda x: [x, x[: len(x) // 2]], text), None, "flat_map"),
+    )
+    return Family("records", ("text", "label"), (), parts)
+
+
+# --- tensors
+
+
+def tensors() -> Family | None:
+    """Return photographs as PyTorch works on them, where it is in use."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return None
+    functional = torch.nn.functional
+    parts = (
+        _pil("tensor_flip", lambda x, rng: torch.flip(x, (-1,)) if rng.random() < 0.5 else x, random=True),
+        _pil("tensor_in_place", lambda x: x.mul_(0.9), sees=None),
+        _pil(
+            "tensor_small",
+            lambda x: functional.interpolate(x[None].float(), size=(ops.SIDE, ops.SIDE), mode="bilinear")[0],
+        ),
+        _pil("tensor_unit", lambda x: x / 255 if x.max() > 2 else x, sees=lambda x: bool(x.max() > 2)),
+        _pil("tensor_square", lambda x: x * x, sees=lambda x: bool(x.abs().max() > 2)),
+        _pil("tensor_half", lambda x: x.half()),
+        _pil("tensor_pool", lambda x: functional.avg_pool2d(x.float()[None], 3, 1, 1)[0]),
+        _pil("tensor_middle", lambda x: x[:, x.shape[1] // 8 : -x.shape[1] // 8, x.shape[2] // 8 : -x.shape[2] // 8]),
+    )
+    first = (
+        Part(Step("decode", _decode, "image")),
+        _pil("to_tensor", lambda x: torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 0))).float()),
+    )
+    return Family("tensors", ("image", "label"), first, parts)
+
+
+def all_families() -> list[Family]:
+    """Return the families whose libraries are there."""
+    torch = tensors()
+    return [arrays(), pictures(), joint(), sounds(), records(), *([torch] if torch is not None else [])]

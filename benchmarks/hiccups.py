@@ -1,0 +1,388 @@
+"""Whether AutoPlacement is fooled: random workloads whose windows lie, and how near the cheapest deployment it ends.
+
+    python -m benchmarks.hiccups [--workloads 300] [--seed 0] [--mode auto] [--kinds calm,drift] [--json FILE]
+
+Every workload is simulated step by step, each trainer's steps summed up and cut into windows as live ones are.  Of each
+kind: the share that ends within 5 % of the cheapest deployment of the conditions that hold at the end, the worst,
+the cost of the whole run over the cheapest deployment's, and the windows until the search was over (after a drift: from
+the drift on).  Kinds: see `KINDS`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean, median
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.placement import AutoPlacement, Deployment, Prices
+from pecan_ray.plan.windows import Decision
+
+KINDS = {
+    "calm": "nothing happens",
+    "slow window 2": "workers are three times slower during the second window",
+    "hiccups": "5 to 15 % of the windows are disturbed, workers or trainer, by 1.5 to 5 times",
+    "drift": "once, workers or trainer become 1.3 to 3 times slower or faster, for good",
+    "pauses": "evaluations and checkpoints of seconds",
+    "slower for good": "the trainer's steps become ten to four hundred times longer",
+    "source": "workers beyond a certain rate bring nothing",
+    "crowding": "the trainers' hosts have fewer cores than local workers are allowed",
+    "lockstep": "2 to 8 trainers, each step waits for the slowest",
+    "everything": "crowded, 1 to 8 trainers, with hiccups, pauses and a drift",
+}
+NEAR, FAR = 0.05, 0.20
+WINDOWS = 120
+"""Of each run,"""
+LONGEST_S = 4 * 3600.0
+"""or as many as there are in this time."""
+WINDOW_S, LOOK_S = 5.0, 0.25
+"""A window's age, and how often trainers report."""
+QUEUED = 8
+"""Batches that a trainer holds, and that a worker holds for it: the latter two."""
+LOCAL_START_S, REMOTE_START_S = 1.0, 3.0
+
+
+@dataclass(frozen=True)
+class HiccupJob:
+    """A random workload and what happens to it."""
+
+    kind: str
+    seed: int
+    step_s: float
+    step_cv: float
+    work_s: float
+    """CPU seconds of a batch."""
+    speed_local: float
+    speed_remote: float
+    interference: float
+    """Rise of the step by a local worker;"""
+    crowd: float
+    """and by one beyond the cores."""
+    cores: float
+    source: float
+    """Batches per second that can be read at all."""
+    prices: Prices
+    trainers: int
+    max_local: int
+    max_remote: int
+    hiccups: float = 0.0
+    """Share of disturbed windows."""
+    slow_window: bool = False
+    pauses: float = 0.0
+    """Pauses a step."""
+    changes_at: int | None = None
+    """Window from which on the next two hold."""
+    trainer_factor: float = 1.0
+    worker_factor: float = 1.0
+
+    def step(self, at: Deployment) -> float:
+        """Return the trainers' own step in seconds."""
+        crowded = self.crowd * max(0.0, at.local - self.cores)
+        return self.step_s * (1 + self.interference * at.local + crowded)
+
+    def supply(self, at: Deployment) -> float:
+        """Return what workers bring, in batches per second."""
+        cpus = min(at.local, self.cores) * self.speed_local + at.remote * self.speed_remote
+        return min(self.source, cpus / self.work_s)
+
+    @property
+    def finally_so(self) -> HiccupJob:
+        """The job as it is at the end."""
+        if self.changes_at is None:
+            return self
+        longer = self.step_s * self.trainer_factor
+        return replace(self, step_s=longer, work_s=self.work_s * self.worker_factor, changes_at=None)
+
+    @cached_property
+    def straggling(self) -> float:
+        """Mean of the slowest trainer's step, in mean steps."""
+        draw = random.Random(1)
+        return fmean(max(draw.gauss(1, self.step_cv) for _ in range(self.trainers)) for _ in range(400))
+
+    def cost(self, at: Deployment) -> float:
+        """Return what a step costs in the long run, in $ an hour times seconds."""
+        step = max(self.step(at) * self.straggling, self.trainers / self.supply(at))
+        return step * self.prices.per_hour(self.trainers, at.remote)
+
+    @cached_property
+    def cheapest(self) -> Deployment:
+        """Search all deployments."""
+        every = (Deployment(n, m) for n in range(self.max_local + 1) for m in range(self.max_remote + 1) if n + m)
+        return min(every, key=lambda at: (self.cost(at), at.workers))
+
+
+def draw_job(kind: str, seed: int) -> HiccupJob:
+    """Draw a workload of a kind: from trivial to one that needs forty workers, cheap and dear hosts."""
+    draw = random.Random(f"{kind} {seed}")
+    step = 10 ** draw.uniform(-2, 0)
+    trainers = draw.randint(2, 8) if kind == "lockstep" else draw.randint(1, 8) if kind == "everything" else 1
+    max_local = draw.choice([4, 8, 16])
+    job = HiccupJob(
+        kind,
+        seed,
+        step_s=step,
+        step_cv=draw.uniform(0.0, 0.1),
+        work_s=step * 10 ** draw.uniform(-0.3, 1.6) / trainers,
+        speed_local=draw.uniform(0.4, 1.6),
+        speed_remote=draw.uniform(0.6, 1.4),
+        interference=draw.choice([0.0, 10 ** draw.uniform(-3, -1)]),
+        crowd=draw.choice([0.0, draw.uniform(0.01, 0.1)]),
+        cores=math.inf,
+        source=math.inf,
+        prices=Prices(draw.uniform(1, 12), draw.uniform(0.1, 1.0)),
+        trainers=trainers,
+        max_local=max_local * trainers,
+        max_remote=64,
+    )
+    crowded = replace(job, cores=draw.uniform(0.2, 0.9) * job.max_local)
+    changes = replace(job, changes_at=draw.randint(4, 50))
+    factor = draw.uniform(1.3, 3.0) ** draw.choice([-1, 1])
+    drifting = (
+        replace(changes, trainer_factor=factor) if draw.random() < 0.5 else replace(changes, worker_factor=factor)
+    )
+    hiccups, pauses = draw.uniform(0.05, 0.15), 1 / draw.uniform(500, 2000)
+    longer = min(draw.choice([10, 40, 400]), 3.0 / step)
+    made = {
+        "calm": job,
+        "lockstep": job,
+        "slow window 2": replace(job, slow_window=True),
+        "hiccups": replace(job, hiccups=hiccups),
+        "drift": drifting,
+        "pauses": replace(job, pauses=pauses),
+        "slower for good": replace(changes, trainer_factor=max(1.0, longer)),
+        "source": replace(job, source=draw.uniform(0.2, 1.2) * trainers / step),
+        "crowding": crowded,
+        "everything": replace(drifting, cores=crowded.cores, hiccups=hiccups / 2, pauses=pauses),
+    }
+    return made[kind]
+
+
+@dataclass
+class Lockstep:
+    """Trainers that take of one queue and step together; workers are one server of their summed rate."""
+
+    job: HiccupJob
+    draw: random.Random
+    at: Deployment
+    slow_workers: float = 1.0
+    slow_trainer: float = 1.0
+    now: float = 0.0
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.totals = [StepTotals() for _ in range(self.job.trainers)]
+        self._got = [0.0] * self.job.trainers
+        self._made = 0.0
+        """When the workers will have made the next batch."""
+        self._ready: deque[float] = deque()
+        self._taken: deque[float] = deque()
+
+    def _places(self) -> int:
+        return QUEUED * self.job.trainers + 2 * self.at.workers
+
+    def _make(self, until: float) -> None:
+        """Make what is finished by then and finds a place."""
+        gap = self.slow_workers / self.job.supply(self.at)
+        places = self._places()
+        while len(self._ready) < places and self._made <= until:
+            self._ready.append(self._made)
+            freed = self._taken[-places] if len(self._taken) >= places else 0.0
+            self._made = max(self._made, freed) + gap * self.draw.uniform(0.7, 1.3)
+
+    def _take(self, asked: float) -> tuple[float, int]:
+        """Return when the next batch is there, and how many are when it is asked for."""
+        self._made = max(self._made, self._taken[-1] if len(self._ready) >= self._places() else 0.0)
+        self._make(asked)
+        there = len(self._ready)
+        if not self._ready:
+            self._make(self._made)
+        entered = max(asked, self._ready.popleft())
+        self._taken.append(entered)
+        while len(self._taken) > self._places():
+            self._taken.popleft()
+        return entered, there
+
+    def step(self) -> None:
+        """Take one step, all trainers together."""
+        job, count = self.job, self.job.trainers
+        own = job.step(self.at) * self.slow_trainer
+        if job.pauses and self.draw.random() < job.pauses:
+            own = max(2.5, own * self.draw.uniform(25, 100))
+        done = self.now
+        for place in range(count):
+            rank = (self.steps + place) % count
+            got, there = self._take(self.now)
+            spent = got - self._got[rank]
+            self.totals[rank] = self.totals[rank].step(spent, got - self.now, min(QUEUED, there / count))
+            self._got[rank] = got
+            done = max(done, got + own * max(0.3, self.draw.gauss(1, job.step_cv)))
+        self.now, self.steps = done, self.steps + 1
+
+    def run_for(self, seconds: float) -> None:
+        """Step until so much time has passed."""
+        until = self.now + seconds
+        while self.now < until:
+            self.step()
+
+
+@dataclass
+class Verdict:
+    """What came of a workload."""
+
+    kind: str
+    seed: int
+    final: str
+    cheapest: str
+    excess: float
+    paid: float
+    """Of the whole run, over the cheapest deployment's."""
+    windows: int
+    """Until the search was over, after a change from that on."""
+    seconds: float
+    """The same."""
+    answered: int | None
+    """Windows from a change to the first move after it."""
+    decisions: list[Decision] = field(default_factory=list, repr=False)
+
+
+def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
+    """Let a policy place a workload."""
+    draw = random.Random(f"run {job.kind} {job.seed}")
+    policy = AutoPlacement(
+        mode, job.prices, job.trainers, max_local=job.max_local, max_remote=job.max_remote, patience=1
+    )
+    rig = Lockstep(job, draw, policy.start)
+    meter = WindowMeter(job.trainers, policy.window_batches, WINDOW_S)
+    meter.hurried = mode == "auto"
+    settled, converged_at, moved_at, paid, ideal = policy.start, None, None, 0.0, 0.0
+    began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
+    used, fresh = 0, True
+    for number in range(1, windows + 1):
+        if number == job.changes_at:
+            rig.job = job.finally_so
+            change_s, converged_at = rig.now, None
+        if fresh:
+            used += 1
+            disturb(job, used, rig)
+        window = None
+        while window is None and rig.now < LONGEST_S:
+            for rank, totals in enumerate(rig.totals):
+                meter.add(rank, totals)
+            window = meter.close()
+            if window is None:
+                rig.run_for(LOOK_S)
+        if window is None:
+            break
+        if meter.spoilt_by:
+            window = replace(window, touched=True)
+        decision = policy.decide(window, rig.at)
+        meter.hurried = mode == "auto" and not policy.converged
+        decisions.append(decision)
+        fresh = decision.phase != "discarded"
+        if decision.target != rig.at:
+            if job.changes_at is not None and number > job.changes_at and moved_at is None:
+                moved_at = number
+            slow = decision.target.remote > rig.at.remote
+            rig.run_for(REMOTE_START_S if slow else LOCAL_START_S)
+        paid += (rig.now - began) * job.prices.per_hour(job.trainers, rig.at.remote)
+        ideal += (rig.steps - stepped) * rig.job.cost(rig.job.cheapest)
+        began, stepped = rig.now, rig.steps
+        if decision.target != rig.at:
+            rig.at = decision.target
+            meter.touch()
+            converged_at = None
+        if policy.converged:
+            settled = decision.target
+            converged_at = converged_at or (number, rig.now)
+    final, change = job.finally_so, job.changes_at or 0
+    end = converged_at or (windows, rig.now)
+    return Verdict(
+        job.kind,
+        job.seed,
+        str(settled),
+        str(final.cheapest),
+        excess=final.cost(settled) / final.cost(final.cheapest) - 1,
+        paid=paid / ideal - 1,
+        windows=end[0] - change,
+        seconds=end[1] - change_s,
+        answered=None if moved_at is None or job.changes_at is None else moved_at - job.changes_at,
+        decisions=decisions,
+    )
+
+
+def disturb(job: HiccupJob, number: int, rig: Lockstep) -> None:
+    """Say how slow workers and trainer are during a window that is used, and those before it that are thrown away."""
+    rig.slow_workers = rig.slow_trainer = 1.0
+    if job.slow_window and number == 2:
+        rig.slow_workers = 3.0
+    elif rig.draw.random() < job.hiccups:
+        factor = rig.draw.uniform(1.5, 5.0)
+        if rig.draw.random() < 0.5:
+            rig.slow_workers = factor
+        else:
+            rig.slow_trainer = factor
+
+
+def jobs(kinds: Sequence[str], workloads: int, seed: int) -> Iterator[HiccupJob]:
+    """Draw workloads, the kinds in turn."""
+    for number in range(workloads):
+        yield draw_job(kinds[number % len(kinds)], seed + number // len(kinds))
+
+
+def table(verdicts: Sequence[Verdict]) -> str:
+    """Sum verdicts up, a line for each kind and one for all."""
+    row = "{:<16} {:>5} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}"
+    lines = [row.format("kind", "jobs", "within 5%", "20%", "mean", "worst", "paid", "windows", "answer")]
+    for kind in (*dict.fromkeys(verdict.kind for verdict in verdicts), "all"):
+        mine = [verdict for verdict in verdicts if kind in (verdict.kind, "all")]
+        answers = [verdict.answered for verdict in mine if verdict.answered is not None]
+        cells = (
+            f"{fmean(verdict.excess <= NEAR for verdict in mine):.1%}",
+            f"{fmean(verdict.excess <= FAR for verdict in mine):.1%}",
+            f"{fmean(verdict.excess for verdict in mine):.2%}",
+            f"{max(verdict.excess for verdict in mine):.1%}",
+            f"{median(verdict.paid for verdict in mine):.1%}",
+            f"{median(verdict.windows for verdict in mine):.0f}",
+            f"{median(answers):.0f}" if answers else "",
+        )
+        lines.append(row.format(kind, len(mine), *cells))
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Simulate, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workloads", type=int, default=300)
+    parser.add_argument("--seed", type=int, default=0, help="of the first workload of each kind")
+    parser.add_argument("--mode", default="auto")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    kinds = options.kinds.split(",")
+    began, verdicts = time.perf_counter(), list[Verdict]()
+    for job in jobs(kinds, options.workloads, options.seed):
+        verdicts.append(run(job, options.mode))
+        if verdicts[-1].excess > NEAR:
+            print(replace(verdicts[-1], decisions=[]), flush=True)
+    print(table(verdicts))
+    print(f"{len(verdicts)} workloads in {time.perf_counter() - began:.0f} s")
+    if options.json:
+        kept = [{name: value for name, value in asdict(one).items() if name != "decisions"} for one in verdicts]
+        options.json.write_text(json.dumps(kept, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

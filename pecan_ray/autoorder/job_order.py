@@ -1,0 +1,243 @@
+"""The order that a pipeline's jobs run: pinned by a file, kept from an earlier look, or found by a look now."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_fits, usual_folder
+from pecan_ray.autoorder.order import order_for_job, order_plan
+from pecan_ray.autoorder.order_key import order_key
+from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
+from pecan_ray.autoorder.push_down import Pushed, push_down
+from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
+from pecan_ray.engines.counting import OpCount
+from pecan_ray.options import Config, EngineName
+from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import stretches
+from pecan_ray.reorder import NEUTRAL_BAND
+from pecan_ray.reorder.moves import explained_moves
+
+logger = logging.getLogger("pecan_ray")
+
+SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
+"""From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """What AutoOrder has decided."""
+
+    plan: Plan
+    said: tuple[str, ...] = ()
+    """What it changed, for people."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator takes of an element of the source; empty where not all were measured."""
+    second_look: SecondLook | None = None
+    reverted: Callable[[str], None] | None = None
+    """To be told that a job went back to the user's order, and why."""
+
+
+class JobOrder:
+    """The order of one pipeline."""
+
+    def __init__(
+        self, plan: Plan, *, name: str, engine: EngineName, seed: int, config: Config, seeded: bool = False
+    ) -> None:
+        """`seeded`: the user has given the seed, so that results must not depend on times."""
+        self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
+        self._config, self._seeded = config, seeded
+        self._mode = mode_under(config, seeded=seeded)
+        folder = usual_folder() if config.order_folder is None else config.order_folder
+        self._folder = OrderFolder(folder) if os.fspath(folder) else None
+        self._found: dict[bool, Ordering] = {}
+
+    @functools.cached_property
+    def parts(self) -> tuple[tuple[str, str], ...]:
+        """What the plan consists of, which can take a while where data lies in memory."""
+        return described(self._plan)
+
+    @functools.cached_property
+    def _key(self) -> str:
+        sources = list(self._plan.sources())
+        return order_key(self.parts, sources, self._engine, self._mode, self._config.reorder_check)
+
+    @property
+    def movable(self) -> bool:
+        """Whether there are operators to exchange."""
+        return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
+
+    def check(self) -> None:
+        """Raise `PlanError` where a pinned order does not fit."""
+        self._pinned()
+
+    def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
+        """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`."""
+        ordering = self._ordering(skip_bad=skip_bad, job=job)
+        plan = ordering.plan if ordering.changed else self._plan
+        pushed: tuple[Pushed, ...] = ()
+        if self._mode == "cost" or (self._config.order_file is not None and self._config.reorder == "cost"):
+            after, pushed = push_down(plan, self._engine)
+            plan = after if pushed else plan
+        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
+        for text in said:
+            logger.info("%s: %s", self._name, text)
+        pinned = self._config.order_file is not None
+        look = None if once or pinned or not ordering.stretches else self._second_look(ordering, skip_bad=skip_bad)
+        reverted = None if pinned else functools.partial(self._reverted, skip_bad)
+        return Ordered(plan, tuple(said), ordering.op_seconds(), look, reverted)
+
+    def explained(self, *, again: bool = False) -> Ordering:
+        """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
+        pinned = self._pinned()
+        if pinned is not None:
+            return self._with_facts(pinned)
+        found = None if again else self._known(skip_bad=False)
+        if found is not None and not found.stretches and found.origin:
+            found = self._with_facts(found)
+        elif found is None or len(found.stretches) < len(stretches(self._plan)):
+            known = () if found is None else found.stretches
+            found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
+        self._found[False] = found
+        return found
+
+    def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
+        """Write the order to a file, by which it can be pinned.
+
+        A seed does not matter here: whoever pins an order has it each time.
+        """
+        config = replace(self._config, order_file=None)
+        if self._seeded:
+            twin = JobOrder(self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config)
+            twin.save(path, again=again)
+            return
+        found = self.explained(again=again)
+        KeptOrder.of(replace(found, notes=_without_places(found.notes)), self._name, self._key).save(path)
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
+        request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
+        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
+
+    def _ordering(self, *, skip_bad: bool, job: JobSize | None) -> Ordering:
+        """Return the order to run; one that was found stays, for this pipeline and later ones."""
+        known = self._pinned() or self._known(skip_bad=skip_bad)
+        if known is not None:
+            return known
+        by_default = self._config.sample_elements is None and self._config.sample_seconds is None
+        found = order_for_job(self._request(skip_bad=skip_bad, job=job if by_default else None))
+        if found.failed or not found.final:
+            return found
+        self._found[skip_bad] = self._keep(found)
+        return self._found[skip_bad]
+
+    def _pinned(self) -> Ordering | None:
+        path = self._config.order_file
+        if path is None:
+            return None
+        order = KeptOrder.load(path)
+        check_fits(order, self._plan, path, self._name)
+        found = order.ordering(self._plan, self._mode) or replace(order, facts=None).ordering(self._plan, self._mode)
+        assert found is not None
+        origin = f"{os.fspath(path)} pins it"
+        return replace(found, origin=origin, notes=(*found.notes, f"{PLACE}{origin}"))
+
+    def _known(self, *, skip_bad: bool) -> Ordering | None:
+        """Return the order that was found before: by this pipeline, or by another one like it."""
+        if skip_bad in self._found or self._folder is None or not self.movable:
+            return self._found.get(skip_bad)
+        kept = self._folder.load(self._key)
+        found = None if kept is None else kept.ordering(self._plan, self._mode)
+        if found is not None and kept is not None:
+            self._found[skip_bad] = self._told_where(found, kept)
+        return self._found.get(skip_bad)
+
+    def _told_where(self, found: Ordering, kept: KeptOrder) -> Ordering:
+        assert self._folder is not None
+        why = f" ({kept.why})" if kept.why else ""
+        origin = f"it is kept in {self._folder.file(self._key)} since {kept.found}{why}"
+        return replace(
+            found, origin=origin, notes=(*found.notes, f"{PLACE}{origin}; `pecan explain --again` looks anew")
+        )
+
+    def _keep(self, found: Ordering, *, again: bool = False) -> Ordering:
+        """Keep what a look has found; return what another process has kept meanwhile, if one has."""
+        if self._folder is None or not found.final or found.failed or not self.movable or not found.stretches:
+            return found
+        mine = KeptOrder.of(found, self._name, self._key)
+        if again:
+            self._folder.replace(self._key, mine)
+            return found
+        kept = self._folder.keep(self._key, mine)
+        if kept is mine:
+            return found
+        other = kept.ordering(self._plan, self._mode)
+        if other is None or _names(other.plan) == _names(found.plan):
+            self._folder.replace(self._key, mine)
+            return found
+        return self._told_where(other, kept)
+
+    def _with_facts(self, known: Ordering) -> Ordering:
+        """Return an order with what a sample shows of the operators, if nothing was written down with it."""
+        if known.stretches:
+            return known
+        request = replace(self._request(skip_bad=False, sample_all=True), mode="off")
+        found = order_plan(request)
+        orders = {tuple(sorted(one.names)): one.names for one in stretches(known.plan)}
+        moved = tuple(_moved(one, orders[tuple(sorted(one.names))], known.origin) for one in found.stretches)
+        notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
+        return replace(known, stretches=moved, seconds=found.seconds, notes=notes)
+
+    def _second_look(self, ordering: Ordering, *, skip_bad: bool) -> SecondLook | None:
+        """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
+        if ordering.mode == "off":
+            return None
+
+        def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:
+            found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad))
+            if found is None:
+                return None
+            self._replace(found[0], found[1], skip_bad)
+            return (push_down(found[0], self._engine)[0], found[1]) if self._mode == "cost" else found
+
+        return look
+
+    def _reverted(self, skip_bad: bool, why: str) -> None:
+        """Keep the order as it is written from now on."""
+        self._replace(self._plan, why, skip_bad)
+
+    def _replace(self, plan: Plan, why: str, skip_bad: bool) -> None:
+        self._found.pop(skip_bad, None)
+        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
+        if self._folder is not None:
+            self._folder.replace(self._key, kept)
+        elif (found := kept.ordering(self._plan, self._mode)) is not None:
+            self._found[skip_bad] = replace(found, origin=why)
+
+
+PLACE = "this order: "
+"""How notes begin that say where an order comes from."""
+
+
+def _without_places(notes: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(note for note in notes if not note.startswith(PLACE))
+
+
+def _names(plan: Plan) -> list[str]:
+    return [op.name for op in plan.all_ops()]
+
+
+def _moved(stretch: StretchOrder, order: tuple[str, ...], reason: str) -> StretchOrder:
+    """Return a stretch that was sampled in another order than the user's."""
+    ops = stretch.adopted.ops
+    places = {op.name: number for number, op in enumerate(ops)}
+    moves = explained_moves(ops, range(len(ops)), [places[name] for name in order], NEUTRAL_BAND)
+    told = tuple(move._replace(reason=reason) for move in moves)
+    return replace(stretch, adopted=replace(stretch.adopted, order=order, moves=told))

@@ -1,0 +1,55 @@
+"""What a kept order is found by: everything that the choice depends on, as far as it is known at once."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pecan_ray.options import EngineName
+from pecan_ray.plan.fingerprint import spelled_out
+from pecan_ray.plan.splits import Source
+from pecan_ray.reorder import Mode
+from pecan_ray.sources.image_folder import ImageFolder
+from pecan_ray.storage import FileInfo, list_files, list_folder
+
+MOST_FILES = 1000
+"""So many files of a source are looked at: the listing of all can take minutes."""
+MOST_CLASSES = 4
+"""Of an `ImageFolder`, so many classes: each is a listing of its own."""
+
+
+def order_key(
+    parts: Sequence[tuple[str, str]],
+    sources: Sequence[Source],
+    engine: EngineName,
+    mode: Mode,
+    check: Callable[..., Any] | None,
+) -> str:
+    """Return 32 hexadecimal digits that stand for a pipeline whose order is chosen.
+
+    `parts` is what `pecan_ray.plan.fingerprint.described` tells of its plan.  Where the data cannot be listed its
+    place counts alone: who reads it says why.
+    """
+    looks = [_look(source) for source in sources]
+    text = repr((list(parts), looks, engine, mode, None if check is None else spelled_out(check)))
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _look(source: Source) -> str:
+    """Return a hash of what lies at a source's place, at the cost of one listing or less."""
+    try:
+        classes: list[str] = []
+        files: Iterator[FileInfo]
+        if isinstance(source, ImageFolder):
+            classes = source.classes
+            files = itertools.chain.from_iterable(
+                list_folder(f"{source.root}/{name}") for name in classes[:MOST_CLASSES]
+            )
+        else:
+            files = list_files(getattr(source, "patterns", ()))
+        told = [(file.path, file.size, file.version) for file in itertools.islice(files, MOST_FILES)]
+    except Exception as error:  # a storage can raise anything
+        return type(error).__name__
+    return hashlib.blake2b(repr((classes, told)).encode(errors="surrogatepass"), digest_size=16).hexdigest()

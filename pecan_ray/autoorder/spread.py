@@ -1,0 +1,113 @@
+"""A sample spread over the whole data: a few elements of each split, and the splits evenly, wherever it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pecan_ray.engines.contract import Leases
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Source, Split
+
+MOST_OPENED = 32
+"""Splits that a sample is drawn from, as far as they hold enough."""
+MOST_LISTED = 4096
+LISTING_S = 0.25
+"""So many splits of a source are listed, for so long."""
+
+
+@dataclass(frozen=True)
+class FirstSplits:
+    """The first splits of a source."""
+
+    splits: tuple[Split, ...]
+    complete: bool
+    """Whether there are no more."""
+
+    @property
+    def elements(self) -> int | None:
+        """How many elements the source has; None if that is not known."""
+        known = [split.elements for split in self.splits if split.elements is not None]
+        return sum(known) if self.complete and len(known) == len(self.splits) else None
+
+
+def list_splits(source: Source, clock: Callable[[], float] = time.perf_counter) -> FirstSplits:
+    """Return a source's splits, as far as they are soon known."""
+    found: list[Split] = []
+    until = clock() + LISTING_S
+    for split in source.splits():
+        found.append(split)
+        if len(found) == MOST_LISTED or clock() > until:
+            return FirstSplits(tuple(found), complete=False)
+    return FirstSplits(tuple(found), complete=True)
+
+
+def evenly(count: int) -> Iterator[int]:
+    """Yield the numbers below `count` such that the first ones are spread evenly, however many are taken.
+
+    That is van der Corput's sequence: 0, the middle, the quarters, the eighths.
+    """
+    bits = max(0, count - 1).bit_length()
+    for number in range(1 << bits):
+        place = int(f"{number:0{bits}b}"[::-1], 2) if bits else 0
+        if place < count:
+            yield place
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How many elements of a source a sample is to have."""
+
+    elements: int
+    again: bool = True
+    """Come back to splits for more, where others hold few: else another source gives more."""
+
+
+class SpreadLeases:
+    """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
+
+    def __init__(self, listings: Sequence[FirstSplits], wanted: Sequence[Wanted]) -> None:
+        streams = enumerate(zip(listings, wanted, strict=True))
+        self._streams = [_leases(branch, listing.splits, one) for branch, (listing, one) in streams]
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease of a source."""
+        return next(self._streams[branch], None)
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Do nothing: nobody asks."""
+
+
+def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Lease]:
+    opened = min(MOST_OPENED, len(splits))
+    few = -(-wanted.elements // opened) if opened else 0
+    for start in range(0, wanted.elements if wanted.again else 1, max(1, few)):
+        for place in evenly(len(splits)):
+            split = splits[place]
+            if split.elements is None or start < split.elements:
+                span = (start << OUTPUT_BITS, (start + few) << OUTPUT_BITS)
+                yield Lease(0, split, spans=(span,), branch=branch)
+
+
+def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, spread: bool) -> Leases:
+    """Return the leases of a sample of what a plan yields.
+
+    Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
+    """
+    if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
+        return AllLeases(sources, epoch=0, repetitions=1)
+    return SpreadLeases([list_splits(source) for source in sources], list(_wanted(plan, elements)))
+
+
+def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted]:
+    """Yield how many elements are wanted of each source: where sources follow each other, of each its share."""
+    if not isinstance(plan.head, Join):
+        yield Wanted(elements, again)
+        return
+    concat = plan.head.kind == "concat"
+    share = -(-elements // len(plan.head.inputs)) if concat else elements
+    for branch in plan.head.inputs:
+        yield from _wanted(branch, share, again=again and not concat)

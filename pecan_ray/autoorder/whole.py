@@ -1,0 +1,135 @@
+"""What an order gains is told, and judged, of the whole pipeline.
+
+A stretch that takes the share f of all time and becomes s times as fast makes the whole 1 / (1 - f (1 - 1/s)) times as
+fast.  The whole is timed by itself: some elements are read and run through every operator, batching included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from pecan_ray.autoorder.adopted import Refused, StretchOrder
+from pecan_ray.autoorder.stopwatch import Stopwatch
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.stream import ItemStream
+from pecan_ray.engines.registry import ENGINES
+from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import Join, Plan
+from pecan_ray.plan.splits import Element, Source, Split
+from pecan_ray.plan.stretches import stretches, without_buffers
+from pecan_ray.reorder import auto_order
+
+WORTH = 1.05
+"""Speed-up of the whole pipeline below which the user's order stays."""
+LEAST_SAVED_S = 3e-6
+"""And the least that must be saved of an element's time: calls of Python differ by a microsecond or so."""
+ELEMENTS = 48
+"""Elements of each source that show what the whole takes."""
+LONGEST_S = 1.0
+
+
+class _First:
+    """The first elements of another source, and how many were read."""
+
+    def __init__(self, source: Source, count: int, until: float) -> None:
+        self._source, self._count, self._until = source, count, until
+        self.elements = 0
+
+    def splits(self) -> Iterator[Split]:
+        """Yield splits while elements are wanted."""
+        for split in self._source.splits():
+            if self._over():
+                return
+            yield split
+
+    def _over(self) -> bool:
+        return self.elements >= self._count or time.perf_counter() > self._until
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield elements while they are wanted."""
+        first = getattr(self._source, "first", None)
+        for element in self._source.read(split, start) if first is None else first(self._count):
+            if self._over():
+                return
+            self.elements += 1
+            yield element
+
+    def num_elements(self) -> int | None:
+        """Return the source's number of elements."""
+        return self._source.num_elements()
+
+    def identity(self) -> str:
+        """Return the source's identity."""
+        return self._source.identity()
+
+
+def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> float | None:
+    """Return the seconds that a plan takes for an element of its sources; None where that cannot be told."""
+    if ENGINES[engine].framework is not None:
+        return None
+    plan = without_buffers(plan)
+    sources = [_First(source, ELEMENTS, min(until, time.perf_counter() + LONGEST_S)) for source in plan.sources()]
+    options = EngineOptions(seed=seed, order="strict", on_error="skip")
+    leases = AllLeases(sources, epoch=0, repetitions=1)
+    stream = ItemStream(plan, sources, options, leases, UndeliveredPositions(), pool=None, call=complete_call)
+    items, stopwatch, seconds = stream.items(), Stopwatch(), 0.0
+    while True:
+        stopwatch.start()
+        ended = next(items, stream) is stream
+        seconds += stopwatch.stop()
+        if ended:
+            break
+    elements = sum(source.elements for source in sources)
+    return seconds / elements if elements else None
+
+
+def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -> list[StretchOrder]:
+    """Return the orders with their shares of the whole; the user's, where all of them together gain too little.
+
+    `seconds` is what the whole takes for an element of the sources; None: the longest that is known of a part.
+    """
+    told = [_told(plan, one) for one in orders]
+    parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
+    whole = max(seconds or max(parts, default=0.0), sum(told))
+    shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
+    measured = [
+        one for one in shared if one.adopted.changed and one.measured is not None and one.adopted.mode != "paper"
+    ]
+    saved = sum(one.share * (1.0 - 1.0 / max(one.measured.speedup, 1e-12)) for one in measured if one.measured)
+    if not measured or (1.0 / max(1.0 - saved, 1e-12) >= WORTH and saved * whole >= LEAST_SAVED_S):
+        return shared
+    return [_left_alone(one, 1.0 / (1.0 - saved)) if one in measured else one for one in shared]
+
+
+def _left_alone(one: StretchOrder, gain: float) -> StretchOrder:
+    """Return what was found of a stretch whose new order is not worth it."""
+    assert one.measured is not None
+    reason = (
+        f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
+        f"({one.measured.speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
+    )
+    user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
+    refused = (*one.refused, Refused(one.adopted.order, reason))
+    return replace(one, adopted=user, measured=None, refused=refused, loads=(), differences=())
+
+
+def _told(plan: Plan, one: StretchOrder) -> float:
+    """Return the seconds of a stretch's operators for an element of the plan's sources."""
+    return (one.sample.seconds or 0.0) * _elements(plan, one.names)
+
+
+def _elements(plan: Plan, names: tuple[str, ...]) -> float:
+    """Return how many of all sources' elements enter a stretch: its branch's share."""
+    if not isinstance(plan.head, Join):
+        return 1.0
+    head = plan.head
+    for number, branch in enumerate(head.inputs):
+        if any(stretch.names == names for stretch in stretches(branch)):
+            share = head.weights[number] / sum(head.weights) if head.weights else 1.0 / len(head.inputs)
+            return share * _elements(branch, names)
+    return 1.0 / len(head.inputs) if head.kind == "zip" else 1.0

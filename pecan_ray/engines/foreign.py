@@ -1,0 +1,63 @@
+"""Values of Pillow and PyTorch, told without importing either: whoever holds one has."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
+"""Bytes of a pixel's value in Pillow's modes with more than one."""
+
+
+def is_picture(value: Any) -> bool:
+    """Tell whether a value is an image of Pillow."""
+    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def is_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor of PyTorch."""
+    kind = getattr(sys.modules.get("torch"), "Tensor", None)
+    return kind is not None and isinstance(value, kind)
+
+
+def picture_bytes(picture: Any) -> int:
+    """Return the bytes of an image of Pillow, decoded."""
+    width, height = picture.size
+    return int(width * height * len(picture.getbands()) * WIDE_MODES.get(picture.mode, 1))
+
+
+def tensor_bytes(tensor: Any) -> int:
+    """Return the bytes of a tensor's items."""
+    return int(tensor.numel() * tensor.element_size())
+
+
+def as_array(value: Any) -> npt.NDArray[Any] | None:
+    """Return an image or a tensor as an array, in a type that NumPy knows; None for anything else."""
+    if is_picture(value):
+        return np.asarray(value.convert("RGBA") if value.mode in ("P", "PA") else value)
+    if not is_tensor(value):
+        return None
+    dense = value.detach().cpu()
+    dense = dense.to_dense() if dense.is_sparse else dense.resolve_conj().resolve_neg()
+    try:
+        return np.asarray(dense.numpy())
+    except TypeError:  # types that NumPy lacks, such as bfloat16
+        return np.asarray(dense.float().numpy())
+
+
+def copied_value(value: Any) -> Any:
+    """Return a copy of an image or a tensor that may be written into; anything else as it is."""
+    if is_picture(value):
+        return value.copy()
+    return value.clone() if is_tensor(value) else value
+
+
+def type_name(value: Any) -> str:
+    """Return what kind of image or tensor a value is; empty for anything else."""
+    if is_picture(value):
+        return f"Image[{value.mode}]"
+    return str(value.dtype) if is_tensor(value) else ""

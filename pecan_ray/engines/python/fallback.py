@@ -1,0 +1,76 @@
+"""A chain in an order that AutoOrder chose, and the user's order for elements that it fails on."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from pecan_ray.engines.items import Item, copied
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python.chain import Chain, set_aside
+from pecan_ray.engines.users_order import UsersOrder
+from pecan_ray.errors import ColumnError, ElementError
+from pecan_ray.options import OnError
+from pecan_ray.plan.operators import ElementOp
+from pecan_ray.plan.splits import Element
+
+
+class FallbackChain:
+    """Runs items in an order; one that fails there, in the user's, and if it passes there, all others too.
+
+    Only what fails in the user's order as well is an error.
+    """
+
+    def __init__(
+        self,
+        ops: Sequence[ElementOp],
+        chain: Chain,
+        in_users_order: Callable[[], Chain],
+        order: UsersOrder,
+        on_error: OnError,
+        undelivered: UndeliveredPositions,
+        read_again: Callable[[Item], Element] | None,
+    ) -> None:
+        """`read_again` gives an element as it was; without it each is copied beforehand."""
+        self._ops, self._chain, self._make, self._order = ops, chain, in_users_order, order
+        self._on_error, self._undelivered, self._read_again = on_error, undelivered, read_again
+        self._lock = threading.Lock()
+        """Guards the making of the chain in the user's order."""
+        self._users: Chain | None = None
+
+    def run(self, item: Item) -> list[Item]:
+        """Return what becomes of an item."""
+        if self._order.taken:
+            return self._users_chain().run(item)
+        before = copied(item.value) if self._read_again is None else None
+        try:
+            return self._chain.attempt(item)
+        except (ElementError, ColumnError) as error:
+            return self._fall_back(item, before, error)
+
+    def _fall_back(self, item: Item, before: Element | None, error: ElementError | ColumnError) -> list[Item]:
+        item.value = self._read_again(item) if self._read_again is not None else before
+        kept = copied(item.value) if self._on_error == "quarantine" else None
+        try:
+            made = self._users_chain().attempt(item)
+        except ElementError as users_error:
+            set_aside(item, users_error, self._on_error, self._undelivered, kept)
+            return []
+        self._order.take(item.where(), error, self._ops)
+        return made
+
+    def _users_chain(self) -> Chain:
+        with self._lock:
+            if self._users is None:
+                self._users = self._make()
+            return self._users
+
+    def run_all(self, items: Sequence[Item]) -> list[Item]:
+        """Return what becomes of several items."""
+        (self._users_chain() if self._order.taken else self._chain).call_ahead(items)
+        return [made for item in items for made in self.run(item)]
+
+    @property
+    def goes_out(self) -> bool:
+        """Whether the first operator runs in another process, to which several calls had better go together."""
+        return self._chain.goes_out

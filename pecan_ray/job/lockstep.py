@@ -1,0 +1,81 @@
+"""What trainers that step together wait for: each knows its own wait only, and not that it waits for another one.
+
+Of rank i, a step takes s(i) = wait(i) + own(i), and own(i) holds whatever it waits for others in: a gradient that is
+late because another rank's batch was.  The rank that waited longest in a step waited for nobody else, so there own(i)
+is its work.  The job's own time of a step is the slowest rank's: of each rank the mean over the steps in which it was
+the one that waited longest, of all steps if it never was (it is held up by its own work), and of these the longest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+SAMPLED_PER_S = 32
+"""Steps that are looked at singly: so many a second, the same ones at all trainers."""
+SHORTEST_STEP_S = 1e-6
+GOLDEN = 0x9E3779B1
+"""2**32 times the golden ratio less 1."""
+KEPT_STEPS = 64
+"""Newest ones that a trainer remembers, for two seconds or more: it reports once in a second at least."""
+KEPT_OF_WINDOW = 512
+"""Newest ones of each trainer that a window holds."""
+MOST_TRAINERS = 64
+"""With more of them, steps are not looked at singly: reports stay short."""
+LEAST_COMMON = 5
+"""Steps known of all trainers from which on they are compared."""
+TOGETHER = 0.02
+"""Waits that differ by less than this share of a step are equally long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledStep:
+    """One step of one trainer."""
+
+    number: int
+    waited: float
+    """Seconds until it had its batch;"""
+    own: float
+    """and from then on until it asked for the next one."""
+
+
+def looked_at(number: int, seconds: float, steps: int) -> bool:
+    """Tell whether to look at a step, where so many steps took so long.
+
+    Trainers in step take equally long, so they agree; where they do not quite, one's steps are among the other's.
+    Multiples of the golden ratio are spread evenly, and hit no rhythm in which trainers take turns.
+    """
+    per_step = max(seconds / steps, SHORTEST_STEP_S) * SAMPLED_PER_S
+    one_in = 0 if per_step >= 1 else math.ceil(-math.log2(per_step))
+    return (number * GOLDEN) % 2**32 < 1 << (32 - one_in)
+
+
+def merged(known: tuple[SampledStep, ...], newer: tuple[SampledStep, ...]) -> tuple[SampledStep, ...]:
+    """Add what a later report holds to what earlier ones held."""
+    last = known[-1].number if known else -1
+    return (*known, *(one for one in newer if one.number > last))[-KEPT_OF_WINDOW:]
+
+
+def own_share(ranks: Sequence[tuple[SampledStep, ...]]) -> float | None:
+    """Return which share of the steps of trainers is their own work; None where too few are known of all."""
+    known = [{one.number: one for one in steps} for steps in ranks]
+    common = sorted(set.intersection(*(set(steps) for steps in known)))
+    if len(common) < LEAST_COMMON:
+        return None
+    held_up: list[list[float]] = [[] for _ in ranks]
+    taken = 0.0
+    for number in common:
+        step = [steps[number] for steps in known]
+        length = fmean(one.own + one.waited for one in step)
+        longest = max(one.waited for one in step) - TOGETHER * length
+        taken += length
+        for own, one in zip(held_up, step, strict=True):
+            if one.waited >= longest:
+                own.append(one.own)
+    owns = [
+        fmean(own) if own else fmean(steps[number].own for number in common)
+        for own, steps in zip(held_up, known, strict=True)
+    ]
+    return min(1.0, max(owns) * len(common) / taken) if taken > 0 else None

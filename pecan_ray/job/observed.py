@@ -1,0 +1,46 @@
+"""What is measured of a job whose numbers of workers are fixed: nobody decides by it, but reports tell it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+from pecan_ray.job.windows import StepTotals, WindowMeter
+from pecan_ray.plan.windows import Deployment, Window
+
+BATCHES, SECONDS = 100, 5.0
+"""A window ends after so many batches, or after this time."""
+MOST_WINDOWS = 1000
+"""Newest windows that are kept."""
+
+
+@dataclass(frozen=True)
+class ObservedWindow:
+    """A window, and what ran meanwhile."""
+
+    seconds: float
+    """Since the job began."""
+    deployment: Deployment
+    window: Window
+
+
+class Observed:
+    """Cuts the steps of all trainers into windows."""
+
+    def __init__(self, trainers: int) -> None:
+        self.meter = WindowMeter(trainers, BATCHES, SECONDS)
+        self.windows: deque[ObservedWindow] = deque(maxlen=MOST_WINDOWS)
+
+    def report(self, rank: int, totals: StepTotals) -> None:
+        """Take over a trainer's totals."""
+        self.meter.add(rank, totals)
+
+    def look(self, running: Deployment, seconds: float, *, closing: bool, draining: bool) -> None:
+        """Keep the window if one has ended that can be used; `closing`: an epoch ends."""
+        if closing:
+            self.meter.disturb()
+        if draining:
+            self.meter.drain()
+        window = self.meter.close()
+        if window is not None and running.workers and not window.defect():
+            self.windows.append(ObservedWindow(seconds, running, window))

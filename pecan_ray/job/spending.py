@@ -1,0 +1,57 @@
+"""What a job has cost, from the deployments that ran and from when on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from pecan_ray.placement import Cost, Prices, cost_of
+from pecan_ray.plan.windows import Deployment
+
+
+def spent(
+    deployments: Sequence[tuple[float, Deployment]],
+    prices: Prices,
+    hosts: int,
+    *,
+    since: float = 0.0,
+    until: float,
+    waiting: float = 0.0,
+) -> Cost:
+    """Return the cost of a stretch of a job; `waiting`: share of it in which the trainers waited.
+
+    Deployments are told with the seconds since the job began; before the first one the hosts stood alone.
+    """
+    begun = [(0.0, Deployment(0, 0)), *deployments]
+    ends = [start for start, _ in begun[1:]] + [max(until, begun[-1][0])]
+    parts = []
+    for (start, deployment), end in zip(begun, ends, strict=True):
+        seconds = max(0.0, min(end, until) - max(start, since))
+        parts.append(cost_of(seconds, deployment, prices, hosts, waiting * seconds))
+    return Cost(*(sum(getattr(part, name) for part in parts) for name in ("host", "remote", "wasted")))
+
+
+def spent_by_epoch(
+    deployments: Sequence[tuple[float, Deployment]],
+    prices: Prices,
+    hosts: int,
+    ends: Sequence[float],
+    waiting: float = 0.0,
+) -> tuple[Cost, ...]:
+    """Return the cost of each epoch that has ended, and when it did; the first one includes the start."""
+    return tuple(
+        spent(deployments, prices, hosts, since=begin, until=end, waiting=waiting)
+        for begin, end in pairwise([0.0, *ends])
+    )
+
+
+def spent_by_operator(cost: Cost, seconds: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Deal what input has cost to operators, by the time that each takes of an element.
+
+    Input costs the remote workers, and the hosts for as long as their trainers waited; local workers are free.
+    """
+    whole = sum(taken for _, taken in seconds)
+    if whole <= 0:
+        return {}
+    waited = cost.host * cost.wasted_share
+    return {name: (cost.remote + waited) * taken / whole for name, taken in seconds}

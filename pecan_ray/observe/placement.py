@@ -1,0 +1,74 @@
+"""Why AutoPlacement runs what it runs, in words: which deployments it has measured, and why the others lost."""
+
+from __future__ import annotations
+
+import math
+
+from pecan_ray.job.comparing import MeasuredRival, PlacementComparison
+from pecan_ray.job.facts import JobFacts
+
+HEAD = ("", "batch", "waits", "cost", "measured", "")
+AS_DEAR = 0.01
+"""Deployments whose costs differ by less are equally cheap: then the one with fewer workers is kept."""
+
+
+def explain_placement(facts: JobFacts) -> str:
+    """Say what a running job has compared, what it chose, and why the others lost."""
+    found = facts.comparison
+    if facts.lost:
+        return f"job {facts.job}: its placement is not known: {facts.lost}"
+    if found is None:
+        running = facts.deployments[-1][1] if facts.deployments else "no worker"
+        return f"job {facts.job}: {running} run; AutoPlacement decides nothing, as the numbers of workers are fixed."
+    wanted = f"job {facts.job}: AutoPlacement looks for {spell_objective(found)}."
+    if not facts.timeline or not found.rivals:
+        return f"{wanted} Nothing was measured yet."
+    last = facts.timeline[-1].decision
+    lines = [wanted, f"  it wants {last.target} ({last.phase}): {last.reason}"]
+    table = [HEAD, *(cells(rival, found, facts) for rival in found.rivals)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(HEAD) - 1)]
+    for row in table:
+        padded = [cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)]
+        lines.append(f"  {'  '.join(padded)}".rstrip())
+    return "\n".join(lines)
+
+
+def spell_objective(found: PlacementComparison) -> str:
+    """Say what is looked for."""
+    if found.longest_s < math.inf:
+        return f"the cheapest deployment that ends in time, with at most {1000 * found.longest_s:.3g} ms a batch"
+    if found.most_wait < 1:
+        return f"the cheapest deployment beside which the trainer waits for less than {found.most_wait:.0%} of its time"
+    return "the cheapest deployment"
+
+
+def cells(rival: MeasuredRival, found: PlacementComparison, facts: JobFacts) -> tuple[str, ...]:
+    """Return a row about one deployment."""
+    one = rival.compared
+    foreseen, waits = one.foreseen, one.wait_share
+    chosen = facts.timeline[-1].decision.target
+    cost = f"{one.dearer:+.0%}" if one.dearer else "least"
+    if facts.prices is not None:
+        cost += f", ${foreseen.batch_s * foreseen.per_hour / 3.6:.3g} per 1000 batches"
+    return (
+        str(foreseen.deployment),
+        f"{1000 * foreseen.batch_s:.3g} ms",
+        "" if waits is None else f"{waits:.1%}",
+        cost,
+        f"{rival.windows} windows, the last at {rival.seconds:.0f} s",
+        "runs" if foreseen.deployment == chosen else verdict(rival, found),
+    )
+
+
+def verdict(rival: MeasuredRival, found: PlacementComparison) -> str:
+    """Say why a deployment was not chosen."""
+    one, waits = rival.compared, rival.compared.wait_share
+    if one.miss == "late":
+        return f"lost: a batch may take {1000 * found.longest_s:.3g} ms if the job is to end in time"
+    if one.miss == "waits":
+        return f"lost: the trainer waits for {waits or 0.0:.1%} of its time"
+    if one.dearer > AS_DEAR:
+        return f"lost: {one.dearer:.1%} dearer"
+    if abs(one.dearer) <= max(AS_DEAR, 2 * rival.error):
+        return "as cheap as can be told"
+    return "cheaper when it was measured"

@@ -1,0 +1,73 @@
+"""The controllers of a cluster ask each other, every few seconds, what their jobs bid for workers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+
+from pecan_ray.job.events import BidsHeard
+from pecan_ray.job.sharing import ROUND_S, PoolBid
+from pecan_ray.runtime.cluster import NAMESPACE, nodes_for, other_jobs
+
+logger = logging.getLogger("pecan_ray.controller")
+
+ANSWER_S = ROUND_S / 2
+"""Who has not answered by then is asked again in the next round."""
+
+
+class Bidding:
+    """One controller's part."""
+
+    def __init__(self, job: str, heard: Callable[[BidsHeard], None]) -> None:
+        self._job, self._heard = job, heard
+        self._controllers: dict[str, Any] = {}
+        """Other jobs' controllers, by job."""
+        self._known: BidsHeard | None = None
+
+    async def run(self, trainer_nodes: tuple[str, ...], labels: Mapping[str, str]) -> None:
+        """Ask in rounds, until the task is cancelled."""
+        while True:
+            where = await asyncio.to_thread(nodes_for, trainer_nodes, labels)
+            gone = await asyncio.to_thread(self._find_others)
+            bids = await self._ask()
+            heard = BidsHeard(tuple(bids), tuple(where.by_placement.items()), tuple(where.cpus.items()), gone)
+            if heard != self._known:
+                self._heard(heard)
+            self._known = heard if not bids else None  # others are heard anew each time: what is old is dropped
+            await asyncio.sleep(ROUND_S)
+
+    def _find_others(self) -> tuple[str, ...]:
+        """Look for other jobs' controllers; return the jobs that have ended."""
+        named = other_jobs(self._job)
+        gone = tuple(sorted(self._controllers.keys() - named.keys()))
+        for job in gone:
+            del self._controllers[job]
+        for job in named.keys() - self._controllers.keys():
+            try:
+                self._controllers[job] = ray.get_actor(named[job], namespace=NAMESPACE)
+            except ValueError:  # it has ended meanwhile
+                continue
+        return gone
+
+    async def _ask(self) -> list[PoolBid]:
+        answers = await asyncio.gather(*(self._bids_of(job) for job in sorted(self._controllers)))
+        return [bid for answer in answers for bid in answer]
+
+    async def _bids_of(self, job: str) -> tuple[PoolBid, ...]:
+        """Return what a job bids; nothing where its controller is busy, or gone."""
+        try:
+            pickled = await asyncio.wait_for(_answer(self._controllers[job]), ANSWER_S)
+        except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+            logger.debug("job %s has not told what it bids: %s", job, error)
+            return ()
+        bids: tuple[PoolBid, ...] = pickle.loads(pickled)
+        return bids
+
+
+async def _answer(controller: Any) -> bytes:
+    return bytes(await controller.bids.remote())

@@ -1,0 +1,64 @@
+"""What is measured again before it is believed: what is not precise enough, and what nobody expected.
+
+A single window may lie: the trainer did something else, a neighbour took the workers' CPUs, a stock hid that too few
+workers run.  One that says what the model foresaw suffices; one that does not is asked again until two agree, or three
+have a median.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pecan_ray.placement.evidence import Reading
+from pecan_ray.placement.knowledge import Knowledge, Outlook
+from pecan_ray.plan.windows import Window
+
+
+def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
+    """Say why a reading does not suffice to decide; empty if it does."""
+    threshold, sure = job.setting.threshold, job.settings.sure
+    needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
+    if sure * reading.error > needed:
+        return f"its batch time is known to {sure * reading.error:.1%} only, and {needed:.1%} decides"
+    if foreseen is None:
+        return ""
+    agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
+    unexpected = "" if agree or reading.windows >= job.settings.certain else surprise(job, reading, foreseen)
+    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < 2 * job.settings.most_repeats else "")
+
+
+def surprise(job: Knowledge, reading: Reading, foreseen: Outlook) -> str:
+    """Say how a reading differs from the forecast by more than the forecast allows; empty if it does not."""
+    own = reading.batch_time if reading.own_time is None else reading.own_time
+    error = 2 * reading.error
+    if abs(own - foreseen.own) > max(allowed(job, foreseen.own, foreseen.own_sd), error * own):
+        return f"the trainer's own step took {own:.4g} s where {foreseen.own:.4g} s were expected"
+    slower = reading.batch_time - foreseen.whole
+    if slower > max(allowed(job, foreseen.whole, foreseen.whole_sd), error * reading.batch_time):
+        return f"a batch took {reading.batch_time:.4g} s where {foreseen.whole:.4g} s were expected"
+    return ""
+
+
+def allowed(job: Knowledge, time: float, deviation: float) -> float:
+    """Return by how many seconds a measurement may differ from a forecast, however vague that is."""
+    return max(job.setting.threshold * time, min(2 * deviation, job.settings.surprise * time))
+
+
+def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> str:
+    """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
+    if reading.wait is None or reading.wait_share > job.setting.threshold:
+        return ""
+    short = 1 - reading.batch_time / foreseen.whole
+    lived_on = short * sum(window.batches for window in seen)
+    if short <= job.setting.threshold or lived_on > job.settings.piled_up + 2 * reading.deployment.workers:
+        return ""
+    return f"{reading.batch_time:.4g} s a batch where {foreseen.whole:.4g} s were expected may come from a stock"
+
+
+def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:
+    """Say whether the trainer waits now, as was foreseen, and did not before: it has lived on a stock until now."""
+    if foreseen is None or len(seen) < 2 or seen[-1].wait_time is None:
+        return False
+    before, now = max(window.batch_time for window in seen[:-1]), seen[-1]
+    waits = now.wait_time is not None and now.wait_time > threshold * now.batch_time
+    return waits and min(now.batch_time, foreseen.whole) > (1 + threshold) * before

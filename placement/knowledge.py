@@ -1,0 +1,214 @@
+"""What is known of a job: its measurements, the models that explain them, and what deployments are worth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.placement.candidates import LEAST_SUPPLY, Candidates, ladder
+from pecan_ray.placement.evidence import Evidence, Reading
+from pecan_ray.placement.model import WAITING, Model, Prior, explanations
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment, Window
+
+MISTAKEN = 3
+"""So many deployments after a change may show that there was none."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the model advises."""
+
+    deployment: Deployment
+    why: str
+    done: bool = False
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What the model expects of a deployment, in seconds."""
+
+    own: float
+    """The trainer's own time of a batch (the whole one, where waiting is not measured);"""
+    own_sd: float
+    whole: float
+    """and the whole one."""
+    whole_sd: float
+
+
+@dataclass(frozen=True)
+class Past:
+    """What was known before a job seemed to have changed."""
+
+    evidence: Evidence
+    prior: Prior | None
+    model: Model
+    at: Deployment
+    """Where it seemed to change."""
+    workers: bool
+    """It is the workers that seemed to have changed, and not the trainer."""
+
+
+class Knowledge:
+    """The evidence of one job, and what follows from it."""
+
+    def __init__(self, setting: Setting) -> None:
+        self.setting, self.settings = setting, setting.auto
+        self.prior: Prior | None = None
+        self._evidence = Evidence()
+        self._past: Past | None = None
+        self._taken_back: Deployment | None = None
+        """Where a change was seen that was none: if it is seen there again, it is one."""
+        self._doubts_left = 0
+        """How many deployments may still show that the job has not changed."""
+        self._explained: list[Model] | None = None
+
+    # --- what was measured ---------------------------------------------------------------------------------
+
+    def note(self, at: Deployment, window: Window) -> None:
+        """Add a window."""
+        self._evidence.add(at, window)
+        self._explained = None
+
+    def renew(self, at: Deployment, windows: Sequence[Window]) -> None:
+        """Let newer windows stand for a deployment, in place of older ones."""
+        self._evidence.renew(at, windows)
+        self._explained = None
+
+    def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
+        """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
+        model, prior, then = self.explanations()[0], self.prior, self.reading(at)
+        self.prior = model.learned(spread)
+        evidence = self._evidence.forget()
+        self.renew(at, recent)
+        workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise
+        self._past = Past(evidence, prior, model, at, workers) if at != self._taken_back else None
+        self._taken_back, self._doubts_left = None, MISTAKEN
+
+    def recall(self, at: Deployment, foreseen: Outlook | None) -> bool:
+        """Take back that the job has changed, if what was measured now is rather what was foreseen before; say so.
+
+        What does not wait for workers tells nothing about them.
+        """
+        past, now = self._past, self.reading(at)
+        if past is None or foreseen is None or (past.workers and now.wait_share <= self.setting.threshold):
+            return False
+        then = self.foreseen(at, past.model)
+        if then is None:
+            return False
+        if past.workers:
+            misses = apart(now.batch_time, then.whole), apart(now.batch_time, foreseen.whole)
+        else:
+            misses = apart(own_of(now), then.own), apart(own_of(now), foreseen.own)
+        self._doubts_left -= 1
+        recalled = misses[0] < min(self.settings.surprise, misses[1] / 2)
+        if recalled:
+            windows = self.windows(at)
+            self._evidence, self.prior, self._taken_back = past.evidence, past.prior, past.at
+            self.renew(at, windows)
+        if recalled or not self._doubts_left:
+            self._past = None
+        return recalled
+
+    def __contains__(self, at: object) -> bool:
+        return at in self._evidence
+
+    def windows(self, at: Deployment) -> list[Window]:
+        """Return the windows of a deployment."""
+        return self._evidence.windows(at)
+
+    def reading(self, at: Deployment) -> Reading:
+        """Pool the windows of one deployment."""
+        return self._evidence.reading(at)
+
+    def readings(self) -> list[Reading]:
+        """Pool the windows of each deployment, in order of first measurement."""
+        return self._evidence.readings()
+
+    # --- what follows from it ------------------------------------------------------------------------------
+
+    def explanations(self) -> list[Model]:
+        """Return the models that explain the measurements, the likeliest first."""
+        if self._explained is None:
+            self._explained = explanations(self.readings(), self.prior)
+        return self._explained
+
+    def foreseen(self, at: Deployment, model: Model | None = None) -> Outlook | None:
+        """Predict a deployment; None where nothing was measured."""
+        readings = self.readings()
+        if not readings:
+            return None
+        model = model or self.explanations()[0]
+        place = np.array([float(at.local)]), np.array([float(at.remote)])
+        step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
+        supply, supply_sd = min((max(supply, LEAST_SUPPLY), supply_sd), (model.source, 0.0))
+        whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
+        own, own_sd = step, step_sd
+        if readings[-1].wait is None and supply * step < 1:
+            own, own_sd = 1 / supply, supply_sd / supply**2
+        return Outlook(own * model.unit, own_sd * model.unit, whole * model.unit, whole_sd * model.unit)
+
+    def cost(self, reading: Reading) -> float:
+        """Return what a measured deployment is ranked by."""
+        return self.score(reading.deployment, reading.batch_time, own_of(reading))
+
+    def score(self, at: Deployment, batch_s: float, own_s: float) -> float:
+        """Return what a deployment with such times is ranked by."""
+        return float(self.setting.score(batch_s, own_s, self.setting.per_hour(at)))
+
+    def distance(self, reading: Reading) -> float:
+        """Return by which share the cost of a reading differs from the nearest other one."""
+        cost = self.cost(reading)
+        others = [self.cost(other) for other in self.readings() if other.deployment != reading.deployment]
+        return min((abs(cost / other - 1) for other in others), default=0.0)
+
+    def cheapest(self, limits: DeploymentLimits) -> Reading:
+        """Return the best of what was measured and is allowed; of nearly equal ones, that with the fewest workers."""
+        readings = self.readings()
+        allowed = [r for r in readings if limits.clamp(r.deployment.local, r.deployment.remote) == r.deployment]
+        cost = {r: self.cost(r) for r in allowed}
+        least = min(cost.values())
+        return min(
+            (r for r in allowed if cost[r] <= least * (1 + self.settings.tie)),
+            key=lambda r: (r.deployment.workers, r.deployment.remote, cost[r]),
+        )
+
+    def candidates(self, at: Deployment, limits: DeploymentLimits) -> Candidates:
+        """Return the deployments that may be asked for."""
+        readings = self.readings()
+        most = max(
+            self.settings.least_jump,
+            self.settings.jump * at.workers,
+            *(reading.deployment.workers for reading in readings),
+        )
+        remotes = ladder(limits.min_remote, limits.max_remote, at.remote)
+        pairs = [
+            (local, remote)
+            for local in ladder(limits.min_local, limits.max_local, at.local)
+            for remote in remotes
+            if 0 < local + remote <= most
+        ]
+        price = {remote: self.setting.per_hour(Deployment(0, remote)) for remote in remotes}
+        local, remote = np.array(pairs, dtype=float).T
+        fresh = np.ones(len(pairs), dtype=bool)
+        for reading in readings:
+            place = reading.deployment
+            fresh &= (local != place.local) | (remote != place.remote)
+            if reading.windows >= self.settings.certain and reading.wait is not None and reading.wait_share <= WAITING:
+                # More workers do not serve a trainer better that does not wait.
+                fresh &= (local < place.local) | (remote < place.remote)
+        return Candidates(local, remote, np.array([price[count] for _, count in pairs]), fresh)
+
+
+def own_of(reading: Reading) -> float:
+    """Return the trainer's own time, or the whole one where waiting was not measured."""
+    return reading.batch_time if reading.own_time is None else reading.own_time
+
+
+def apart(one: float, other: float) -> float:
+    """Return by which share, about, two times differ."""
+    return abs(math.log(one / other))

@@ -1,0 +1,151 @@
+"""Many jobs, one pool of CPUs: a worker goes where it saves most, and of equals to the job that holds it already.
+
+A job's demand is a curve: what training costs an hour of the trainer's own work, with k workers of the pool,
+
+    L(k) = batch time(k) / own step * (c_a n_a + c_w k)
+
+and the saving of the k-th worker, L(k-1) - L(k).  Savings are made to fall with k (of a worker that brings nothing
+alone, and much together with the next one, the mean counts), so dealing workers out one by one, each to the highest
+bid for a CPU, makes the sum of all bills as small as it can be.
+
+    bid(k) = saving(k) / CPUs of a worker * (1 + HOLDS where the job holds the k-th worker already)
+
+There is no arbiter: every job computes the same deal from what all have told, and obeys its own share.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from pecan_ray.errors import PlanError
+from pecan_ray.placement.evidence import Reading
+from pecan_ray.placement.model import WAITING, Vector, fit_model
+from pecan_ray.placement.setting import Setting
+from pecan_ray.plan.windows import Deployment
+
+HOLDS = 0.15
+"""Share by which a worker must save more elsewhere before it is taken from a job: starting another one is not free."""
+STARVED = 10.0
+"""A job without any worker does nothing at all: it counts as so many times slower than with one."""
+WORTHLESS = 1e-3
+"""A worker that saves less than this share of the bill is not asked for."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What one job bids for workers of a pool."""
+
+    job: str
+    savings: tuple[float, ...]
+    """$ for an hour of the trainer's own work that the first, second ... worker saves, beyond its price; falling."""
+    holds: int = 0
+    least: int = 0
+    """Workers without which it cannot run."""
+    cpus: float = 1.0
+    """Of one worker."""
+
+    @property
+    def wants(self) -> int:
+        """Workers that are worth their price, or needed."""
+        return max(self.least, sum(saving > 0 for saving in self.savings))
+
+    def bid(self, workers: int) -> float:
+        """Return what the job bids per CPU for one more worker than so many; nothing for one that is not worth it."""
+        if workers < self.least:
+            return math.inf
+        if workers >= self.wants:
+            return 0.0
+        return self.savings[workers] / self.cpus * (1 + HOLDS if workers < self.holds else 1.0)
+
+
+def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
+    """Deal the workers that fit into a pool of so many CPUs; the same for every job that computes it."""
+    given = {demand.job: 0 for demand in demands}
+    if len(given) < len(demands):
+        raise PlanError(f"every demand needs a job of its own, but got {sorted(demand.job for demand in demands)}.")
+    for demand in demands:
+        if not demand.cpus > 0:
+            raise PlanError(f"job {demand.job!r}: a worker needs some CPU, but got cpus={demand.cpus}.")
+    bids = [(-demand.bid(0), -demand.holds, demand.job, demand) for demand in demands if demand.bid(0) > 0]
+    heapq.heapify(bids)
+    left = cpus
+    while bids:
+        _, _, job, demand = heapq.heappop(bids)
+        if demand.cpus > left + 1e-9:
+            continue
+        left -= demand.cpus
+        given[job] += 1
+        if (bid := demand.bid(given[job])) > 0:
+            heapq.heappush(bids, (-bid, given[job] - demand.holds, job, demand))
+    return given
+
+
+def scarce(demands: Sequence[Demand], cpus: float) -> bool:
+    """Tell whether not all that is wanted fits."""
+    return sum(demand.wants * demand.cpus for demand in demands) > cpus + 1e-9
+
+
+def falling(costs: Sequence[float]) -> tuple[float, ...]:
+    """Return the savings from one cost to the next, so that they fall: those of the lower convex hull of the costs."""
+    hull: list[tuple[int, float]] = []
+    for point in enumerate(costs):
+        while len(hull) > 1 and _rise(hull[-2], hull[-1]) >= _rise(hull[-2], point):
+            hull.pop()
+        hull.append(point)
+    savings: list[float] = []
+    for before, after in pairwise(hull):
+        savings += [-_rise(before, after)] * (after[0] - before[0])
+    return tuple(savings)
+
+
+def _rise(before: tuple[int, float], after: tuple[int, float]) -> float:
+    return (after[1] - before[1]) / (after[0] - before[0])
+
+
+def bills(batch_s: Vector, own_s: float, per_hour: Vector) -> Vector:
+    """Return $ for an hour of the trainer's own work; what stands still is as dear as STARVED says."""
+    costs = batch_s / own_s * per_hour
+    finite = costs[np.isfinite(costs)]
+    return np.where(np.isfinite(costs), costs, STARVED * finite.max() if finite.size else 0.0)
+
+
+def savings_of(costs: Sequence[float]) -> tuple[float, ...]:
+    """Return falling savings, cut where the next worker is not worth anything."""
+    found = falling(costs)
+    least = WORTHLESS * min(costs, default=0.0)
+    return found[: sum(saving > least for saving in found)]
+
+
+def savings_measured(
+    readings: Sequence[Reading], setting: Setting, here: Deployment, side: str, most: int
+) -> tuple[float, ...]:
+    """Return what workers of one side save, by the model of what was measured; the other side stays as it is.
+
+    `side`: "local" or "remote".
+    """
+    if not readings:
+        return ()
+    model = fit_model(readings, [reading.wait_share > WAITING for reading in readings], None)
+    counts = np.arange(most + 1, dtype=float)
+    local = counts if side == "local" else np.full_like(counts, here.local)
+    remote = counts if side == "remote" else np.full_like(counts, here.remote)
+    step, _, supply, _ = model.predict(local, remote)
+    working = (local + remote > 0) & (supply > 0)
+    batch_s = np.where(working, np.maximum(step, 1 / np.where(working, supply, 1.0)), np.inf)
+    own_s = float(np.min(step))
+    per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
+    return savings_of(bills(batch_s, max(own_s, 1e-9), per_hour).tolist())
+
+
+def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:
+    """Return the most workers that each job may have; None where the pool suffices for all."""
+    known = [demands[job] for job in sorted(demands)]
+    if not scarce(known, cpus):
+        return dict.fromkeys(demands)
+    return dict(allocate(known, cpus))

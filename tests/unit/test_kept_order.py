@@ -1,0 +1,295 @@
+"""Orders that are kept, saved, shown and pinned."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder.facts_json import from_json, to_json
+from pecan_ray.autoorder.job_order import JobOrder, Ordered
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, usual_folder
+from pecan_ray.autoorder.order_request import JobSize
+from pecan_ray.cli import main
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import ElementOp
+
+ELEMENTS = 32
+
+
+def blur(image: Any) -> Any:
+    return cv2.GaussianBlur(image, (15, 15), 3.0)
+
+
+def half(image: Any) -> Any:
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def flip(image: Any) -> Any:
+    return image[:, ::-1].copy()
+
+
+def images(seed: int | None = None, *, side: int = 128, **options: Any) -> pecan.PecanPipeline:
+    noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
+    config = pecan.Config(sample_elements=ELEMENTS, **options)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
+    return pipe.map(blur, on="image").map(half, on="image").batch(4)
+
+
+def as_run(pipe: pecan.PecanPipeline, *, job: JobSize | None = None) -> Ordered:
+    """What a job of a pipeline is told to run."""
+    return job_order(pipe).ordered(skip_bad=False, once=True, job=job)
+
+
+def job_order(pipe: pecan.PecanPipeline) -> JobOrder:
+    order: JobOrder = pipe._order
+    return order
+
+
+def names(ordered: Ordered) -> list[str]:
+    return [op.name for op in ordered.plan.ops]
+
+
+@pytest.fixture(scope="module")
+def order_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An order file in which `half` comes first."""
+    path = tmp_path_factory.mktemp("orders") / "order.json"
+    path.write_text('{"format": 1, "orders": [["half", "blur"]]}')
+    return path
+
+
+# --- kept --------------------------------------------------------------------------------------------------
+
+
+def test_an_order_is_found_once_and_run_by_all_later_jobs(cache_folder: Path) -> None:
+    first = as_run(images())
+    assert names(first) == ["half", "blur", "batch"] and "AutoOrder moved half before blur" in first.said[0]
+    (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
+    again = as_run(images())
+    assert names(again) == ["half", "blur", "batch"]
+    assert "AutoOrder runs half -> blur -> batch: it is kept in" in again.said[0] and str(file) in again.said[0]
+    # What is kept is run, whatever a look would find.
+    file.write_text(json.dumps({**json.loads(file.read_text()), "orders": [["blur", "half"]], "facts": None}))
+    assert names(as_run(images())) == ["blur", "half", "batch"]
+
+
+def test_another_pipeline_has_another_order(cache_folder: Path) -> None:
+    keys = {job_order(pipe)._key for pipe in (images(), images(reorder="strict"), images(side=64), images(1))}
+    assert len(keys) == 3, "with a seed it is that of mode strict"
+    assert job_order(images())._key in keys, "and one that is written alike the same one"
+    longer = images().map(flip, on="image")
+    assert job_order(longer)._key not in keys
+
+
+def test_files_that_are_replaced_are_other_data(tmp_path: Path) -> None:
+    def key() -> str:
+        source = pecan.sources.TextLines(str(tmp_path))
+        return job_order(pecan.PecanPipeline(source).map(flip, on="line"))._key
+
+    (tmp_path / "a.txt").write_text("one\n")
+    before = key()
+    assert key() == before
+    (tmp_path / "a.txt").write_text("one and two\n")
+    assert key() != before
+
+
+def test_of_two_that_find_an_order_the_first_is_right(tmp_path: Path) -> None:
+    folder, first, second = OrderFolder(tmp_path / "new"), KeptOrder((("a", "b"),)), KeptOrder((("b", "a"),))
+    assert folder.load("key") is None
+    assert folder.keep("key", first) is first
+    assert folder.keep("key", second) == first == folder.load("key")
+    folder.replace("key", second)
+    assert folder.load("key") == second
+    assert [file.name for file in (tmp_path / "new").iterdir()] == ["key.json"]
+
+
+def test_what_cannot_be_read_is_not_kept(tmp_path: Path) -> None:
+    folder, order = OrderFolder(tmp_path), KeptOrder((("a", "b"),))
+    for text in ("{", "[]", '{"format": 99}', '{"format": 1, "orders": [["a", 2]]}'):
+        folder.file("key").write_text(text)
+        assert folder.load("key") is None
+        assert folder.keep("key", order) is order
+        assert folder.load("key") == order
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert names(as_run(images(order_folder=tmp_path / "file" / "folder"))) == ["half", "blur", "batch"]
+
+
+def test_no_folder_keeps_nothing(cache_folder: Path) -> None:
+    assert names(as_run(images(order_folder=""))) == ["half", "blur", "batch"]
+    assert not (cache_folder / "pecan_ray").exists()
+
+
+def test_the_usual_folder_is_in_the_users_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert usual_folder() == tmp_path / "pecan_ray" / "orders"
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert usual_folder() == tmp_path / ".cache" / "pecan_ray" / "orders"
+
+
+def test_facts_survive_the_way_through_a_file() -> None:
+    pipe = images()
+    found = job_order(pipe).explained()
+    ops = {op.name: op for op in pipe.plan.all_ops() if isinstance(op, ElementOp)}
+    assert from_json(json.loads(json.dumps(to_json(found.stretches))), ops) == found.stretches
+
+
+@pytest.mark.parametrize("written", [{"is": "os.system", "command": "true"}, {"is": "pecan_ray.errors.PecanError"}])
+def test_facts_make_nothing_but_facts(written: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="is no fact"):
+        from_json(written, {})
+
+
+def test_an_order_that_a_job_could_not_run_is_replaced_by_the_one_as_written() -> None:
+    first = as_run(images())
+    assert first.reverted is not None
+    first.reverted("half failed on an image")
+    again = as_run(images())
+    assert names(again) == ["blur", "half", "batch"] and "half failed on an image" in again.said[0]
+    assert "half failed on an image" in images().explain()
+
+
+def test_without_a_folder_the_pipeline_itself_remembers_that() -> None:
+    pipe = images(order_folder="")
+    first = as_run(pipe)
+    assert first.reverted is not None
+    first.reverted("half failed on an image")
+    assert names(as_run(pipe)) == ["blur", "half", "batch"]
+
+
+# --- shown -------------------------------------------------------------------------------------------------
+
+
+def test_explain_shows_what_is_kept_and_where() -> None:
+    first = images().explain()
+    again = images().explain()
+    told = [line for line in again.splitlines() if not line.startswith("note: this order")]
+    assert told[: len(first.splitlines())] == first.splitlines() and not any(told[len(first.splitlines()) :])
+    assert "note: this order: it is kept in" in again and "--again" in again
+
+
+def test_explain_again_looks_again(cache_folder: Path) -> None:
+    as_run(images())
+    (file,) = (cache_folder / "pecan_ray" / "orders").iterdir()
+    written = {**json.loads(file.read_text()), "orders": [["blur", "half"]], "facts": None, "why": "by hand"}
+    file.write_text(json.dumps(written))
+    assert "left the order" in images().explain() and "by hand" in images().explain()
+    assert "changed the order" in images().explain(again=True)
+    assert json.loads(file.read_text())["orders"] == [["half", "blur"]]
+
+
+# --- pinned ------------------------------------------------------------------------------------------------
+
+
+def test_a_saved_order_is_pinned_without_a_sample(tmp_path: Path, cache_folder: Path) -> None:
+    path = tmp_path / "order.json"
+    images().save_order(path)
+    pinned = images(order_file=path, order_folder="")
+    assert names(as_run(pinned)) == ["half", "blur", "batch"]
+    assert f"{path} pins it" in as_run(pinned).said[0] and as_run(pinned).reverted is None
+    assert "measured" in pinned.explain() and f"{path} pins it" in pinned.explain()
+
+
+def test_an_order_written_by_hand_is_shown_with_what_a_sample_says(order_file: Path) -> None:
+    text = images(order_file=order_file).explain()
+    assert "now:    half -> blur -> batch" in text and "pins it" in text and "0.25" in text
+
+
+def test_a_pinned_order_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
+    as_run(images())
+    path = tmp_path / "order.json"
+    path.write_text('{"format": 1, "orders": [["blur", "half"]]}')
+    assert names(as_run(images(order_file=path))) == ["blur", "half", "batch"]
+    assert names(as_run(images(3, order_file=path))) == ["blur", "half", "batch"]
+
+
+@pytest.mark.parametrize(
+    ("orders", "said"),
+    [
+        ([["half", "smooth"]], "names the operator 'smooth', but the pipeline noise has none of this name"),
+        ([["half"]], "does not say where the operator 'blur' of the pipeline noise runs"),
+        ([["half", "blur", "half"]], "names the operator 'half' twice"),
+        ([["half", "blur", "late"]], "puts 'late' beside 'half', but in the pipeline noise batching"),
+        ([["half", "blur", "batch"]], "names the operator 'batch'"),
+        ("half", "orders must be a list of lists"),
+    ],
+)
+def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, orders: Any, said: str) -> None:
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps({"format": 1, "orders": orders}))
+    pipe = images(order_file=path).unbatch().map(flip, on="image", name="late")
+    for call in (pipe.explain, lambda: pipe.iter_batches(debug=True)):
+        with pytest.raises(PlanError, match=said) as caught:
+            call()
+        assert str(path) in caught.value.message and "pecan explain --save" in caught.value.message
+
+
+def test_a_pinned_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(PlanError, match=r"cannot read the order file nowhere\.json"):
+        images(order_file="nowhere.json").iter_batches(debug=True)
+
+
+def test_a_pinned_order_and_none_contradict_each_other() -> None:
+    with pytest.raises(PlanError, match="leave one of them out"):
+        pecan.Config(order_file="order.json", reorder="off")
+
+
+# --- a seed that is given ----------------------------------------------------------------------------------
+
+
+def pixels(pipe: pecan.PecanPipeline) -> Any:
+    with pipe.iter_batches(debug=True) as batches:
+        return np.concatenate([batch["image"] for batch in batches])
+
+
+def test_with_a_seed_only_equal_results_are_adopted(cache_folder: Path) -> None:
+    written = pixels(images(reorder="off"))
+    assert not np.array_equal(pixels(images()), written), "a blurred half is not the half of what was blurred"
+    assert np.array_equal(pixels(images(0)), written) and np.array_equal(pixels(images(7)), written)
+    assert 'mode "strict"' in images(0).explain()
+
+
+def test_eight_runs_with_one_seed_give_the_same_pixels_under_load() -> None:
+    burn = "while True: sum(range(10000))"
+    load = [subprocess.Popen([sys.executable, "-c", burn]) for _ in range(len(os.sched_getaffinity(0)))]
+    try:
+        runs = [pixels(images(5, order_folder="")) for _ in range(8)]
+    finally:
+        for process in load:
+            process.kill()
+            process.wait()
+    assert all(np.array_equal(run, runs[0]) for run in runs)
+
+
+def test_the_faster_order_of_a_pipeline_with_a_seed_can_be_saved_and_pinned(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    images(5).save_order(path)
+    assert json.loads(path.read_text())["orders"] == [["half", "blur"]]
+    assert names(as_run(images(5, order_file=path))) == ["half", "blur", "batch"]
+
+
+# --- the command -------------------------------------------------------------------------------------------
+
+
+def test_the_command_saves_an_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    program, order = tmp_path / "program_of_orders.py", tmp_path / "order.json"
+    program.write_text("from tests.unit.test_kept_order import images\npipe = images(4)\n")
+    assert main(["explain", str(program), "--save", str(order)]) == 0
+    told = capsys.readouterr()
+    assert f'pin it by Config(order_file="{order}")' in told.err and told.out.startswith("noise:")
+    assert json.loads(order.read_text())["orders"] == [["half", "blur"]]
+    assert main(["explain", str(program), "--again"]) == 0

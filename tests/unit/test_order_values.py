@@ -1,0 +1,330 @@
+"""AutoOrder keeps what the user meant: values, work and shared state; and gains that count for the whole pipeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from examples.photographs import parent_photographs
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.element_spec import ColumnSpec, equal, kind_of, rank_of
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import push_down
+from pecan_ray.autoorder.trial import SpeedComparison
+from pecan_ray.autoorder.whole import weighed
+from pecan_ray.engines.counting import column_bytes
+from pecan_ray.engines.foreign import as_array, type_name
+from pecan_ray.plan.splits import Element
+from pecan_ray.reorder import Mode, ProfiledOp, auto_order, closer, in_order
+
+COUNT, SIDE = 32, 256
+TRIES = 4
+
+
+def photographs() -> Iterator[Any]:
+    images = [cv2.imread(str(path)) for path in parent_photographs()]
+    for number in range(COUNT):
+        image = images[number % len(images)]
+        assert image is not None
+        yield np.ascontiguousarray(image[number : number + SIDE, : SIDE - number // 2])
+
+
+@pytest.fixture(scope="module")
+def given() -> list[Element]:
+    return [
+        {"image": image, "mask": (image[..., 0] > 128).astype(np.uint8), "number": number}
+        for number, image in enumerate(photographs())
+    ]
+
+
+def over(given: list[Element], *columns: str) -> pecan.PecanPipeline:
+    items = [{name: element[name] for name in columns or ("image",)} for element in given]
+    return pecan.PecanPipeline(pecan.sources.Items(items), name="values")
+
+
+def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Ordering:
+    return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, COUNT, 60.0, **options))
+
+
+def order(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> StretchOrder:
+    (found,) = ordering(pipe, mode, **options).stretches
+    return found
+
+
+def refusals(found: StretchOrder) -> str:
+    return " | ".join(one.reason for one in found.refused)
+
+
+def blur(image: Any) -> Any:
+    return cv2.GaussianBlur(image, (15, 15), 3.0)
+
+
+def small(image: Any) -> Any:
+    return cv2.resize(image, (96, 96))
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def test_a_scaling_that_asks_for_the_dtype_is_not_put_behind_a_cast(given: list[Element]) -> None:
+    def unit(image: Any) -> Any:
+        return (image / 255).astype(np.float16) if image.dtype == np.uint8 else image
+
+    def half(image: Any) -> Any:
+        return small(image.astype(np.float32)).astype(np.float16)
+
+    found = order(over(given).map(unit, on="image").map(half, on="image", name="half"))
+    assert not found.adopted.changed and "its values are others" in refusals(found)
+
+
+def test_a_recorded_size_is_that_of_the_users_order(given: list[Element]) -> None:
+    def record(element: Element) -> Element:
+        return {**element, "image": blur(element["image"]), "size": np.array(element["image"].shape[:2])}
+
+    pipe = over(given).map(record).map(small, on="image")
+    found = order(pipe)
+    assert not found.adopted.changed and "column 'size'" in refusals(found)
+    assert order(pipe, "paper").adopted.changed, "the paper asks for the form alone"
+
+
+def test_a_border_is_not_lost(given: list[Element]) -> None:
+    def pad(image: Any) -> Any:
+        height, width = image.shape[:2]
+        side = max(height, width)
+        return blur(cv2.copyMakeBorder(image, 0, side - height, 0, side - width, cv2.BORDER_CONSTANT))
+
+    wide = [{"image": element["image"][:160]} for element in given]
+    found = order(over(wide).map(pad, on="image").map(small, on="image"))
+    assert not found.adopted.changed and "its values are others" in refusals(found)
+
+
+def test_what_follows_another_operator_by_a_variable_stays_behind_it(given: list[Element]) -> None:
+    shared = {"flipped": False}
+
+    def draw(element: Element, rng: np.random.Generator) -> Element:
+        shared["flipped"] = bool(rng.random() < 0.5)
+        image = element["image"][:, ::-1] if shared["flipped"] else element["image"]
+        return {**element, "image": blur(image)}
+
+    def follow(mask: Any) -> Any:
+        return np.ascontiguousarray((mask[:, ::-1] if shared["flipped"] else mask)[:64, :64])
+
+    for mode in ("cost", "paper"):
+        found = order(over(given, "image", "mask").map(draw).map(follow, on="mask"), mode)
+        assert not found.adopted.changed
+        assert "hold state" in found.adopted.fixed[0].reason
+
+
+def test_an_operator_that_would_do_nothing_any_more_is_left_where_it_is(given: list[Element]) -> None:
+    def mirror(image: Any) -> Any:
+        return blur(image)[::-1].copy() if image.dtype == np.uint8 else image
+
+    def middle(image: Any) -> Any:
+        return image[96:-96, 96:-96].astype(np.float32)
+
+    found = order(over(given).map(mirror, on="image").map(middle, on="image").map(blur, on="image"))
+    assert not found.adopted.changed and found.refused
+
+
+def test_augmentations_may_still_change_places_and_what_differs_is_told(given: list[Element]) -> None:
+    def turn(image: Any, rng: np.random.Generator) -> Any:
+        height, width = image.shape[:2]
+        matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-5, 5), 1)
+        return blur(cv2.warpAffine(image, matrix, (width, height)))
+
+    pipe = over(given, "image", "number").map(turn, on="image").map(small, on="image")
+    for _ in range(TRIES):
+        found = order(pipe)
+        if found.adopted.changed:
+            break
+    assert found.adopted.order == ("small", "turn")
+    image, number = found.differences
+    assert image.changed == image.elements == COUNT and 0 < image.apart < 0.5 and not image.refused
+    assert number.changed == 0 and "'number': equal on" in number.told()
+
+
+def test_an_order_that_draws_another_cut_is_let_through_but_hides_no_other_exchange(given: list[Element]) -> None:
+    def crop(image: Any, rng: np.random.Generator) -> Any:
+        top, left = rng.integers(0, (image.shape[0] - 64, image.shape[1] - 64))
+        return image[top : top + 64, left : left + 64].copy()
+
+    def flip(image: Any, rng: np.random.Generator) -> Any:
+        return blur(image[:, ::-1] if rng.random() < 0.5 else image)
+
+    for _ in range(TRIES):
+        found = order(over(given).map(flip, on="image").map(crop, on="image"))
+        if found.adopted.changed:
+            break
+    assert found.adopted.order == ("crop", "flip")
+
+
+def test_filters_may_let_operators_see_other_elements(given: list[Element]) -> None:
+    def even(number: int) -> bool:
+        return number % 2 == 0
+
+    # In the tried order `small` runs on elements that the filter dropped before.
+    pipe = over(given, "image", "number").filter(even, on="number").map(blur, on="image").map(small, on="image")
+    assert "KeyError" not in refusals(order(pipe, "paper"))
+
+
+# --- worth it, or not at all -------------------------------------------------------------------------------
+
+
+def test_without_time_nothing_is_adopted_in_any_mode(given: list[Element]) -> None:
+    pipe = over(given).map(blur, on="image").map(small, on="image")
+    for mode in ("paper", "cost", "strict"):
+        found = ordering(pipe, mode)
+        sampled = found.stretches[0]
+        assert sampled.sample.elements == COUNT
+        quick = order_plan(OrderRequest(pipe.plan, "python", mode, 0, COUNT, 1e-6))
+        assert not quick.changed and quick.notes
+
+
+def test_the_gain_is_told_and_judged_of_the_whole_pipeline(given: list[Element]) -> None:
+    def slow(image: Any) -> Any:
+        for _ in range(60):
+            image = blur(image)
+        return image
+
+    pipe = over(given).map(slow, on="image").shuffle(4).map(blur, on="image", name="again").map(small, on="image")
+    found = ordering(pipe)
+    stretch = next(one for one in found.stretches if len(one.names) == 2)
+    assert not found.changed and stretch.share < 0.2
+    assert "the whole pipeline" in refusals(stretch) and "not worth another order" in refusals(stretch)
+
+
+def test_stretches_weigh_by_their_share(given: list[Element]) -> None:
+    pipe = over(given).map(blur, on="image").map(small, on="image")
+    one = order(pipe, "paper")
+    fast = SpeedComparison(2.0, 0.01, 1e-3, 5e-4, COUNT)
+    seconds = one.sample.seconds
+    assert one.adopted.changed and seconds is not None
+    adopted = dataclasses.replace(one.adopted, mode="cost")
+    one = dataclasses.replace(one, adopted=adopted, measured=fast)
+    (half,) = weighed(pipe.plan, [one], 2 * seconds)
+    assert half.share == pytest.approx(0.5) and half.whole_speedup == pytest.approx(1 / 0.75)
+    (none,) = weighed(pipe.plan, [one], 50 * seconds)
+    assert not none.adopted.changed and none.measured is None and "1.01 times as fast" in refusals(none)
+
+
+def test_exchanges_that_bring_nothing_are_undone() -> None:
+    def op(name: str, inflation: float, seconds: float) -> ProfiledOp:
+        return ProfiledOp(name, inflation, seconds=seconds)
+
+    ops = [op("flip", 1.0, 1e-6), op("blur", 1.0, 1.0), op("label", 1.0, 1e-6), op("shrink", 0.25, 0.1)]
+    plan = in_order(auto_order(ops, "cost"), ("shrink", "label", "flip", "blur"))
+    found = closer(plan)
+    assert found.order == ("flip", "shrink", "blur", "label")
+    assert [move.name for move in found.moves] == ["shrink"]
+    assert closer(plan, lambda order: False) is plan, "what estimates know nothing of may be kept"
+    assert closer(auto_order(ops, "off")).order == ("flip", "blur", "label", "shrink")
+
+
+# --- any value ---------------------------------------------------------------------------------------------
+
+
+def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
+    image = pytest.importorskip("PIL.Image")
+    one = image.fromarray(np.arange(60, dtype=np.uint8).reshape(4, 5, 3))
+    assert column_bytes(one) == 60 and column_bytes(one.convert("L")) == 20 and column_bytes(one.convert("F")) == 80
+    assert kind_of(one) == "picture" and rank_of(one) is None and type_name(one) == "Image[RGB]"
+    assert equal(one, one.copy()) and not equal(one, one.rotate(90)) and not equal(one, one.convert("L"))
+    spec, other = ColumnSpec(), ColumnSpec()
+    spec.add(one)
+    other.add(one.resize((9, 9)))
+    assert "shape is [9, 9] instead of [4, 5]" in spec.difference(other)
+
+
+def test_tensors_have_sizes_shapes_and_equality() -> None:
+    torch = pytest.importorskip("torch")
+    one = torch.arange(6.0).reshape(2, 3)
+    assert column_bytes(one) == 24 and kind_of(one) == "number" and rank_of(one) == 2
+    assert equal(one, one.clone()) and not equal(one, one + 1) and not equal(one, one.double())
+    assert equal(torch.tensor([float("nan")]), torch.tensor([float("nan")]))
+    for odd in (one.bfloat16(), one.requires_grad_(), one.detach().to_sparse(), one.detach().T):
+        assert as_array(odd) is not None and np.isfinite(np.asarray(as_array(odd))).all()
+
+
+def test_a_resize_of_pillow_is_moved_before_slow_work(given: list[Element]) -> None:
+    image, filters = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageFilter")
+
+    def opened(encoded: bytes) -> Any:
+        return image.open(io.BytesIO(encoded)).convert("RGB")
+
+    def smooth(picture: Any) -> Any:
+        return picture.filter(filters.GaussianBlur(3))
+
+    def resized(picture: Any) -> Any:
+        return picture.resize((96, 96), image.Resampling.BILINEAR)
+
+    items = [{"image": cv2.imencode(".jpg", element["image"])[1].tobytes()} for element in given]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items))
+    for fn in (opened, smooth, resized, np.asarray):
+        pipe = pipe.map(fn, on="image")
+    for _ in range(TRIES):
+        found = order(pipe)
+        if found.adopted.changed:
+            break
+    assert found.adopted.order == ("opened", "resized", "smooth", "asarray")
+    assert [op.changes_kind for op in found.sample.ops] == [True, False, False, True]
+
+
+def test_tensors_that_are_written_into_are_no_state(given: list[Element]) -> None:
+    torch = pytest.importorskip("torch")
+
+    def to_tensor(image: Any) -> Any:
+        return torch.from_numpy(np.moveaxis(image, -1, 0).copy()).float()
+
+    def darker(tensor: Any) -> Any:
+        return tensor.mul_(0.9)
+
+    found = order(over(given).map(to_tensor, on="image").map(darker, on="image").map(torch.clone, on="image"), "paper")
+    assert not any(op.stateful for op in found.sample.ops)
+    assert [op.bytes_out // op.bytes_in for op in found.sample.ops] == [4, 1, 1]
+
+
+def test_text_that_becomes_an_object_is_a_change_of_kind() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"text": json.dumps({"n": n})} for n in range(COUNT)]))
+    pipe = pipe.map(json.loads, on="text").map(lambda record: record, on="text", name="same")
+    assert [op.changes_kind for op in order(pipe, "paper").sample.ops] == [True, False]
+
+
+def test_decoders_in_the_inputs_of_joins_take_over_too(given: list[Element]) -> None:
+    def branch(name: str) -> pecan.PecanPipeline:
+        items = [{"image": cv2.imencode(".jpg", element["image"])[1].tobytes()} for element in given[:4]]
+        pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(pecan.images.Decode(), on="image", name=f"{name}1")
+        return pipe.map(pecan.images.Resize(64, 64), on="image", name=f"{name}2")
+
+    joined = branch("a").concat(branch("b"))
+    plan, done = push_down(joined.plan, "python")
+    assert [one.ops for one in done] == [("a1", "a2"), ("b1", "b2")]
+    assert [op.name for op in plan.all_ops()] == ["a2", "b2"]
+
+
+# --- explain -----------------------------------------------------------------------------------------------
+
+
+def test_an_explanation_tells_of_the_new_order(given: list[Element]) -> None:
+    pipe = over(given, "image", "number").map(blur, on="image").map(small, on="image")
+    for _ in range(TRIES):
+        text = pipe.explain()
+        if text.splitlines()[2].strip() == "now:    small -> blur":
+            break
+        pipe = over(given, "image", "number").map(blur, on="image").map(small, on="image")
+    facts = json.loads(pipe.explain("json"))
+    after = {op["name"]: op["in_new_order"] for op in facts["operators"]}
+    assert after["blur"]["bytes_in"] == after["blur"]["bytes_out"] == after["small"]["bytes_out"]
+    assert after["blur"]["bytes_in"] / after["blur"]["elements_in"] == 96 * 96 * 3 + 8
+    assert "27.7 kB -> 27.7 kB" in text and "the whole pipeline" in text
+    assert "'number': equal on 32 elements" in text and "'image': 32 of 32 elements differ" in text
+    assert {one["column"] for one in facts["stretches"][0]["differences"]} == {"image", "number"}
+    assert "results beside those" in pipe.explain("html")

@@ -1,0 +1,89 @@
+"""Many jobs, one pool: a worker goes where it saves most."""
+
+from __future__ import annotations
+
+import itertools
+from statistics import fmean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.errors import PlanError
+from pecan_ray.placement.pool import Demand, allocate, falling, savings_of, scarce, shares
+from pecan_ray.simulator.shared_pool import deal, jobs_of
+
+
+def test_a_worker_goes_to_the_highest_bid() -> None:
+    dear, cheap = Demand("dear", (8.0, 4.0, 2.0, 1.0)), Demand("cheap", (3.0, 1.5, 0.75))
+    assert allocate([cheap, dear], 3) == {"dear": 2, "cheap": 1}
+    assert allocate([cheap, dear], 100) == {"dear": 4, "cheap": 3}
+
+
+def test_of_equals_the_one_that_holds_it_keeps_it() -> None:
+    here, there = Demand("b", (1.0, 1.0), holds=2), Demand("a", (1.1, 1.1))
+    assert allocate([here, there], 2) == {"b": 2, "a": 0}
+    assert allocate([here, Demand("a", (1.2, 1.2))], 2) == {"b": 0, "a": 2}
+
+
+def test_a_job_that_cannot_run_without_a_worker_gets_one_first() -> None:
+    rich, poor = Demand("rich", (100.0,) * 4, holds=4), Demand("poor", (), least=1)
+    assert allocate([rich, poor], 4) == {"rich": 3, "poor": 1}
+
+
+def test_large_workers_must_save_more() -> None:
+    large, small = Demand("large", (3.0, 3.0), cpus=4.0), Demand("small", (1.0,) * 4)
+    assert allocate([large, small], 4) == {"small": 4, "large": 0}
+    assert allocate([large, small], 9) == {"small": 4, "large": 1}
+
+
+def test_where_all_fit_nobody_is_bounded() -> None:
+    demands = {"a": Demand("a", (1.0, 1.0)), "b": Demand("b", (1.0,))}
+    assert shares(demands, 3) == {"a": None, "b": None}
+    assert shares(demands, 2) == {"a": 1, "b": 1}
+
+
+def test_savings_are_made_to_fall() -> None:
+    """A second worker without which the first is of no use: both together save 3 each."""
+    assert falling([10.0, 10.0, 4.0, 3.0]) == (3.0, 3.0, 1.0)
+    assert savings_of([10.0, 10.0, 4.0, 3.0, 3.0, 5.0]) == (3.0, 3.0, 1.0)
+    assert savings_of([]) == savings_of([1.0]) == ()
+
+
+def test_every_job_is_named_once() -> None:
+    with pytest.raises(PlanError, match="a job of its own"):
+        allocate([Demand("a", ()), Demand("a", ())], 1)
+    with pytest.raises(PlanError, match="a worker needs some CPU, but got cpus=0"):
+        allocate([Demand("a", (), cpus=0)], 1)
+
+
+SAVINGS = st.lists(st.floats(0.01, 10.0), max_size=4).map(lambda each: tuple(sorted(each, reverse=True)))
+
+
+@given(st.lists(SAVINGS, min_size=1, max_size=4), st.integers(0, 10))
+@settings(max_examples=100, deadline=None)
+def test_no_other_deal_saves_more(curves: list[tuple[float, ...]], cpus: int) -> None:
+    demands = [Demand(str(number), curve) for number, curve in enumerate(curves)]
+    given_ = allocate(demands, cpus)
+    assert sum(given_.values()) == min(cpus, sum(map(len, curves)))
+    assert (sum(map(len, curves)) > cpus) == scarce(demands, cpus)
+    saved = sum(sum(curve[: given_[str(number)]]) for number, curve in enumerate(curves))
+    others = itertools.product(*(range(len(curve) + 1) for curve in curves))
+    best = max(
+        sum(sum(curve[:count]) for curve, count in zip(curves, deal, strict=True))
+        for deal in others
+        if sum(deal) <= cpus
+    )
+    assert saved == pytest.approx(best)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_in_a_model_of_many_jobs_bills_fall_and_nobody_starves(seed: int) -> None:
+    """Twenty random jobs on half of what they want; `python -m benchmarks.shared_pool` shows sixty-four."""
+    jobs = jobs_of(seed, 20)
+    first = [deal(jobs, "first come", 0.5, order) for order in range(3)]
+    best = deal(jobs, "where it saves most", 0.5, 0)
+    assert best.workers == first[0].workers
+    assert best.bill < 0.84 * fmean(one.bill for one in first)
+    assert best.worst < 6 < max(one.worst for one in first)
+    assert best.bill <= deal(jobs, "in proportion", 0.5, 0).bill

@@ -1,0 +1,203 @@
+"""AutoPlacement is fooled by no hiccup, and whatever a window says, something sensible runs."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.hiccups import FAR, KINDS, NEAR, draw_job, jobs, run
+from pecan_ray.errors import PlanError
+from pecan_ray.job.placing import Placing, Room, begin
+from pecan_ray.job.windows import StepTotals
+from pecan_ray.options import AutoWorkers
+from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Prices, PriceTier, Window
+from tests.unit.plants import Meter, Plant, drive
+
+# --- workloads whose windows lie ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_ends_near_the_cheapest_deployment_whatever_happens(kind: str) -> None:
+    """A short form of benchmarks/hiccups.py."""
+    found = [run(job) for job in jobs([kind], 3, seed=100)]
+    assert sum(one.excess <= NEAR for one in found) >= 2, found
+    assert max(one.excess for one in found) <= FAR, found
+
+
+@pytest.mark.slow
+def test_300_workloads() -> None:
+    found = [run(job).excess for job in jobs(list(KINDS), 300, seed=1000)]
+    assert sum(excess <= NEAR for excess in found) >= 0.97 * len(found)
+    assert max(found) <= FAR
+
+
+@pytest.mark.parametrize("kind", ["drift", "slower for good"])
+def test_a_change_is_answered_within_4_windows(kind: str) -> None:
+    """Where the deployment has to change, once it had settled before."""
+    answers = []
+    for seed in range(200, 215):
+        job = draw_job(kind, seed)
+        before = job.changes_at or 0
+        if before < 25 or job.cost(job.cheapest) == job.finally_so.cost(job.finally_so.cheapest):
+            continue
+        found = run(job, windows=before + 20)
+        if found.answered is not None:
+            answers.append(found.answered)
+    assert answers and sorted(answers)[len(answers) // 2] <= 4, answers
+
+
+def test_a_trainer_that_slows_down_tenfold_gives_its_remote_workers_back_within_30_s() -> None:
+    plant, slow = Plant(t_model=0.1, t_work=1.2, max_local=4), Plant(t_model=1.0, t_work=1.2, max_local=4)
+    policy = AutoPlacement(max_local=4)
+    at = drive(policy, Meter(plant), Deployment(0, 1), after=20).final
+    assert at == Deployment(4, 8)
+    meter, seconds = Meter(slow, batches=10), 0.0
+    while at.remote:
+        window = meter.window(at)
+        seconds += window.batch_time * window.batches
+        at = policy.decide(window, at).target
+        assert seconds <= 30
+
+
+def test_microseconds_of_wait_are_none() -> None:
+    """Ten batches a window, and a wait that a clock hardly shows: the batch time is as certain as without it."""
+    policy, at = AutoPlacement(max_local=4, max_remote=0), Deployment(1, 0)
+    windows = 0
+    while not policy.converged:
+        windows += 1
+        at = policy.decide(Window(1.0, 4.0, 10, wait_time=2e-6), at).target
+        assert windows <= 5
+
+
+def test_fewer_local_workers_are_tried_while_the_trainer_waits() -> None:
+    """Sixteen on twelve cores disturb the trainer, and bring nothing."""
+
+    def slowdown(local: int, _remote: int) -> float:
+        return 1 + 0.05 * max(0, local - 12)
+
+    plant = Plant(
+        t_model=0.1, t_work=1.8, slowdown=slowdown, local_supply=lambda local, _: min(local, 12), max_remote=4
+    )
+    policy = AutoPlacement(prices=plant.prices, max_local=16, max_remote=4)
+    assert drive(policy, Meter(plant, noise=0.01), Deployment(16, 0), after=10).final.local <= 12
+
+
+def test_a_source_that_gives_no_more_keeps_no_useless_workers() -> None:
+    class Dry(Plant):
+        def supply(self, at: Deployment) -> float:
+            return min(4.0, super().supply(at))
+
+    plant = Dry(t_model=0.1, t_work=1.0, max_local=2, prices=Prices(1.0, 0.2))
+    policy = AutoPlacement(prices=plant.prices, max_local=2)
+    assert drive(policy, Meter(plant, noise=0.01), Deployment(0, 1), after=10).final.workers <= 4
+
+
+def test_other_deployments_are_looked_at_again_now_and_then() -> None:
+    """Workers that become twice as fast behind a full queue show in no window: an audit finds that half would do."""
+    plant = Plant(t_model=0.1, t_work=4.0, max_local=0, prices=Prices(1.0, 0.5))
+    policy = AutoPlacement(prices=plant.prices, max_local=0)
+    at = drive(policy, Meter(plant), Deployment(0, 1), after=20).final
+    assert at.remote >= 37
+    for _ in range(200):
+        at = policy.decide(Window(0.1, 50.0, 100, wait_time=0.0), at).target
+        if at.remote <= 20:
+            return
+    raise AssertionError("no audit")
+
+
+# --- any window ---------------------------------------------------------------------------------------------
+
+TIMES = st.one_of(
+    st.floats(1e-9, 1e7), st.sampled_from([1e-9, 1e7, 0.1, 1.0]), st.floats(allow_nan=True, allow_infinity=True)
+)
+COUNTS = st.one_of(st.integers(2, 1000), st.sampled_from([0, 2, 10, 10**12]))
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Window:
+    time = draw(TIMES)
+    wait = draw(st.one_of(st.none(), st.sampled_from([0.0, 1e-12, 0.5, 1.0]), st.floats(0, 1)))
+    return Window(
+        time,
+        queue_size=draw(st.one_of(st.floats(0, 1e9), st.just(math.nan))),
+        batches=draw(COUNTS),
+        wait_time=None if wait is None else wait * time,
+        stderr=draw(st.one_of(st.just(0.0), st.floats(0, 1e9))),
+        touched=draw(st.booleans()),
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_whatever_windows_say_something_runs(mode: str, data: st.DataObject) -> None:
+    """No exception, no deployment beyond the limits, never none."""
+    max_local, max_remote = data.draw(st.integers(0, 20)), data.draw(st.integers(0, 70))
+    prices = data.draw(
+        st.sampled_from(
+            [Prices(4.96, 0.42), Prices(0.0, 0.0), Prices(1e6, 1e-6), Prices(1, 2, (PriceTier("s", 0, 3),))]
+        )
+    )
+    try:
+        policy = AutoPlacement(mode, prices, max_local=max_local, max_remote=max_remote, patience=1)
+    except PlanError:
+        return
+    at = policy.start
+    for window in data.draw(st.lists(windows(), min_size=1, max_size=25)):
+        target = policy.decide(window, at).target
+        assert target.workers >= 1
+        less = data.draw(st.sampled_from([False, False, False, True]))
+        at = Deployment(target.local // 2, target.remote // 2) if less else target
+
+
+@pytest.mark.parametrize(("mode", "came"), [("cachew", Deployment(1, 0)), ("collocated", Deployment(0, 1))])
+def test_a_mode_whose_workers_never_come_goes_on_asking_for_one(mode: str, came: Deployment) -> None:
+    policy = AutoPlacement(mode, max_local=4, max_remote=4, patience=1)
+    for _ in range(20):
+        target = policy.decide(Window(1.0, 0.0, 100, wait_time=0.9), came).target
+        assert target.workers >= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("bounds", [{"max_local": 0}, {}, {"max_local": 1, "max_remote": 4}])
+@pytest.mark.parametrize("remote_cpus", [(), (8.0,)])
+def test_a_job_begins_with_a_worker(mode: str, bounds: dict[str, int], remote_cpus: tuple[float, ...]) -> None:
+    options = AutoWorkers(mode=mode, **bounds)  # type: ignore[arg-type]
+    nowhere = bounds.get("max_local") == 0 and (mode == "collocated" or not (remote_cpus or mode.startswith("cachew")))
+    if nowhere:
+        with pytest.raises(PlanError, match="raise"):
+            begin(options, Room((4.0,), remote_cpus), 1.0, "exactly_once", 1)
+    else:
+        assert begin(options, Room((4.0,), remote_cpus), 1.0, "exactly_once", 1).target.workers >= 1
+
+
+class Broken(AutoPlacement):
+    """Fails on every other window."""
+
+    calls = 0
+
+    def decide(self, window: Window, deployment: Deployment) -> Decision:
+        self.calls += 1
+        if self.calls % 2:
+            raise ZeroDivisionError("float division by zero")
+        return super().decide(window, deployment)
+
+
+def test_a_policy_that_fails_ends_no_training() -> None:
+    placing = begin(AutoWorkers(window_batches=10), Room((4.0,), (8.0,)), 1.0, "exactly_once", 1)
+    placing = Placing(Broken(max_local=4, max_remote=8), placing.meter, 1.0, Deployment(1, 0))
+    totals, at, phases = StepTotals(), Deployment(1, 0), list[str]()
+    placing.report(0, totals)
+    for _ in range(6):
+        for _ in range(10):
+            totals = totals.step(0.4, 0.3, 0)
+        placing.report(0, totals)
+        step = placing.decide(at, totals.seconds)
+        assert step is not None
+        phases.append(step.decision.phase)
+        assert step.decision.phase != "failed" or step.decision.target == at
+        at = step.decision.target
+    assert placing.failures == phases.count("failed") == 3
