@@ -60,7 +60,6 @@ class JobState:
         self._begun = self._ended = False
         self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
-        self._hindered, self._hindered_since = "", now
         self._questions = Questions(self)
         self._staffing = Staffing(self, self._orders, self._questions)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
@@ -69,7 +68,7 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.SplitsListed: self._on_listed,
-            events.ListingHindered: self._on_listing_hindered,
+            events.ListingHindered: lambda one, now, _: self._waits.hinder(one.text, now - one.seconds),
             events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,
@@ -173,9 +172,6 @@ class JobState:
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self.ledger.add_splits(event.branch, event.splits)
 
-    def _on_listing_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
-        self._hindered, self._hindered_since = event.text, now - event.seconds
-
     def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
 
@@ -209,8 +205,7 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
                 why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
                 self._staffing.lose(worker, "stream", why, now, done)
-        since = {**self._staffing.stuck_since(), "storage": self._hindered_since}
-        for text in self._waits.look(now, self._waiting_for(), since):
+        for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
@@ -230,8 +225,6 @@ class JobState:
         elif not self.ledger.queues.listed and self._questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
-        if self._hindered:
-            waits["storage"] = f"the sources are being listed: {self._hindered}"
         waits.update(self._staffing.waiting_for())
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
