@@ -54,6 +54,7 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
+from pecan_ray.storage import set_patience
 
 
 class PecanPipeline:
@@ -308,6 +309,7 @@ class PecanPipeline:
         Returns one element, or a list for ``count > 1``.
         """
         positive("peek", count)
+        set_patience(self._config.storage_patience_s)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
         for element in with_limit:
@@ -392,6 +394,7 @@ class PecanPipeline:
             prefetch_bytes=prefetch_bytes,
             job=job,
         )
+        set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
         found = self._order
         found.check()

@@ -68,6 +68,7 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.SplitsListed: self._on_listed,
+            events.ListingHindered: lambda one, now, _: self._waits.hinder(one.text, now - one.seconds),
             events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,

@@ -29,6 +29,13 @@ class Waits:
         self._changed: set[Hashable] = set()
         """Things of which something else must be said, but not yet: what changes every second is told now and then."""
 
+        self._hindered: tuple[str, float] | None = None
+        """What hinders the listing, since when."""
+
+    def hinder(self, text: str, since: float) -> None:
+        """Note what hinders the listing of the sources; empty: nothing does."""
+        self._hindered = (f"the sources are being listed: {text}", since) if text else None
+
     def __bool__(self) -> bool:
         return bool(self._since)
 
@@ -41,6 +48,9 @@ class Waits:
         things that had been waited for before they were met here, since when.
         """
         began = began or {}
+        if self._hindered is not None:
+            text, since = self._hindered
+            waits, began = {**waits, "storage": text}, {**began, "storage": since}
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
             self._said.pop(gone, None)

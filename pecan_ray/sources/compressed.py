@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 class _Checked(io.RawIOBase):
     """Decompresses, and turns what zlib and gzip raise into errors that name the file."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, version: str) -> None:
         super().__init__()
         self._path, self._offset = path, 0
-        self._file = open_stream(path)
+        self._file = open_stream(path, version=version)
         self._plain = gzip.GzipFile(fileobj=self._file)
 
     def readable(self) -> bool:
@@ -46,6 +46,6 @@ class _Checked(io.RawIOBase):
         super().close()
 
 
-def open_gzip(path: str) -> BinaryIO:
+def open_gzip(path: str, version: str = "") -> BinaryIO:
     """Open a gzip file as its decompressed bytes; reading raises CorruptSourceError where it is broken."""
-    return cast(BinaryIO, io.BufferedReader(_Checked(path), 1 << 20))
+    return cast(BinaryIO, io.BufferedReader(_Checked(path, version), 1 << 20))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 from pyarrow import csv as pacsv
@@ -47,6 +47,8 @@ class Csv:
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -62,8 +64,8 @@ class Csv:
         schema: Any = None
         for split in byte_ranges(self.patterns, self.split_bytes, whole=self.newlines_in_values):
             if schema is None:
-                schema = self._infer(split.path)
-            yield Split(index=split.index, path=split.path, start=split.start, stop=split.stop, payload=schema)
+                schema = self._infer(split.path, split.version)
+            yield replace(split, payload=schema)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield rows from number `start` on; the lines before are read, but not parsed."""
@@ -72,7 +74,7 @@ class Csv:
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of some thousand rows at a time."""
-        names = self._header(split.path)
+        names = self._header(split.path, split.version)
         _check_same(split.path, names, split.payload.names)
         records = self._records(split)
         if split.start == 0:
@@ -120,10 +122,10 @@ class Csv:
         if held is not None:
             bad_line(split, held, 0, "a quote is opened and never closed")
 
-    def _header(self, path: str) -> list[str]:
+    def _header(self, path: str, version: str) -> list[str]:
         """Return the names of a file's columns."""
         # Whoever reads one line must not make an object store fetch the rest.
-        first = next(self._records(Split(index=0, path=path, stop=1)), None)
+        first = next(self._records(Split(index=0, path=path, stop=1, version=version)), None)
         if first is None:
             raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
         names = next(csv.reader([first.data.decode("utf-8", "replace")], delimiter=self.delimiter))
@@ -132,9 +134,9 @@ class Csv:
             raise ColumnError(f"The header of {path} names {', '.join(twice)} twice.", path=path, columns=tuple(names))
         return names
 
-    def _infer(self, path: str) -> Any:
+    def _infer(self, path: str, version: str) -> Any:
         """Return the Arrow schema of the wanted columns."""
-        names = self._header(path)
+        names = self._header(path, version)
         for asked in (self.columns or (), self.types):
             missing = [name for name in asked if name not in names]
             if missing:
@@ -143,7 +145,7 @@ class Csv:
                     path=path,
                     columns=tuple(names),
                 )
-        whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES)
+        whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES, version=version)
         sample: list[TextLine] = []
         for line in islice(self._records(whole), 1, None):
             if line.offset >= SAMPLE_BYTES:

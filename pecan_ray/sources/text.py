@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, NoReturn
+from typing import ClassVar, Literal, NamedTuple, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Columns, Element, Split
@@ -47,7 +47,11 @@ def lines_of(split: Split) -> Iterator[TextLine]:
     """Yield the lines that begin in a split's byte range (of a compressed file: all lines)."""
     begin = max(split.start - 1, 0)
     stop = split.stop
-    with open_gzip(split.path) if is_gzip(split.path) else open_stream(split.path, begin, stop) as stream:
+    version = split.version
+    opened = (
+        open_gzip(split.path, version) if is_gzip(split.path) else open_stream(split.path, begin, stop, version=version)
+    )
+    with opened as stream:
         # The line that the byte before the range belongs to is the business of the split before.
         offset = begin + (len(stream.readline()) if split.start else 0)
         for number, data in enumerate(stream, start=1):
@@ -81,6 +85,8 @@ class TextLines:
     paths: Paths = field(hash=False)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes)
@@ -133,6 +139,8 @@ class JsonLines:
     paths: Paths = field(hash=False)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes)

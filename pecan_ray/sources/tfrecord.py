@@ -6,7 +6,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
 
@@ -46,6 +46,8 @@ class TFRecords:
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -55,19 +57,20 @@ class TFRecords:
         index = 0
         for file in list_files(self.patterns):
             if is_gzip(file.path):
-                yield Split(index=index, path=file.path)
+                yield Split(index=index, path=file.path, version=file.version)
                 index += 1
             elif "://" in file.path or file.size <= self.split_bytes:
-                yield Split(index=index, path=file.path, stop=file.size, elements=None if file.size else 0)
+                elements = None if file.size else 0
+                yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
                 index += 1
             else:
                 for start, stop, elements in _record_ranges(file.path, file.size, self.split_bytes):
-                    yield Split(index=index, path=file.path, start=start, stop=stop, elements=elements)
+                    yield Split(index, file.path, start, stop, elements, version=file.version)
                     index += 1
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield records from number `start` on; the ones before are skipped by their lengths."""
-        with open_gzip(split.path) if is_gzip(split.path) else open_plain(split) as stream:
+        with open_gzip(split.path, split.version) if is_gzip(split.path) else open_plain(split) as stream:
             for number, (offset, record) in enumerate(_records(stream, split, start), start=start):
                 if not self.parse:
                     yield {"record": record}

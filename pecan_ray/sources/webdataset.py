@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import ClassVar, Literal
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
@@ -28,17 +29,20 @@ class WebDataset:
     paths: Paths = field(hash=False)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "patterns", patterns_of(self.paths))
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
         for index, file in enumerate(list_files(self.patterns)):
-            yield Split(index=index, path=file.path, stop=None if is_gzip(file.path) else file.size)
+            stop = None if is_gzip(file.path) else file.size
+            yield Split(index=index, path=file.path, stop=stop, version=file.version)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""
-        with open_gzip(split.path) if is_gzip(split.path) else open_plain(split) as stream:
+        with open_gzip(split.path, split.version) if is_gzip(split.path) else open_plain(split) as stream:
             samples = groupby(_named(members(split.path, stream, split.stop)), key=lambda named: named[0])
             for number, (key, parts) in enumerate(samples):
                 if number >= start:
