@@ -100,9 +100,9 @@ class Csv:
                 try:
                     table = self._parse(chunk, names, split.payload)
                 except pa.ArrowException:
-                    place, problem = self._first_bad(chunk, names, split.payload)
-                    if place:
-                        yield columns_of(self._parse(chunk[:place], names, split.payload))
+                    place, problem, before = self._first_bad(chunk, names, split.payload)
+                    for table in before:
+                        yield columns_of(table)
                     bad_line(split, chunk[place], number + place, problem)
                 yield columns_of(table)
                 number += len(chunk)
@@ -194,7 +194,7 @@ class Csv:
             except pa.ArrowNotImplementedError as error:
                 raise PlanError(f"types={dict(self.types)}: {error}.") from error
             except pa.ArrowException:
-                place, problem = self._first_bad(sample, names, None, given)
+                place, problem, _ = self._first_bad(sample, names, None, given)
                 bad_line(whole, sample[place], place, problem)
         kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
         return pa.schema(list(kinds.items()))
@@ -204,7 +204,25 @@ class Csv:
     ) -> Any:
         """Return the table of some lines; raise ArrowInvalid if one does not fit."""
         data = b"\n".join(line.data for line in lines) + b"\n"
-        table = pacsv.read_csv(
+        table = self._table(data, names, schema, types)
+        if table.num_rows < len(lines):
+            raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
+        # Arrow takes a lone carriage return for a line end, which could make up for a line that is joined to another.
+        if b"\r" in data and any(b"\r" in part for line in lines for part in line.data.split(b'"')[::2]):
+            raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
+        if table.num_rows > len(lines):
+            raise pa.ArrowInvalid("it holds several rows")
+        if b'"' in lines[-1].data:
+            # Arrow takes the end of the data for the end of an open quote: what follows tells whether it is.
+            empty = self.delimiter.encode() * (len(names) - 1) or b"x"
+            strings = dict.fromkeys(names, pa.string())
+            if self._table(lines[-1].data + b"\n" + empty + b"\n", names, None, strings).num_rows < 2:
+                raise pa.ArrowInvalid("a quote is opened and not closed in the line")
+        return table
+
+    def _table(self, data: bytes, names: list[str], schema: Any, types: Mapping[str, Any] | None) -> Any:
+        """Return the table that Arrow makes of some bytes."""
+        return pacsv.read_csv(
             io.BytesIO(data),
             read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
             parse_options=pacsv.ParseOptions(
@@ -215,28 +233,25 @@ class Csv:
                 include_columns=list(self.columns) if self.columns is not None and schema is not None else None,
             ),
         )
-        if table.num_rows < len(lines):
-            raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
-        # Arrow takes a lone carriage return for a line end, which could make up for a line that is joined to another.
-        if b"\r" in data and any(b"\r" in part for line in lines for part in line.data.split(b'"')[::2]):
-            raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
-        if table.num_rows > len(lines):
-            raise pa.ArrowInvalid("it holds several rows")
-        return table
 
     def _first_bad(
         self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
-    ) -> tuple[int, str]:
-        """Return the first line that does not fit, and why."""
-        good, bad, problem = 0, len(lines), ""
+    ) -> tuple[int, str, list[Any]]:
+        """Return the first line that does not fit, why, and the lines before it as tables."""
+        good, bad, problem = 0, len(lines) - 1, "it does not fit to the lines before"
+        before: list[Any] = []
         while good < bad:
             middle = (good + bad) // 2
             try:
-                self._parse(lines[good : middle + 1], names, schema, types)
+                before.append(self._parse(lines[good : middle + 1], names, schema, types))
                 good = middle + 1
             except pa.ArrowException as error:
                 bad, problem = middle, str(error)
-        return good, problem.rstrip(".")
+        try:
+            self._parse(lines[good : good + 1], names, schema, types)
+        except pa.ArrowException as error:
+            problem = str(error)
+        return good, problem.rstrip("."), before
 
 
 def _chunks(lines: Iterator[TextLine]) -> Iterator[list[TextLine]]:

@@ -89,8 +89,9 @@ def _pieces(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[b
                     _endless(split, offset, max_record_bytes)
                 offset += len(line) + 1
         yield from lines
-    if held_bytes:
-        yield b"".join(held)
+    last = b"".join(held)
+    if last and not (last == _BYTE_ORDER_MARK and at == len(last)):
+        yield last
 
 
 def filled(lines: Iterable[TextLine], split: Split) -> Iterator[TextLine]:

@@ -91,6 +91,8 @@ def members(
             continue
         data_at = offset + BLOCK
         name = overrides.get("path", info.name)
+        if not name:
+            _broken(path, offset, "a member has no name")
         length = _length(path, offset, info, overrides)
         padded = -(-length // BLOCK) * BLOCK
         if size is not None and data_at + padded > size:
@@ -98,7 +100,10 @@ def members(
         member = TarMember(path, name, data_at, length, stream)
         if info.type in _EXTENSIONS:
             _check_bound(path, offset, "an extended header", length, EXTENSION_BYTES)
-            overrides = {**overrides, **_extension(info.type, member)}
+            found = _extension(info.type, member)
+            if found.keys() & overrides.keys():
+                _broken(path, offset, "two extended headers follow each other, without the member of the first one")
+            overrides = {**overrides, **found}
         else:
             if size is None:
                 _check_bound(path, offset, repr(name), length, max_record_bytes)
