@@ -32,6 +32,8 @@ SAMPLE_BYTES = 1 << 20
 CHUNK_LINES = 4096
 CHUNK_BYTES = 16 << 20
 """So many bytes of lines are parsed at a time, or one line more."""
+MOST_LINES = 1 << 20
+"""Lines of the longest record, whose quoted values hold line ends."""
 MOST_RECORD_BYTES = 1 << 30
 """Largest bound on a record: Arrow counts the bytes of a block with 31 bits."""
 
@@ -142,8 +144,9 @@ class Csv:
                 first, size, closes = line, 0, False
             held.append(line.data)
             size += len(line.data) + 1
-            if size > self.max_record_bytes:
-                bad_line(split, first, 0, f"its quote is not closed within max_record_bytes={self.max_record_bytes}")
+            if size > self.max_record_bytes or len(held) > MOST_LINES:
+                within = f"max_record_bytes={self.max_record_bytes} and {MOST_LINES} lines"
+                bad_line(split, first, 0, f"its quote is not closed within {within}")
             if closes:
                 yield first._replace(data=b"\n".join(held).removesuffix(b"\r"))
                 held, first = [], None
