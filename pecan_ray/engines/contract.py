@@ -114,6 +114,8 @@ class Produced:
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
     """How the columns lie in the slot, where that is known beforehand."""
+    without_data: SpansByKey = field(default_factory=dict)
+    """Of `spans`, what was filtered or skipped: it is dealt with even if the batch is not used."""
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,10 @@ class Ledger:
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._regrouped = False
         """Leftovers of this epoch were distributed."""
+        self._evening_out = False
+        """Everything of this epoch was delivered or returned, and the richer ranks give back."""
+        self._latecomers: list[str] = []
+        """Workers that have come meanwhile: where each gives all data, these begin with the next epoch."""
         self._whole = WholePlan()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
@@ -61,8 +65,12 @@ class Ledger:
 
     def join(self, worker: str) -> None:
         """Register a worker."""
-        self.workers[worker] = WorkerHoldings()
-        self.queues.join(worker)
+        if self._evening_out:
+            self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch)
+            self._latecomers.append(worker)
+        else:
+            self.workers[worker] = WorkerHoldings()
+            self.queues.join(worker)
         self.changes += 1
 
     def assign_static(self, workers: Sequence[str]) -> None:
@@ -253,7 +261,8 @@ class Ledger:
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""
         while not self.finished and self._drained():
-            if min(self.counts) != max(self.counts):
+            self._evening_out = min(self.counts) != max(self.counts)
+            if self._evening_out:
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
             self._regrouped = True
@@ -262,13 +271,17 @@ class Ledger:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
-        self._regrouped = False
+        self._regrouped = self._evening_out = False
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._whole.rest
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
         self.leftovers.begin_epoch()
+        for worker in self._latecomers:
+            if self._living(worker) is not None:
+                self.queues.join(worker)
+        self._latecomers.clear()
         for state in self.workers.values():
             state.begin_epoch(forget=self.shape.serial)
         last = self.shape.epochs is not None and self.epoch >= self.shape.epochs

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
-from pecan_ray.sampling.spans import Span
+from pecan_ray.sampling.spans import Span, Spans
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
@@ -76,7 +76,7 @@ class Outgoing:
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
-        more = _joined(batches)
+        more = _data(batches)
         merged = {
             key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
         }
@@ -172,6 +172,19 @@ def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
         for key, intervals in batch.spans.items():
             spans.setdefault(key, []).extend(intervals)
     return spans
+
+
+def _data(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:
+    """Return what yields the elements of batches: what yields nothing is dealt with, whoever uses them."""
+    found: dict[LeaseKey, list[Span]] = {}
+    for batch in batches:
+        for key, intervals in batch.spans.items():
+            spans = Spans(intervals)
+            for start, stop in batch.without_data.get(key, ()):
+                spans.remove(start, stop)
+            if spans:
+                found.setdefault(key, []).extend(spans)
+    return found
 
 
 def _acknowledgement(worker: str, epoch: int, batches: Sequence[ReceivedBatch]) -> Acknowledgement:

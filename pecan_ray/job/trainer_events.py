@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.holdings import LeaseSpans
@@ -20,6 +20,8 @@ class ReceivedBatch:
     spans: LeaseSpans
     rows: int
     nbytes: int
+    without_data: LeaseSpans = field(default_factory=dict)
+    """Of `spans`, what yields nothing: it is not given back with the batch."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
 SAY_AFTER_S = 5.0
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What was said last of a thing."""
+
+    text: str
+    """As it was given,"""
+    spelled: str
+    """and as it was spelled out."""
+    at: float
 
 
 class Waits:
@@ -13,8 +25,9 @@ class Waits:
     def __init__(self, say_after_s: float = SAY_AFTER_S) -> None:
         self._say_after_s = say_after_s
         self._since: dict[Hashable, float] = {}
-        self._said: dict[Hashable, tuple[str, str]] = {}
-        """What was said, as it was given and as it was spelled out."""
+        self._said: dict[Hashable, _Said] = {}
+        self._changed: set[Hashable] = set()
+        """Things of which something else must be said, but not yet: what changes every second is told now and then."""
 
     def __bool__(self) -> bool:
         return bool(self._since)
@@ -31,23 +44,29 @@ class Waits:
         for gone in self._since.keys() - waits.keys():
             del self._since[gone]
             self._said.pop(gone, None)
+        self._changed.clear()
         fresh = []
         for thing, text in waits.items():
-            since = self._since.setdefault(thing, began.get(thing, now))
-            if now - since >= self._say_after_s and self._said.get(thing, ("",))[0] != text:
-                spelled = text.replace("{seconds}", f"{now - since:.0f} s")
-                self._said[thing] = text, spelled
-                fresh.append(spelled)
+            since, said = self._since.setdefault(thing, began.get(thing, now)), self._said.get(thing)
+            if said is not None and said.text == text:
+                continue
+            if now < (since if said is None else said.at) + self._say_after_s:
+                if said is not None:
+                    self._changed.add(thing)
+                continue
+            spelled = text.replace("{seconds}", f"{now - since:.0f} s")
+            self._said[thing] = _Said(text, spelled, now)
+            fresh.append(spelled)
         return fresh
 
     @property
     def standing(self) -> tuple[str, ...]:
         """All that was said and still holds."""
-        return tuple(spelled for _, spelled in self._said.values())
+        return tuple(said.spelled for said in self._said.values())
 
     @property
     def due(self) -> float | None:
         """The time at which the next thing must be said; None if nothing is waited for that was not said."""
-        return min(
-            (since + self._say_after_s for thing, since in self._since.items() if thing not in self._said), default=None
-        )
+        silent = [since for thing, since in self._since.items() if thing not in self._said]
+        stale = [self._said[thing].at for thing in self._changed]
+        return min((since + self._say_after_s for since in (*silent, *stale)), default=None)

@@ -146,6 +146,10 @@ class BatchClient:
         for thread in (*self._threads, *(stream.thread for stream in self._streams.values())):
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(max(0.0, deadline - time.monotonic()))
+        # Streams and client know each other: memory would stay until Python looks for such circles.
+        with self._lock:
+            self._batches.clear()
+        self._reader.close()
 
     # --- events in, instructions out -----------------------------------------------------------------------
 
@@ -214,7 +218,15 @@ class BatchClient:
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
                 self._batches[self._number] = Received(columns, provenance, message)
                 batches.append(
-                    events.ReceivedBatch(self._number, worker, message.epoch, message.spans, message.rows, nbytes)
+                    events.ReceivedBatch(
+                        self._number,
+                        worker,
+                        message.epoch,
+                        message.spans,
+                        message.rows,
+                        nbytes,
+                        message.without_data,
+                    )
                 )
             self._quarantined.extend(bad)
             self._handle(events.BatchesCame(worker, tuple(batches), lost))

@@ -21,7 +21,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.slots import lay_out
 from pecan_ray.transport.compression import Codec, unpack
-from pecan_ray.transport.messages import Memory, Message, placed, views
+from pecan_ray.transport.messages import Memory, Message, described, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 HELLO = "hello"
@@ -63,18 +63,14 @@ def wrap(lot: Sequence[Produced]) -> tuple[Label, Any]:
     found = [_filled(*placed(produced)) for produced in lot]
     if len(lot) == 1:
         columns, memory = found[0]
-        return Label(0, ((0, memory.size, _message(lot[0], columns)),), memory.size), pa.py_buffer(memory)
+        return Label(0, ((0, memory.size, described(lot[0], columns)),), memory.size), pa.py_buffer(memory)
     starts, total = lay_out([memory.size for _, memory in found])
     body: Memory = np.empty(total, np.uint8)
     messages = []
     for produced, (columns, memory), start in zip(lot, found, starts, strict=True):
         body[start : start + memory.size] = memory
-        messages.append((start, memory.size, _message(produced, columns)))
+        messages.append((start, memory.size, described(produced, columns)))
     return Label(0, tuple(messages), total), pa.py_buffer(body)
-
-
-def _message(produced: Produced, columns: dict[str, Any]) -> Message:
-    return Message(columns, produced.spans, produced.rows, produced.epoch, None, produced.bad)
 
 
 def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Memory]:
@@ -210,5 +206,4 @@ def unwrap(label: Label, memory: Memory) -> list[Message]:
 
 
 def _opened(message: Message, memory: Memory) -> Message:
-    columns = views(message.columns, memory)
-    return Message(columns, message.spans, message.rows, message.epoch, None, message.bad)
+    return replace(message, columns=views(message.columns, memory))

@@ -29,6 +29,8 @@ class Message:
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
     """Where the columns lie that are not in `columns`."""
+    without_data: SpansByKey = field(default_factory=dict)
+    """Of `spans`, what yields nothing."""
 
 
 def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
@@ -48,6 +50,22 @@ def placed(produced: Produced) -> tuple[dict[str, Any], Memory]:
     return columns, memory[:end]
 
 
+def described(
+    produced: Produced, columns: dict[str, Any], address: SlotAddress | None = None, layout: Layout | None = None
+) -> Message:
+    """Return what is said about a batch with these columns."""
+    return Message(
+        columns,
+        produced.spans,
+        produced.rows,
+        produced.epoch,
+        address,
+        produced.bad,
+        layout,
+        produced.without_data,
+    )
+
+
 def encode_ring(produced: Produced) -> Message:
     """Describe a batch that lies in a slot; columns outside of it travel by value."""
     if not isinstance(produced.slot, RingSlot):
@@ -55,7 +73,7 @@ def encode_ring(produced: Produced) -> Message:
     layout = produced.layout
     columns = placed(produced)[0] if layout is None else layout.outside(produced.columns)
     address = produced.slot.address()
-    return Message(columns, produced.spans, produced.rows, produced.epoch, address, produced.bad, layout)
+    return described(produced, columns, address, layout)
 
 
 def pickled(messages: list[Message]) -> bytes:
@@ -66,7 +84,7 @@ def pickled(messages: list[Message]) -> bytes:
 
 def encode_store(produced: Produced) -> Message:
     """Wrap a batch by value: Ray copies its arrays into the object store."""
-    return Message(produced.columns, produced.spans, produced.rows, produced.epoch, None, produced.bad)
+    return described(produced, produced.columns)
 
 
 def _address(array: np.ndarray[Any, Any]) -> int:
@@ -102,6 +120,10 @@ class BatchReader:
     def forget(self, token: str) -> None:
         """Drop what is kept open for a worker that is gone."""
         self._ring.forget(token)
+
+    def close(self) -> None:
+        """Drop what is kept open for all workers; batches that are held stay valid."""
+        self._ring.close()
 
 
 def views(columns: dict[str, Any], memory: Memory) -> dict[str, Any]:

@@ -307,6 +307,12 @@ class RingReader:
                 del self._maps[key]
             self._pipes.pop(token, None)
 
+    def close(self) -> None:
+        """Drop all mappings; views stay valid."""
+        with self._lock:
+            self._maps.clear()
+            self._pipes.clear()
+
 
 class _Pipe:
     """The way back to a writer; closed when the reader and the last batch are done with it."""

@@ -385,3 +385,19 @@ def test_a_position_in_two_places_is_found() -> None:
     ledger.workers["x"].give(lease)
     with pytest.raises(AssertionError, match="two places"):
         check_ledger(ledger)
+
+
+def test_a_worker_that_comes_while_ranks_give_back_begins_with_the_next_epoch() -> None:
+    ledger = ledger_of(LedgerShape(epochs=2, batch_size=1, world_size=2, sharding="off"), "a", splits=2)
+    assert ledger.next_assignment("a") == Assignment(0)
+    for _ in range(2):
+        lease = take(ledger, "a")
+        ledger.acked(0, "a", 0, {lease.key: list(lease.spans)})
+    ledger.assignment_ended("a", {}, 2)
+    assert ledger.keeps() == 0, "rank 1 has nothing"
+    ledger.join("b")
+    assert ledger.keeps() == 0 and ledger.closing() and ledger.next_assignment("b") == "wait"
+    ledger.given_back(0, 0, {}, 2, 2)
+    assert ledger.epoch == 1 and ledger.next_assignment("b") == Assignment(1)
+    assert take(ledger, "b").epoch == 1
+    check_ledger(ledger)

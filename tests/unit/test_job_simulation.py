@@ -28,6 +28,18 @@ CASES = {
         remote=1,
         faults=(Fault(0.2, "kill worker", 0), Fault(0.9, "scale", 1)),
     ),
+    "a worker that gives all data comes while ranks give back": Scenario(
+        seed=5540,
+        sources=((SplitModel((1,)), SplitModel((1,)), SplitModel((1, 1))),),
+        ranks=2,
+        epochs=2,
+        sharding="off",
+        batch_size=2,
+        remote=1,
+        cpus=2,
+        lot=16,
+        element_s=0.0001,
+    ),
     "a whole plan leaves a remainder": Scenario(batch_size=8, drop_remainder=True, serial=True),
     "each worker runs a whole plan": Scenario(
         seed=239, sources=((),), sharding="off", serial=True, local=0, remote=2, apart=True, delay_s=0.1

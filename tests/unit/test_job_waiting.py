@@ -26,8 +26,18 @@ def test_it_is_said_again_when_it_changes() -> None:
     waits = Waits(5.0)
     waits.look(0.0, {"a": "for 3 of a"})
     assert waits.look(6.0, {"a": "for 3 of a"}) == ["for 3 of a"]
-    assert waits.look(6.5, {"a": "for 2 of a"}) == ["for 2 of a"]
-    assert waits.standing == ("for 2 of a",)
+    assert waits.look(6.5, {"a": "for 2 of a"}) == [] and waits.due == 11.0, "what changes often is told now and then"
+    assert waits.look(10.9, {"a": "for 1 of a"}) == [] and waits.standing == ("for 3 of a",)
+    assert waits.look(11.0, {"a": "for 1 of a"}) == ["for 1 of a"] and waits.due is None
+    assert waits.standing == ("for 1 of a",)
+
+
+def test_what_changes_back_needs_no_word() -> None:
+    waits = Waits(5.0)
+    waits.look(0.0, {"a": "for 3 of a"})
+    assert waits.look(6.0, {"a": "for 3 of a"}) == ["for 3 of a"]
+    assert waits.look(6.5, {"a": "for 2 of a"}) == []
+    assert waits.look(7.0, {"a": "for 3 of a"}) == [] and waits.due is None
 
 
 def test_it_is_forgotten_when_it_is_over() -> None:

@@ -123,6 +123,7 @@ class OpenBatch:
             slot=self.slot,
             bad=bad,
             layout=self._layout if rows == self.size else None,
+            without_data=merge(parts),
         )
 
 

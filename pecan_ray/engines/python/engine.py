@@ -98,8 +98,16 @@ class PythonEngine:
                 continue
             parts, bad = ([], []) if item.partial else stream.undelivered.take()
             columns, slot = into_slot(item.value, self._slots)
-            spans = merge(item.parts + parts)
-            yield Produced(columns, spans, item.rows, item.lease.epoch, partial=item.partial, slot=slot, bad=bad)
+            yield Produced(
+                columns,
+                merge(item.parts + parts),
+                item.rows,
+                item.lease.epoch,
+                partial=item.partial,
+                slot=slot,
+                bad=bad,
+                without_data=merge(parts),
+            )
 
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""

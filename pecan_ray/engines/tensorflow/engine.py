@@ -149,7 +149,8 @@ class TensorFlowEngine:
         # What becomes of a partial batch is not known yet: it carries nothing but itself.
         undelivered, bad = ([], []) if partial else stretch.undelivered.take()
         arrays, slot = into_slot({name: as_column(value) for name, value in columns.items()}, self._slots)
-        return Produced(arrays, merge(parts + undelivered), rows, stretch.epoch, partial, slot=slot, bad=bad)
+        spans, nothing = merge(parts + undelivered), merge(undelivered)
+        return Produced(arrays, spans, rows, stretch.epoch, partial, slot=slot, bad=bad, without_data=nothing)
 
     def _note_dropped(self, rows: Any) -> None:
         """Note what a filter has dropped; called from inside of the graph."""

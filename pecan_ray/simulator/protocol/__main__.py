@@ -56,7 +56,10 @@ def _play(seeds: Iterator[int], until: float, processes: int) -> Summary:
                 return summary
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
             for future in done:
-                summary.add(future.result())
+                found = future.result()
+                summary.add(found)
+                for seed in sorted(found.failures):
+                    _say(f"failed: --seed {seed}")
             now = time.monotonic() - began
             if now - said > 10.0:
                 said = now

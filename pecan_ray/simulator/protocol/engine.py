@@ -35,6 +35,8 @@ class Made:
     pieces: list[ModelPiece] = field(default_factory=list)
     spans: dict[LeaseKey, list[Span]] = field(default_factory=dict)
     left_out: list[LeftOutElement] = field(default_factory=list)
+    without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
+    """Of the spans, what yields nothing."""
 
     @property
     def rows(self) -> int:
@@ -54,6 +56,7 @@ class Made:
         """Take positions over that yield nothing."""
         for key, spans in loose.spans.items():
             self.spans.setdefault(key, []).extend(spans)
+            self.without_data.setdefault(key, []).extend(spans)
         self.left_out += loose.left_out
         loose.spans, loose.left_out = {}, []
 

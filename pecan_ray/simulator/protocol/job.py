@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions
 from pecan_ray.job.ledger_check import check_ledger
-from pecan_ray.job.messages import TrainerReport
+from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.plan.splits import Split
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.trainer import TrainerModel
@@ -74,7 +74,7 @@ class JobModel(Party):
             self._handled += 1
             if not self._handled % self._check_every:
                 check_ledger(self.state.ledger)
-        if self.state.ledger.epoch != epoch:
+        if self.state.ledger.epoch != epoch or _brings_on(event):
             self.world.progressed()
         for instruction in done:
             self._performers[type(instruction)](instruction)
@@ -188,3 +188,10 @@ class JobModel(Party):
         self.alive = False
         self.ended_at = self.world.clock.now
         self.world.progressed()
+
+
+def _brings_on(event: events.Event) -> bool:
+    """Tell whether a job comes further with an event though no batch is used: more is listed, or nothing was kept."""
+    if isinstance(event, events.WorkerAsked):
+        return isinstance(event.question, EndData) and bool(event.question.spans)
+    return isinstance(event, (events.SplitsListed, events.ListingEnded))

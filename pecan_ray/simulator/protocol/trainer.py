@@ -182,7 +182,9 @@ class TrainerModel(Party):
             number = self.world.number()
             self._batches[number] = made
             nbytes = made.rows * self.world.scenario.row_bytes
-            received.append(told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes))
+            received.append(
+                told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data)
+            )
         left_out = tuple(one for made in message.batches for one in made.left_out)
         self.handle(told.BatchesCame(name, tuple(received), left_out))
 
