@@ -7,7 +7,9 @@
     ├── SourceError               the data cannot be found or read
     │   ├── SourceNotFoundError   missing file, bucket or key; a glob that matches nothing
     │   ├── SourcePermissionError not allowed to read it
+    │   ├── StorageOutageError    the storage did not answer, for as long as Config(storage_patience_s=...) allows
     │   └── CorruptSourceError    found, but broken: truncated record, bad checksum
+    │       └── SourceReplacedError   it is not the version that was listed any more
     ├── ElementError              one element could not be processed; names op, file and element
     │   ├── OpError               a user's function raised
     │   ├── OutputTypeError       a user's function returned something that is not an element
@@ -76,6 +78,15 @@ class SourcePermissionError(SourceError, PermissionError):
 
 class CorruptSourceError(SourceError):
     """The data was found but is broken: a truncated record or a bad checksum."""
+
+
+class SourceReplacedError(CorruptSourceError):
+    """A file or object was replaced since it was listed, or while it was being read."""
+
+
+class StorageOutageError(SourceError):
+    """The storage did not answer for as long as `Config(storage_patience_s=...)` allows: ends a job under every
+    `on_error`, because nothing is known to be wrong with the data."""
 
 
 class ElementError(PecanError):

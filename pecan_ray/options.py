@@ -112,6 +112,9 @@ class Config:
     every second while Python runs at all."""
     worker_timeout_s: float = 60.0
     """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
+    storage_patience_s: float = 300.0
+    """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
+    of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
     placement_warning_s: float = 5.0
     """How long a worker may wait for a node before the log says what is missing."""
     error_budget: float = 0.01
@@ -141,6 +144,8 @@ class Config:
         for name in ("trainer_timeout_s", "worker_timeout_s"):
             if getattr(self, name) < 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
+        if not self.storage_patience_s >= 0:
+            raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")
         if self.cpus_per_worker <= 0:
             raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:

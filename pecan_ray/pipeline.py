@@ -59,6 +59,7 @@ from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.sources.tf_data import TfDataSource
+from pecan_ray.storage import set_patience
 
 logger = logging.getLogger("pecan_ray")
 
@@ -308,6 +309,7 @@ class PecanPipeline:
         Returns one element, or a list for ``count > 1``.
         """
         positive("peek", count)
+        set_patience(self._config.storage_patience_s)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
         for element in with_limit:
@@ -335,6 +337,7 @@ class PecanPipeline:
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch for one trainer; raises TypeError where it is not known."""
+        set_patience(self._config.storage_patience_s)
         count = num_batches(self._plan)
         if count is None:
             raise TypeError(f"the length of pipeline {self._name} is not known without reading its data")
@@ -390,6 +393,7 @@ class PecanPipeline:
             prefetch_bytes=prefetch_bytes,
             job=job,
         )
+        set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
         movable = any(stretch.movable > 1 for stretch in stretches(self._plan))
         count = epochs != 1 and self._config.reorder != "off" and movable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,8 +18,9 @@ HOP_HEADERS = frozenset({"connection", "transfer-encoding", "keep-alive"})
 class FlakyProxy:
     """Forwards to `upstream` (host:port); takes one entry of `faults` per request, and acts on it first.
 
-    A fault is an HTTP status to answer with, "reset" to drop the connection at once, or "short" to forward
-    only half of the body.
+    A fault is an HTTP status to answer with, "reset" to drop the connection at once, "short" to forward only half of
+    the body, "whole" to send the whole object where a range is asked for, or "hang" to say nothing until `stop_hanging`
+    is set.
     """
 
     upstream: str
@@ -26,6 +28,20 @@ class FlakyProxy:
     requests: list[str] = field(default_factory=list)
     """Method and target of every request, in their order."""
     url: str = ""
+    outage: int | str | None = None
+    """A fault of every request, for as long as it is set."""
+    refused: int = 0
+    """Requests that met the outage."""
+    latency_s: float = 0.0
+    """Time that every answer takes, as if the server was far away."""
+    stop_hanging: threading.Event = field(default_factory=threading.Event)
+
+    def fault(self) -> int | str | None:
+        """Return what is wrong with the next request."""
+        if self.outage is not None:
+            self.refused += 1
+            return self.outage
+        return self.faults.popleft() if self.faults else None
 
 
 def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
@@ -34,7 +50,12 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
 
         def forward(self) -> None:
             proxy.requests.append(f"{self.command} {self.path}")
-            fault = proxy.faults.popleft() if proxy.faults else None
+            fault = proxy.fault()
+            if proxy.latency_s:
+                time.sleep(proxy.latency_s)
+            if fault == "hang":
+                proxy.stop_hanging.wait()
+                fault = "reset"
             if fault == "reset":
                 self.close_connection = True
                 return
@@ -43,7 +64,8 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
                 return
             connection = HTTPConnection(proxy.upstream, timeout=30)
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            connection.request(self.command, self.path, body, dict(self.headers.items()))
+            headers = {name: value for name, value in self.headers.items() if name != "Range" or fault != "whole"}
+            connection.request(self.command, self.path, body, headers)
             response = connection.getresponse()
             self.answer(response.status, response.getheaders(), response.read(), cut=fault == "short")
             connection.close()
@@ -76,6 +98,9 @@ def flaky_proxy(upstream: str) -> Iterator[FlakyProxy]:
         proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
-        yield proxy
-        server.shutdown()
-        thread.join()
+        try:
+            yield proxy
+        finally:
+            proxy.stop_hanging.set()
+            server.shutdown()
+            thread.join()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 from pecan_ray.autoorder.op_runner import SampleClock
 from pecan_ray.plan.splits import Element, Source, Split
+from pecan_ray.sources.files import with_files_ahead
 
 
 class Bounded:
@@ -21,7 +22,8 @@ class Bounded:
 
     def splits(self) -> Iterator[Split]:
         """Yield the source's splits, in time."""
-        for split in self._source.splits() if self._first is None else [Split(0)]:
+        splits = with_files_ahead(self._source, self._source.splits()) if self._first is None else [Split(0)]
+        for split in splits:
             if self._clock() > self._deadline:
                 return
             yield split

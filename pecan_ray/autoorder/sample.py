@@ -27,6 +27,7 @@ from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Join, Op, Plan
 from pecan_ray.plan.stretches import Stretch, stretches, with_ops
 from pecan_ray.reorder.profile import ProfiledOp
+from pecan_ray.storage.retry import patience_at_most
 
 READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
@@ -342,7 +343,8 @@ def sample_stretch(
     runner = make_runner(stretch, engine, seed, replace(limits, deadline=until), clock)
     tallies = {op.name: OpTally(op) for op in stretch.ops}
     sampled = Sampled(stretch, runner, limits, clock, tallies=tallies)
-    sampled.read(until)
+    with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
+        sampled.read(until)
     if sampled.held:
         sampled.run_all(skip_bad)
     return sampled

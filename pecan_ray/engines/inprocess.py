@@ -11,6 +11,7 @@ from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Source
+from pecan_ray.sources.files import with_files_ahead
 
 
 class AllLeases:
@@ -23,7 +24,7 @@ class AllLeases:
     def _walk(branch: int, source: Source, epoch: int, repetitions: int | None) -> Generator[Lease, None, None]:
         for repetition in itertools.count() if repetitions is None else range(repetitions):
             empty = True
-            for split in source.splits():
+            for split in with_files_ahead(source, source.splits()):
                 empty = False
                 yield Lease(epoch, split, branch=branch, repetition=repetition)
             if empty:

@@ -13,7 +13,7 @@ from pecan_ray.engines.contract import BadElement, Leases, origin_of
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
-from pecan_ray.errors import PecanError, SourceError
+from pecan_ray.errors import PecanError, SourceError, StorageOutageError
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
 
@@ -58,7 +58,8 @@ def read_lease(
     """Yield (number in the split, value, positions to deliver) for each element that a lease asks for.
 
     A split read to its end is reported to `leases`.  Data that cannot be read raises `SourceError`; under
-    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split.
+    ``on_error="skip"`` and ``"quarantine"`` it is told to `undelivered`, and ends the split.  A storage that does not
+    answer raises always: nothing is known of the data behind it.
     """
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
@@ -78,7 +79,7 @@ def read_lease(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise":
+        if on_error == "raise" or isinstance(error, StorageOutageError):
             raise
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
@@ -103,7 +104,7 @@ def read_lease_columns(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise":
+        if on_error == "raise" or isinstance(error, StorageOutageError):
             raise
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return

@@ -84,6 +84,15 @@ class SplitsListed:
 
 
 @dataclass(frozen=True)
+class ListingHindered:
+    """The listing is asked for again and again, since the storage fails; or it is not any more."""
+
+    text: str
+    """What has been tried again, with `{seconds}` for how long; empty if nothing is."""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class ListingEnded:
     """A source has no more splits."""
 
@@ -178,6 +187,7 @@ Event: TypeAlias = (
     | OrderKnown
     | PlanChanged
     | SplitsListed
+    | ListingHindered
     | ListingEnded
     | WorkerPlaced
     | WorkerUnplaced

@@ -55,6 +55,7 @@ class JobState:
         self._begun = self._ended = False
         self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
+        self._hindered, self._hindered_since = "", now
         self._questions = Questions(self)
         self._staffing = Staffing(self, self._orders, self._questions)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
@@ -63,6 +64,7 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.SplitsListed: self._on_listed,
+            events.ListingHindered: self._on_listing_hindered,
             events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,
@@ -165,6 +167,9 @@ class JobState:
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self.ledger.add_splits(event.branch, event.splits)
 
+    def _on_listing_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
+        self._hindered, self._hindered_since = event.text, now - event.seconds
+
     def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
 
@@ -198,7 +203,8 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
                 why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
                 self._staffing.lose(worker, "stream", why, now, done)
-        for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
+        since = {**self._staffing.stuck_since(), "storage": self._hindered_since}
+        for text in self._waits.look(now, self._waiting_for(), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
@@ -218,6 +224,8 @@ class JobState:
         elif not self.ledger.queues.listed and self._questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
+        if self._hindered:
+            waits["storage"] = f"the sources are being listed: {self._hindered}"
         waits.update(self._staffing.waiting_for())
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"

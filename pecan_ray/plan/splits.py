@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -50,6 +50,8 @@ class Split:
     """The file of each element, where every element is a file of its own."""
     payload: Any = None
     """What else the source needs to read it: row groups, archive members, object references."""
+    version: str = ""
+    """Of the file, as it was listed: another one is not read in its place.  Empty: any will do."""
 
     def file_of(self, element: int) -> str:
         """Return the path of the file that an element lies in; empty for in-memory sources."""
@@ -81,6 +83,13 @@ class Source(Protocol):
     def identity(self) -> str:
         """Return a string that changes when the data does (paths, sizes, modification times)."""
         ...
+
+
+@runtime_checkable
+class SequentialSource(Source, Protocol):
+    """A source that reads the files of its splits from the front, so that their beginnings can be fetched early."""
+
+    sequential: ClassVar[Literal[True]]
 
 
 @runtime_checkable

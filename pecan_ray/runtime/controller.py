@@ -17,6 +17,7 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.facts import JobFacts
@@ -29,6 +30,7 @@ from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notice_board import NoticeBoard
 from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.storage.retry import set_patience, tell_elsewhere
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -40,6 +42,8 @@ class AutoPlacementController:
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        set_patience(job.config.storage_patience_s)
+        tell_elsewhere()  # the job says what hinders its listing
         self._sources: list[Source] = pickle.loads(job.sources)
         self._plans = [job.plan]
         """The plan's versions; a later one has its operators in another order."""
@@ -96,7 +100,14 @@ class AutoPlacementController:
 
     async def _watch(self) -> None:
         """Let time pass for the job until it has ended."""
+        hindered = False
         while not self._ended:
+            now = time.monotonic()
+            retrying = long_retry(now)
+            if retrying or hindered:
+                hindered = retrying is not None
+                since = (retrying.text, now - retrying.since) if retrying else ("",)
+                self._happened(events.ListingHindered(*since))
             self._happened(events.TimePassed())
             self._metrics.job(self._state)
             await asyncio.sleep(TICK_S)

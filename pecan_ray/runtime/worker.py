@@ -7,7 +7,7 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,13 @@ from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
+from pecan_ray.plan.splits import Lease, Source
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker_questions import Asking, WorkerLeases
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
+from pecan_ray.sources.files import fetch_files_ahead
+from pecan_ray.storage import forget_ahead, set_patience
+from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import Offer
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox, nbytes
@@ -47,13 +51,16 @@ class PreprocessingWorker:
 
     def __init__(self, name: str, job: Job, controller: Any, sharing: int) -> None:
         self._name, self._job, self._controller, self._sharing = name, job, controller, sharing
+        set_patience(job.config.storage_patience_s)
+        tell_elsewhere()  # the heartbeat says what is tried again
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
         # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial)
+        self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial, coming=self._fetch_ahead)
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None
+        self._sources: tuple[Source, ...] = ()
         self._version = 0
         """Of the plan that the engine was built for."""
         self._draining = threading.Event()
@@ -97,7 +104,12 @@ class PreprocessingWorker:
         )
         if self._engine is not None:
             self._engine.close()
+        self._sources = tuple(plan.sources())
         self._engine = build_engine(job.engine, plan, options, self._slots)
+
+    def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
+        """Begin to fetch what leases of a source will read."""
+        fetch_files_ahead(self._sources[branch], [lease.split for lease in leases])
 
     def _usual_threads(self) -> int:
         """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have."""
@@ -118,6 +130,7 @@ class PreprocessingWorker:
                 if assigned.plan_version != self._version:
                     self._load(ray.get(self._controller.plan.remote(assigned.plan_version)))
                     self._version = assigned.plan_version
+                forget_ahead()  # what is left of the assignment before
                 self._work(self._leases.begin(assigned))
         except PecanError as error:
             ray.get(self._controller.failed.remote(self._name, error))

@@ -6,6 +6,7 @@ import pickle
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,9 +81,14 @@ def lot_of(lease_s: float | None, lot_s: float) -> int:
 class WorkerLeases:
     """A worker's leases, as its engine sees them: several in one call where they are soon done."""
 
-    def __init__(self, asking: Asking, *, ahead: bool) -> None:
-        """`ahead`: every lease that is taken will be worked on, so that some may be taken early."""
-        self._asking, self._ahead = asking, ahead
+    def __init__(
+        self, asking: Asking, *, ahead: bool, coming: Callable[[int, Sequence[Lease]], None] = lambda *_: None
+    ) -> None:
+        """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
+
+        `coming` is given the source's number and the leases of each lot when it is here.
+        """
+        self._asking, self._ahead, self._coming = asking, ahead, coming
         self._branches: dict[int, Branch] = {}
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._noting = threading.Lock()
@@ -106,6 +112,7 @@ class WorkerLeases:
                 asked = self._ask(branch, mine) if mine.asked is None else mine.asked
                 mine.asked = None
                 mine.here.extend(self._asking.answer(asked))
+                self._coming(branch, tuple(mine.here))
             if not mine.here:
                 return None
             lease = mine.here.popleft()

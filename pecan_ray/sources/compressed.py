@@ -173,12 +173,12 @@ class _Zstandard:
 class _Checked(io.RawIOBase):
     """Decompresses, and turns what libraries raise into errors that name the file."""
 
-    def __init__(self, path: str, kind: str) -> None:
+    def __init__(self, path: str, kind: str, version: str) -> None:
         super().__init__()
         self._path, self._kind = path, kind
         self.offset = 0
         """Decompressed bytes that were read."""
-        self._file = open_stream(path)
+        self._file = open_stream(path, version=version)
         self._plain = _Zstandard(self._file) if kind == "zstd" else _Streams(self._file, kind)
 
     def readable(self) -> bool:
@@ -225,9 +225,10 @@ def opened(split: Split, begin: int | None = None) -> Iterator[BinaryIO]:
     as a share of its bytes (`share_read`), and what the file is if it looks compressed and is not called so.
     """
     kind = compression_of(split.path)
-    checked = None if kind is None else _Checked(split.path, kind)
+    checked = None if kind is None else _Checked(split.path, kind, split.version)
     if checked is None:
-        stream = open_stream(split.path, split.start if begin is None else begin, split.stop)
+        at = split.start if begin is None else begin
+        stream = open_stream(split.path, at, split.stop, version=split.version)
     else:
         stream = cast(BinaryIO, io.BufferedReader(checked, OUTPUT_BYTES))
     with stream:

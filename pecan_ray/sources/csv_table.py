@@ -6,9 +6,9 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, ClassVar, Literal
 
 import pyarrow as pa
 from pyarrow import csv as pacsv
@@ -64,6 +64,8 @@ class Csv:
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         if self.max_record_bytes > MOST_RECORD_BYTES:
@@ -81,8 +83,8 @@ class Csv:
         schema: Any = None
         for split in byte_ranges(self.patterns, self.split_bytes, whole=self.newlines_in_values):
             if schema is None:
-                schema = self._infer(split.path)
-            yield Split(index=split.index, path=split.path, start=split.start, stop=split.stop, payload=schema)
+                schema = self._infer(split.path, split.version)
+            yield replace(split, payload=schema)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield rows from number `start` on; the lines before are read, but not parsed."""
@@ -91,7 +93,7 @@ class Csv:
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of some thousand rows at a time."""
-        names = self._header(split.path)
+        names = self._header(split.path, split.version)
         _check_same(split.path, names, split.payload.names)
         number = start
         with opened_for_lines(split) as stream:
@@ -153,10 +155,10 @@ class Csv:
         if first is not None:
             bad_line(split, first, 0, "a quote is opened and never closed")
 
-    def _header(self, path: str) -> list[str]:
+    def _header(self, path: str, version: str) -> list[str]:
         """Return the names of a file's columns."""
         # Whoever reads one line must not make an object store fetch the rest.
-        split = Split(index=0, path=path, stop=1)
+        split = Split(index=0, path=path, stop=1, version=version)
         with opened_for_lines(split) as stream:
             first = next(self._records(stream, split), None)
             if first is None:
@@ -176,9 +178,9 @@ class Csv:
             bad_line(split, line, 0, f"it cannot be read as a header ({error})")
         return names
 
-    def _infer(self, path: str) -> Any:
+    def _infer(self, path: str, version: str) -> Any:
         """Return the Arrow schema of the wanted columns."""
-        names = self._header(path)
+        names = self._header(path, version)
         for asked in (self.columns or (), self.types):
             missing = [name for name in asked if name not in names]
             if missing:
@@ -187,7 +189,7 @@ class Csv:
                     path=path,
                     columns=tuple(names),
                 )
-        whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES)
+        whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES, version=version)
         given = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
         with opened_for_lines(whole) as stream:
             lines = islice(self._records(stream, whole), 1, None)

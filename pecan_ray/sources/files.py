@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, TypeAlias
 
 from pecan_ray.errors import PlanError
-from pecan_ray.plan.splits import Split
+from pecan_ray.plan.splits import SequentialSource, Source, Split
 from pecan_ray.sources.compressed import compression_of
-from pecan_ray.storage import FileInfo, list_files
+from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, fetch_ahead, list_files
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
 
+SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""
 MAX_RECORD_BYTES = 256 << 20
@@ -67,13 +69,13 @@ def byte_ranges(patterns: tuple[str, ...], split_bytes: int, *, whole: bool = Fa
     index = 0
     for file in list_files(patterns):
         if whole or compression_of(file.path):
-            yield Split(index=index, path=file.path)
+            yield Split(index=index, path=file.path, version=file.version)
             index += 1
             continue
         pieces = max(1, -(-file.size // split_bytes))
         for piece in range(pieces):
             start, stop = file.size * piece // pieces, file.size * (piece + 1) // pieces
-            yield Split(index=index, path=file.path, start=start, stop=stop)
+            yield Split(index=index, path=file.path, start=start, stop=stop, version=file.version)
             index += 1
 
 
@@ -89,3 +91,31 @@ def skip_bytes(stream: BinaryIO, count: int) -> int:
             break
         left -= got
     return count - left
+
+
+def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]:
+    """Yield splits that one reader goes through in this order; the files of the next ones are fetched meanwhile."""
+    rest = iter(splits)
+    if not isinstance(source, SequentialSource):
+        yield from rest
+        return
+    coming: deque[Split] = deque()
+    for split in rest:
+        if "://" not in split.path:
+            yield split
+            continue
+        fetch_files_ahead(source, (split,))
+        coming.append(split)
+        if len(coming) > SPLITS_AHEAD:
+            yield coming.popleft()
+    yield from coming
+
+
+def fetch_files_ahead(source: Source, splits: Iterable[Split]) -> None:
+    """Begin to fetch the beginnings of files that splits begin with, where the source reads them from the front."""
+    if isinstance(source, SequentialSource):
+        fetch_ahead(
+            Head(split.path, split.version, HEAD_BYTES if split.stop is None else split.stop)
+            for split in splits
+            if split.start == 0 and not split.files
+        )

@@ -13,7 +13,7 @@ from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import SPLIT_BYTES, Paths, check_positive, identity_of, patterns_of
-from pecan_ray.storage import list_files, open_random
+from pecan_ray.storage import FileInfo, list_files, open_random
 
 DECODED_BYTES = 4 << 20
 MOST_DECODED_ROWS = 1 << 14
@@ -48,17 +48,18 @@ class Parquet:
     def splits(self) -> Iterator[Split]:
         """Yield runs of row groups, reading the footer of one file after the other."""
         index, first_row = 0, 0
-        for path, footer in self._footers():
+        for file, footer in self._footers():
             first_row = 0
             for groups in _runs(footer, self.split_bytes):
                 rows = sum(footer.row_group(group).num_rows for group in groups)
                 yield Split(
                     index=index,
-                    path=path,
+                    path=file.path,
                     start=first_row,
                     stop=first_row + rows,
                     elements=rows,
                     payload=groups,
+                    version=file.version,
                 )
                 index, first_row = index + 1, first_row + rows
 
@@ -70,7 +71,7 @@ class Parquet:
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of `batch_rows` rows at a time, of fewer at the end."""
         number = start
-        with open_random(split.path) as file:
+        with open_random(split.path, version=split.version) as file:
             try:
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
                 groups, skip = _groups_from(parquet.metadata, list(split.payload), start)
@@ -101,10 +102,10 @@ class Parquet:
         """Return a digest of the options and of every file's path, size and version."""
         return identity_of("Parquet", (self.columns, self.split_bytes), list_files(self.patterns))
 
-    def _footers(self) -> Iterator[tuple[str, Any]]:
+    def _footers(self) -> Iterator[tuple[FileInfo, Any]]:
         expected: list[str] | None = None
         for info in list_files(self.patterns):
-            metadata, names = _footer(info.path, info.size)
+            metadata, names = _footer(info)
             counts = Counter(names)
             twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
             if twice:
@@ -126,11 +127,12 @@ class Parquet:
                     columns=tuple(names),
                 )
             expected = wanted
-            yield info.path, metadata
+            yield info, metadata
 
 
-def _footer(path: str, size: int) -> tuple[Any, list[str]]:
-    with open_random(path) as file:
+def _footer(info: FileInfo) -> tuple[Any, list[str]]:
+    path, size = info.path, info.size
+    with open_random(path, size=size, version=info.version) as file:
         try:
             parquet = pq.ParquetFile(file)
             footer = parquet.metadata

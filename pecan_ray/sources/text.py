@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import ClassVar, Literal
 
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import array_or_list, objects
@@ -37,6 +38,8 @@ class TextLines:
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
@@ -92,6 +95,8 @@ class JsonLines:
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
+
+    sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)

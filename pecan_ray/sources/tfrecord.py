@@ -6,7 +6,7 @@ import mmap
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import BinaryIO, NoReturn
+from typing import BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
 
@@ -47,6 +47,8 @@ class TFRecords:
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -56,14 +58,15 @@ class TFRecords:
         index = 0
         for file in list_files(self.patterns):
             if compression_of(file.path):
-                yield Split(index=index, path=file.path)
+                yield Split(index=index, path=file.path, version=file.version)
                 index += 1
             elif "://" in file.path or file.size <= self.split_bytes:
-                yield Split(index=index, path=file.path, stop=file.size, elements=None if file.size else 0)
+                elements = None if file.size else 0
+                yield Split(index, file.path, stop=file.size, elements=elements, version=file.version)
                 index += 1
             else:
                 for start, stop, elements in _record_ranges(file.path, file.size, self.split_bytes):
-                    yield Split(index=index, path=file.path, start=start, stop=stop, elements=elements)
+                    yield Split(index, file.path, start, stop, elements, version=file.version)
                     index += 1
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:

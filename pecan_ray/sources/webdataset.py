@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NoReturn
+from typing import ClassVar, Literal, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
@@ -32,6 +32,8 @@ class WebDataset:
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
+    sequential: ClassVar[Literal[True]] = True
+
     def __post_init__(self) -> None:
         check_positive(max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -39,7 +41,8 @@ class WebDataset:
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
         for index, file in enumerate(list_files(self.patterns)):
-            yield Split(index=index, path=file.path, stop=None if compression_of(file.path) else file.size)
+            stop = None if compression_of(file.path) else file.size
+            yield Split(index=index, path=file.path, stop=stop, version=file.version)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""

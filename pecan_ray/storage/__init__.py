@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from pecan_ray.storage.access import (
+    fetch_ahead,
     file_info,
+    forget_ahead,
     list_files,
     list_folder,
     open_random,
@@ -15,10 +17,16 @@ from pecan_ray.storage.access import (
     subfolders,
 )
 from pecan_ray.storage.backend import FileInfo
+from pecan_ray.storage.heads import HEAD_BYTES, Head
+from pecan_ray.storage.retry import set_patience
 
 __all__ = [
+    "HEAD_BYTES",
     "FileInfo",
+    "Head",
+    "fetch_ahead",
     "file_info",
+    "forget_ahead",
     "list_files",
     "list_folder",
     "open_random",
@@ -27,5 +35,6 @@ __all__ = [
     "read_many",
     "read_range",
     "reset_clients",
+    "set_patience",
     "subfolders",
 ]

@@ -9,17 +9,20 @@ from __future__ import annotations
 import io
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from functools import cache, partial
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
-from pecan_ray.errors import CorruptSourceError, SourceNotFoundError
+from pecan_ray.errors import SourceNotFoundError, SourceReplacedError
 from pecan_ray.storage.backend import MAGIC, Backend, FileInfo
 from pecan_ray.storage.gcs import GoogleStorage
-from pecan_ray.storage.local import LocalFiles, explain
+from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
+from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.s3 import S3
+from pecan_ray.storage.threads import RequestThreads
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -33,6 +36,8 @@ TAIL_BYTES = 1 << 18
 IN_FLIGHT = 4
 """Ranged reads that one stream keeps going at the same time."""
 THREADS = 16
+AHEAD_BYTES = 32 << 20
+"""Bound on the beginnings of files that this process holds because they will be read soon."""
 
 _MAKERS: dict[str, Callable[[], Backend]] = {
     "": LocalFiles,
@@ -49,6 +54,7 @@ def is_remote(path: str) -> bool:
 def reset_clients() -> None:
     """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
     _backend_of.cache_clear()
+    _heads.cache_clear()
 
 
 def list_files(patterns: Patterns) -> Iterator[FileInfo]:
@@ -85,49 +91,78 @@ def file_info(path: str) -> FileInfo:
     return found
 
 
-def read_range(path: str, start: int, stop: int | None = None) -> bytes:
-    """Return bytes `start` to `stop` (None: to the end) of a file; fewer where the file ends before."""
-    return _backend(path).read(path, start, stop)
+def read_range(path: str, start: int, stop: int | None = None, *, version: str = "") -> bytes:
+    """Return bytes `start` to `stop` (None: to the end) of a file; fewer where the file ends before.
+
+    Raises SourceReplacedError if `version` is given and the file has another one.
+    """
+    return _read(path, start, stop, version).data
 
 
-def read_all(path: str, size: int | None = None) -> bytes:
+def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     """Return a whole file; one whose `size` is given and large is read as parallel ranges."""
     if size is None or size <= BLOCK_BYTES or not is_remote(path):
-        return read_range(path, 0)
-    return b"".join(_in_order([(path, at, min(at + BLOCK_BYTES, size)) for at in range(0, size, BLOCK_BYTES)]))
+        return read_range(path, 0, version=version)
+    first = _read(path, 0, BLOCK_BYTES, version)
+    if first.size != size:
+        raise replaced(path)
+    rest = _ranges(path, len(first.data), first.size, first.version or version)
+    return b"".join((first.data, *_in_order(rest)))
 
 
 def read_many(paths: Sequence[str]) -> Iterator[bytes]:
-    """Yield the contents of many small files in their order, keeping several reads going where that helps."""
+    """Yield the contents of many small files in their order, keeping several reads going where that helps.
+
+    Each comes by one request, which is answered with one version of it.
+    """
     if any(is_remote(path) for path in paths):
-        yield from _in_order([(path, 0, None) for path in paths], THREADS)
+        yield from _in_order([Asked(path, 0, None) for path in paths], THREADS)
     else:
         for path in paths:
             yield read_range(path, 0)
 
 
-def open_stream(path: str, start: int = 0, expect: int | None = None) -> BinaryIO:
+def open_stream(path: str, start: int = 0, expect: int | None = None, *, version: str = "") -> BinaryIO:
     """Open a file for reading on from byte `start`; objects are fetched ahead in parallel ranges.
 
-    `expect` is the byte up to which the reader will surely read: nothing behind it is fetched ahead,
-    although it can be read.  None: the end of the file.
+    `expect` is the byte up to which the reader will surely read: little behind it is fetched ahead, although it can
+    be read.  None: the end of the file.  With the `version` that a listing told, another one is refused, and what
+    `fetch_ahead` has brought is used; without it all is read of the version that is met first.
+    """
+    if is_remote(path):
+        return io.BufferedReader(_AheadReader(path, start, expect, version), 1 << 16)
+    file = open_local(path, version)
+    file.seek(start)
+    return file
+
+
+def open_random(path: str, *, size: int | None = None, version: str = "") -> BinaryIO:
+    """Open a file for reading at any place; on an object store every read is one ranged request.
+
+    An object's `size` and `version`, where a listing told them, spare a request for them.
     """
     if not is_remote(path):
-        file = open_random(path)
-        file.seek(start)
-        return file
-    size = file_info(path).size
-    return io.BufferedReader(_AheadReader(path, start, size if expect is None else min(expect, size), size), 1 << 16)
+        return open_local(path, version)
+    if size is None or not version:
+        info = file_info(path)
+        Asked(path, 0, None, version).check_version(info.version)
+        size, version = info.size, info.version
+    return cast(BinaryIO, _RangeReader(path, size, version))
 
 
-def open_random(path: str) -> BinaryIO:
-    """Open a file for reading at any place; on an object store every read is one ranged request."""
-    if is_remote(path):
-        return cast(BinaryIO, _RangeReader(path, file_info(path).size))
-    try:
-        return open(path, "rb", buffering=1 << 20)
-    except OSError as error:
-        raise explain(error, path) from error
+def fetch_ahead(heads: Iterable[Head]) -> None:
+    """Begin to fetch the beginnings of objects that will be opened soon, under these versions, in this order.
+
+    A bounded number of bytes is held; what is announced and does not fit is fetched when there is room.
+    """
+    wanted = [head for head in heads if head.version and head.nbytes > 0 and is_remote(head.path)]
+    if wanted:
+        _heads(os.getpid()).announce(wanted)
+
+
+def forget_ahead() -> None:
+    """Drop what was announced and not fetched: something else will be read."""
+    _heads(os.getpid()).forget()
 
 
 def _expand(pattern: str) -> Iterator[FileInfo]:
@@ -169,54 +204,87 @@ def _backend_of(scheme: str, pid: int) -> Backend:
 
 
 @cache
-def _pool(pid: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="pecan-storage")
+def _threads(pid: int) -> RequestThreads:
+    return RequestThreads(THREADS)
 
 
-def _exactly(path: str, start: int, stop: int | None) -> bytes:
-    """Read a range that must be there: a listing said so."""
-    data = read_range(path, start, stop)
-    if stop is not None and len(data) < stop - start:
-        raise CorruptSourceError(
-            f"{path} ends at byte {start + len(data)}, although it was listed as longer: it was replaced "
+@cache
+def _heads(pid: int) -> Heads:
+    # Threads of their own: a reader's ranges do not wait behind what is read later.
+    threads = RequestThreads(THREADS)
+    return Heads(
+        lambda head: _read(head.path, 0, head.nbytes, head.version),
+        threads.start,
+        most_bytes=AHEAD_BYTES,
+        most_at_once=THREADS,
+    )
+
+
+def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRange:
+    if stop is not None and stop <= start:
+        return FileRange(b"", start)
+    return _backend(path).read(path, start, stop, version)
+
+
+def _ranges(path: str, start: int, stop: int, version: str) -> list[Asked]:
+    """Return the blocks of a file that lie between two bytes."""
+    return [Asked(path, at, min(at + BLOCK_BYTES, stop), version) for at in range(start, stop, BLOCK_BYTES)]
+
+
+def _exactly(asked: Asked) -> bytes:
+    """Read a range that must be there: the store has said so."""
+    data = _read(asked.path, asked.start, asked.stop, asked.version).data
+    if asked.stop is not None and len(data) < asked.stop - asked.start:
+        raise SourceReplacedError(
+            f"{asked.path} ends at byte {asked.start + len(data)}, although it was listed as longer: it was replaced "
             "while being read. Start again once nobody writes to it.",
-            path=path,
-            offset=start + len(data),
+            path=asked.path,
+            offset=asked.start + len(data),
         )
     return data
 
 
-def _in_order(ranges: Sequence[tuple[str, int, int | None]], in_flight: int = IN_FLIGHT) -> Iterator[bytes]:
+def _in_order(ranges: Iterable[Asked], in_flight: int = IN_FLIGHT) -> Iterator[bytes]:
     """Yield the bytes of ranges in their order, some of them being read at the same time."""
-    pool = _pool(os.getpid())
+    threads = _threads(os.getpid())
     flying: deque[Future[bytes]] = deque()
-    for path, start, stop in ranges:
-        flying.append(pool.submit(_exactly, path, start, stop))
-        if len(flying) >= in_flight:
+    try:
+        for asked in ranges:
+            flying.append(threads.submit(partial(_exactly, asked)))
+            if len(flying) >= in_flight:
+                yield flying.popleft().result()
+        while flying:
             yield flying.popleft().result()
-    while flying:
-        yield flying.popleft().result()
+    finally:
+        for left in flying:
+            left.cancel()
 
 
 class _AheadReader(io.RawIOBase):
-    """Reads an object from front to back, the next blocks being fetched while one is consumed."""
+    """Reads an object from front to back, the next blocks being fetched while one is consumed.
 
-    def __init__(self, path: str, start: int, expect: int, size: int) -> None:
+    The first answer tells the object's size, and which version the others must be of: nobody asks for them before.
+    """
+
+    def __init__(self, path: str, start: int, expect: int | None, version: str) -> None:
         super().__init__()
-        self._tail, self._size, self._path = max(start, expect), size, path
-        edges = [(path, at, min(at + BLOCK_BYTES, expect)) for at in range(start, expect, BLOCK_BYTES)]
-        self._blocks = _in_order(edges)
+        self._path, self._start, self._expect, self._version = path, start, expect, version
+        self._blocks: Iterator[bytes] | None = None
+        self._size = self._tail = 0
         self._block = memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
+        if self._blocks is None:
+            self._block = memoryview(self._open())
         if not self._block:
+            assert self._blocks is not None
             self._block = memoryview(next(self._blocks, b""))
         if not self._block and self._tail < self._size:
             stop = min(self._tail + TAIL_BYTES, self._size)
-            self._block = memoryview(_exactly(self._path, self._tail, stop))
+            self._block = memoryview(_exactly(Asked(self._path, self._tail, stop, self._version)))
             self._tail = stop
         target = memoryview(buffer).cast("B")
         count = min(len(target), len(self._block))
@@ -224,13 +292,35 @@ class _AheadReader(io.RawIOBase):
         self._block = self._block[count:]
         return count
 
+    def _open(self) -> bytes:
+        """Return the first bytes, and learn from the answer what there is to read behind them."""
+        first = self._first()
+        self._version = self._version or first.version
+        self._size = first.size
+        reached = self._start + len(first.data)
+        self._tail = max(reached, self._size if self._expect is None else min(self._expect, self._size))
+        self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version))
+        return first.data
+
+    def _first(self) -> FileRange:
+        keeps = self._start == 0 and self._version != ""
+        heads = _heads(os.getpid())
+        if keeps and (piece := heads.take(self._path, self._version)) is not None:
+            return piece
+        wanted = HEAD_BYTES if self._expect is None else self._expect - self._start
+        stop = self._start + min(max(wanted, TAIL_BYTES), HEAD_BYTES)
+        piece = _read(self._path, self._start, stop, self._version)
+        if keeps:
+            heads.keep(self._path, self._version, piece)
+        return piece
+
 
 class _RangeReader(io.RawIOBase):
     """Reads an object at any place, one request a read."""
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, size: int, version: str) -> None:
         super().__init__()
-        self._path, self._size, self._at = path, size, 0
+        self._path, self._size, self._version, self._at = path, size, version, 0
 
     def readable(self) -> bool:
         return True
@@ -247,7 +337,7 @@ class _RangeReader(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer) -> int:
         target = memoryview(buffer).cast("B")
-        data = _exactly(self._path, self._at, min(self._at + len(target), self._size))
+        data = _exactly(Asked(self._path, self._at, min(self._at + len(target), self._size), self._version))
         target[: len(data)] = data
         self._at += len(data)
         return len(data)

@@ -13,6 +13,7 @@ from itertools import count, zip_longest
 from typing import Protocol
 
 from pecan_ray.errors import PlanError
+from pecan_ray.storage.ranges import FileRange
 
 MAGIC = re.compile(r"[*?\[]")
 MOST_PATTERN = 4096
@@ -50,8 +51,11 @@ class Backend(Protocol):
         """Return the sorted names of the folders directly below a folder."""
         ...
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
-        """Return bytes `start` to `stop`; fewer where the file ends before."""
+    def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
+        """Return bytes `start` to `stop`; fewer where the file ends before.
+
+        Raises SourceReplacedError if the file has another version; empty: any will do.
+        """
         ...
 
 

@@ -1,13 +1,15 @@
 """Google Cloud Storage through gcsfs.
 
 Credentials and endpoint are found by gcsfs (application default credentials, instance metadata,
-``STORAGE_EMULATOR_HOST``; anonymous where there are none).  It retries throttling, 5xx and broken connections
-itself, with exponential backoff and jitter.
+``STORAGE_EMULATOR_HOST``; anonymous where there are none).  Its own retries are left out: ours wait as long as the
+user says, tell of it, and would be multiplied by them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import json
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -15,9 +17,17 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.retry import Backoff, retry
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
+from pecan_ray.storage.retry import mistrusts, retry
 
 T = TypeVar("T")
+
+CONNECT_S = 10.0
+READ_S = 30.0
+"""A store that sends nothing for so long is asked again."""
+PASSING = frozenset({408, 429})
+NEVER = frozenset({501, 505})
+"""Answers of a server that does not know such requests, and will not."""
 
 
 class GoogleStorage:
@@ -35,14 +45,32 @@ class GoogleStorage:
             ) from error
         self._failure: type[Exception] = importlib.import_module("gcsfs.retry").HttpError
         # Listings must come from the store: a cached one would hide that the data has changed.
-        self._fs: Any = gcsfs.GCSFileSystem(use_listings_cache=False, skip_instance_cache=True)
+        aiohttp = importlib.import_module("aiohttp")
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
+        self._fs: Any = gcsfs.GCSFileSystem(
+            use_listings_cache=False, skip_instance_cache=True, requests_timeout=timeout
+        )
+        self._sync: Callable[..., Any] = importlib.import_module("fsspec.asyn").sync
+        request = type(self._fs)._request
+        self._once: Any = getattr(request, "__wrapped__", request)
+        """One request, without gcsfs's retries."""
+        google = importlib.import_module("google.auth.exceptions")
+        self._broken = (
+            aiohttp.ClientError,
+            importlib.import_module("requests.exceptions").RequestException,
+            google.RefreshError,
+            google.TransportError,
+            ConnectionError,
+            TimeoutError,
+            asyncio.TimeoutError,
+        )
 
     def pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Page]:
         """Yield the pages of a listing, asking for one only when it is wanted."""
         more: dict[str, str] = {"delimiter": delimiter} if delimiter else {}
         while True:
-            listing = partial(self._fs.call, "GET", "b/{}/o", bucket, prefix=prefix, json_out=True, **more)
-            answer: dict[str, Any] = self._ask(f"gs://{bucket}/{prefix}", listing)
+            listing = partial(self._describe, "b/{}/o", bucket, prefix=prefix, **more)
+            answer = self._ask(f"gs://{bucket}/{prefix}", listing)
             files = tuple(_describe(bucket, item) for item in answer.get("items", ()))
             yield Page(files=files, folders=tuple(answer.get("prefixes", ())))
             if not answer.get("nextPageToken"):
@@ -52,41 +80,60 @@ class GoogleStorage:
     def head(self, bucket: str, key: str) -> FileInfo | None:
         """Describe an object; None: there is none."""
         try:
-            describe = partial(self._fs.call, "GET", "b/{}/o/{}", bucket, key, json_out=True)
-            answer: dict[str, Any] = self._ask(f"gs://{bucket}/{key}", describe)
+            answer = self._ask(f"gs://{bucket}/{key}", partial(self._describe, "b/{}/o/{}", bucket, key))
         except SourceNotFoundError:
             return None
         return _describe(bucket, answer)
 
-    def get(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
+    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
-        return self._ask(f"gs://{bucket}/{key}", partial(self._body, bucket, key, start, stop))
+        return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
-    def _body(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
-        limits = {} if start == 0 and stop is None else {"start": start, "end": stop}
+    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+        match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
-            data: bytes = self._fs.cat_file(f"{bucket}/{key}", **limits)
+            status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=asked.header(), **match)
+        except FileExistsError as error:  # so gcsfs names the status 412
+            raise replaced(asked.path) from error
         except self._failure as error:
             if _status(error) == 416:
-                return b""
+                return asked.nothing(None)
             raise
-        return data
+        version = headers.get("X-Goog-Generation", "")
+        if match:
+            asked.check_version(version)
+        asked.check_size(status, len(body))
+        return asked.piece(status, headers.get("Content-Range"), body, version)
+
+    def _describe(self, path: str, *names: str, **query: str) -> dict[str, Any]:
+        """Return an answer in JSON."""
+        answer: dict[str, Any] = json.loads(self._request(path, *names, **query)[2])
+        return answer
+
+    def _request(self, path: str, *names: str, **query: Any) -> tuple[int, Any, bytes]:
+        """Make one request; return the status, the headers and the body."""
+        status, headers, _, body = self._sync(self._fs.loop, self._once, self._fs, "GET", path, *names, **query)
+        return status, headers, body
 
     def _ask(self, path: str, call: Callable[[], T]) -> T:
         try:
-            return retry(call, passes=_passes, path=path, backoff=Backoff(attempts=3))
-        except (self._failure, OSError, ValueError, RuntimeError) as error:
+            return retry(call, passes=self._passes, path=path)
+        except (self._failure, *self._broken, OSError, ValueError, RuntimeError) as error:
+            if isinstance(error, SourceError):
+                raise
             raise _explain(error, path) from error
+
+    def _passes(self, error: Exception) -> bool:
+        if isinstance(error, self._failure):
+            status = _status(error)
+            expired = status == 401 and "Invalid Credentials" in str(error)
+            return expired or status in PASSING or (status >= 500 and status not in NEVER)
+        return isinstance(error, self._broken) and not mistrusts(error)
 
 
 def _describe(bucket: str, item: dict[str, Any]) -> FileInfo:
     version = str(item.get("generation") or item.get("etag", ""))
     return FileInfo(path=f"gs://{bucket}/{item['name']}", size=int(item["size"]), version=version)
-
-
-def _passes(error: Exception) -> bool:
-    """Say whether to try again what gcsfs does not: errors of the socket that reach us bare."""
-    return isinstance(error, (ConnectionError, TimeoutError))
 
 
 def _status(error: Exception) -> int:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.ranges import FileRange, replaced
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 MOST_VISITS = 1000
 """So often one folder may be come to behind links: links to links double with every step."""
@@ -87,14 +93,55 @@ class LocalFiles:
         except OSError as error:
             raise explain(error, path) from error
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
+    def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
-        try:
-            with open(path, "rb") as file:
-                file.seek(start)
-                return file.read() if stop is None else file.read(max(0, stop - start))
-        except OSError as error:
-            raise explain(error, path) from error
+        with open_local(path, version, buffering=0) as file:
+            file.seek(start)
+            data = file.read() if stop is None else file.read(max(0, stop - start))
+            return FileRange(data, os.fstat(file.fileno()).st_size, version)
+
+
+class _OneVersion(io.FileIO):
+    """Reads a file as long as nobody writes to it; the second half of another version would be no part of the first."""
+
+    def __init__(self, path: str, version: str) -> None:
+        super().__init__(path, "rb")
+        self._path = path
+        self._version = version or _version(os.fstat(self.fileno()))
+
+    def check(self) -> None:
+        """Raise SourceReplacedError if the file has been written to."""
+        if _version(os.fstat(self.fileno())) != self._version:
+            raise replaced(self._path)
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        count = super().readinto(buffer)
+        self.check()
+        return count or 0
+
+    def readall(self) -> bytes:
+        data = super().readall()
+        self.check()
+        return data or b""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        self.check()
+        return data or b""
+
+
+def open_local(path: str, version: str = "", *, buffering: int = 1 << 20) -> BinaryIO:
+    """Open a file; raise SourceReplacedError at once, or as soon as it is read, if it has another version."""
+    try:
+        file = _OneVersion(path, version)
+    except OSError as error:
+        raise explain(error, path) from error
+    try:
+        file.check()
+    except BaseException:
+        file.close()
+        raise
+    return cast(BinaryIO, io.BufferedReader(file, buffering) if buffering else file)
 
 
 def _first_magic(pattern: str) -> int:
@@ -191,7 +238,7 @@ def _describe(path: str, status: os.stat_result) -> FileInfo:
         raise SourceError(
             f"{path} is {_kind(status.st_mode)}, not a file: it cannot be read again and again.", path=path
         )
-    return FileInfo(path=path, size=status.st_size, version=str(status.st_mtime_ns))
+    return FileInfo(path=path, size=status.st_size, version=_version(status))
 
 
 def _kind(mode: int) -> str:
@@ -200,3 +247,7 @@ def _kind(mode: int) -> str:
     if stat.S_ISSOCK(mode):
         return "a socket"
     return "a folder" if stat.S_ISDIR(mode) else "a device"
+
+
+def _version(status: os.stat_result) -> str:
+    return f"{status.st_mtime_ns}.{status.st_size}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.ranges import Asked, FileRange
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class ObjectApi(Protocol):
         """Describe an object; None: there is none."""
         ...
 
-    def get(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
+    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
         ...
 
@@ -87,12 +88,10 @@ class ObjectStore:
         ]
         return sorted(name for name in names if not is_hidden(name))
 
-    def read(self, path: str, start: int, stop: int | None) -> bytes:
+    def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the object ends before."""
-        if stop is not None and stop <= start:
-            return b""
         bucket, key = self._split(path)
-        return self.api.get(bucket, key, start, stop)
+        return self.api.get(bucket, key, Asked(path, start, stop, version))
 
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = path[len(self.api.scheme) + 3 :].partition("/")

@@ -1,8 +1,15 @@
-"""Trying again after errors that pass: exponential backoff with full jitter."""
+"""Trying again after errors that pass: exponential backoff with full jitter, for a time and not a number of tries.
+
+An outage of a storage is waited out.  One that lasts longer than the patience of this process is a
+`StorageOutageError`, which no `on_error` takes for a bad element.
+"""
 
 from __future__ import annotations
 
+import logging
+import math
 import random
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,14 +17,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
+from pecan_ray.errors import StorageOutageError
+
+logger = logging.getLogger("pecan_ray.storage")
+
 T = TypeVar("T")
+
+SAY_AFTER_S = 5.0
+"""What has been tried again for so long is told;"""
+SAY_AGAIN_S = 60.0
+"""and again after this time, if there still is something."""
 
 
 @dataclass(frozen=True)
 class Backoff:
-    """How often to try, and how long to wait between tries."""
+    """How long to try, and how long to wait between tries."""
 
-    attempts: int = 7
+    patience_s: float = 300.0
+    """From the first failure on."""
     first_s: float = 0.1
     """Upper bound of the first pause; it doubles from one pause to the next."""
     longest_s: float = 10.0
@@ -27,7 +44,8 @@ class Backoff:
 
         The whole range is drawn from, so that workers that were throttled together do not come back together.
         """
-        return chance * min(self.longest_s, self.first_s * 2.0 ** (failures - 1))
+        # Beyond 64 doublings every bound is reached, and floats end at 1,024.
+        return chance * min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 64))
 
 
 @dataclass(frozen=True)
@@ -38,28 +56,29 @@ class Retrying:
     error: str
     """What was raised last, in words."""
     since: float
-    """When it failed first, as `time.monotonic` told it."""
+    """When it failed first, as the clock told it."""
 
 
 class RetryRegistry:
     """The requests of this process that are being tried again."""
 
-    def __init__(self) -> None:
+    def __init__(self, tell: Callable[[str], None] | None = None) -> None:
+        """`tell` is given a text when a request has been tried again for long; not for each of many."""
+        self.tell = tell
         self._lock = threading.Lock()
         self._retrying: dict[int, Retrying] = {}
         """By the thread that waits."""
+        self._say_from = float("-inf")
+        """Nothing more is told before."""
 
     @contextmanager
-    def enclose(self) -> Iterator[Callable[[str, Exception], None]]:
+    def enclose(self) -> Iterator[Callable[[Retrying], None]]:
         """Enclose the tries of one request by the calling thread; give what notes its failures."""
         me = threading.get_ident()
 
-        def note(path: str, error: Exception) -> None:
+        def note(retrying: Retrying) -> None:
             with self._lock:
-                known = self._retrying.get(me)
-                self._retrying[me] = Retrying(
-                    path, f"{type(error).__name__}: {error}", known.since if known else time.monotonic()
-                )
+                self._retrying[me] = retrying
 
         try:
             yield note
@@ -72,9 +91,53 @@ class RetryRegistry:
         with self._lock:
             return min(self._retrying.values(), key=lambda one: one.since, default=None)
 
+    def say(self, retrying: Retrying, now: float, next_try: float, patience_s: float) -> None:
+        """Tell of a request that will have failed for long before it is tried again."""
+        if self.tell is None or next_try - retrying.since < SAY_AFTER_S:
+            return
+        with self._lock:
+            if now < self._say_from:
+                return
+            self._say_from = now + SAY_AGAIN_S
+        self.tell(
+            f"{retrying.path} cannot be read and is tried again, for {patience_s:.0f} s at most "
+            f"(Config(storage_patience_s=...)): {retrying.error}"
+        )
 
-retries = RetryRegistry()
+
+retries = RetryRegistry(logger.warning)
 """What is being tried again in this process, for whoever tells of it."""
+
+
+@dataclass
+class _Patience:
+    """How long this process tries."""
+
+    seconds: float = Backoff.patience_s
+    at_most: float = math.inf
+
+
+_patience = _Patience()
+
+
+def set_patience(seconds: float) -> None:
+    """Let requests of this process that begin from now on be tried again for so long."""
+    _patience.seconds = seconds
+
+
+@contextmanager
+def patience_at_most(seconds: float) -> Iterator[None]:
+    """Let this process try no longer than so long for a while: for what is not worth waiting out an outage."""
+    before, _patience.at_most = _patience.at_most, seconds
+    try:
+        yield
+    finally:
+        _patience.at_most = before
+
+
+def tell_elsewhere() -> None:
+    """Leave it to this process's owner to tell what is tried again for long: it looks at `retries`."""
+    retries.tell = None
 
 
 def retry(
@@ -82,20 +145,52 @@ def retry(
     *,
     passes: Callable[[Exception], bool],
     path: str = "",
-    backoff: Backoff = Backoff(),
+    backoff: Backoff | None = None,
+    clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
+    registry: RetryRegistry = retries,
 ) -> T:
     """Return what `call` returns, trying again while it raises errors for which `passes` is true.
 
-    `path` tells `retries` what is asked for.
+    Raises StorageOutageError when the patience is over: `backoff`'s, or that of the process.  `path` tells `registry`
+    what is asked for.
     """
-    with retries.enclose() as note:
-        for failures in range(1, backoff.attempts):
+    backoff = backoff or Backoff(min(_patience.seconds, _patience.at_most))
+    first: float | None = None
+    failures = 0
+    with registry.enclose() as note:
+        while True:
             try:
                 return call()
             except Exception as error:
                 if not passes(error):
                     raise
-                note(path, error)
-            sleep(backoff.pause_s(failures, random.random()))
-        return call()
+                now, failures = clock(), failures + 1
+                first = now if first is None else first
+                left = first + backoff.patience_s - now
+                retrying = Retrying(path, f"{type(error).__name__}: {error}", first)
+                if left <= 0:
+                    raise _outage(retrying, failures, now - first) from error
+                note(retrying)
+                pause = min(backoff.pause_s(failures, random.random()), left)
+                registry.say(retrying, now, now + pause, backoff.patience_s)
+            sleep(pause)
+
+
+def mistrusts(error: BaseException | None) -> bool:
+    """Say whether what lies behind an error is a certificate that is not trusted, which does not pass."""
+    while error is not None:
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _outage(failed: Retrying, tries: int, seconds: float) -> StorageOutageError:
+    return StorageOutageError(
+        f"{failed.path} could not be read: the storage failed {tries} times within {seconds:.0f} s, at last with "
+        f"{failed.error}. Check the network and the store's state; Config(storage_patience_s=...) says how long an "
+        "outage is waited out.",
+        path=failed.path,
+        tries=tries,
+    )

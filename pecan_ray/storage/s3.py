@@ -6,6 +6,7 @@ Credentials, region, profile and endpoint are found by boto3 (environment, ``~/.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -14,7 +15,8 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.retry import retry
+from pecan_ray.storage.ranges import Asked, FileRange, replaced
+from pecan_ray.storage.retry import mistrusts, retry
 
 T = TypeVar("T")
 
@@ -27,7 +29,12 @@ PASSING = frozenset(
     {"InternalError", "OperationAborted", "PriorRequestNotComplete", "RequestTimeout", "RequestTimeTooSkewed"}
     | {"ServiceUnavailable", "SlowDown", "Throttling", "ThrottlingException", "TooManyRequests"}
 )
-CONNECTIONS = 32
+NEVER = frozenset({501, 505})
+"""Answers of a server that does not know such requests, and will not."""
+CONNECTIONS = 64
+CONNECT_S = 10.0
+READ_S = 30.0
+"""A store that sends nothing for so long is asked again."""
 
 
 class S3:
@@ -52,8 +59,8 @@ class S3:
         settings = {
             "retries": {"total_max_attempts": 1, "mode": "standard"},
             "max_pool_connections": CONNECTIONS,
-            "connect_timeout": 10,
-            "read_timeout": 60,
+            "connect_timeout": CONNECT_S,
+            "read_timeout": READ_S,
         }
         if not self._signed:
             settings["signature_version"] = botocore.UNSIGNED
@@ -71,7 +78,7 @@ class S3:
                     FileInfo(
                         path=f"s3://{bucket}/{item['Key']}",
                         size=item["Size"],
-                        version=item["ETag"].strip('"'),
+                        version=_version(item),
                     )
                     for item in answer.get("Contents", ())
                 ),
@@ -88,23 +95,31 @@ class S3:
             answer: dict[str, Any] = self._ask(path, partial(self._client.head_object, Bucket=bucket, Key=key))
         except SourceNotFoundError:
             return None
-        return FileInfo(path=path, size=answer["ContentLength"], version=answer["ETag"].strip('"'))
+        return FileInfo(path=path, size=answer["ContentLength"], version=_version(answer))
 
-    def get(self, bucket: str, key: str, start: int, stop: int | None) -> bytes:
+    def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
-        asked = {} if start == 0 and stop is None else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+        return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
-        def body() -> bytes:
-            try:
-                answer = self._client.get_object(Bucket=bucket, Key=key, **asked)
-            except self._errors.ClientError as error:
-                if error.response.get("Error", {}).get("Code") in ("InvalidRange", "416"):
-                    return b""
-                raise
-            data: bytes = answer["Body"].read()
-            return data
-
-        return self._ask(f"s3://{bucket}/{key}", body)
+    def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
+        wanted = asked.header()
+        # A weak ETag matches nothing; what comes is compared with it all the same.
+        match = {"IfMatch": f'"{asked.version}"'} if asked.version and not asked.version.startswith("W/") else {}
+        try:
+            answer = self._client.get_object(Bucket=bucket, Key=key, **wanted, **match)
+        except self._errors.ClientError as error:
+            code, status = _code(error)
+            if code == "InvalidRange" or status == 416:
+                return asked.nothing(error.response["ResponseMetadata"].get("HTTPHeaders", {}).get("content-range"))
+            if code == "PreconditionFailed" or status == 412:
+                raise replaced(asked.path) from error
+            raise
+        body = answer["Body"]
+        with contextlib.closing(body):
+            asked.check_version(_version(answer))
+            status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
+            asked.check_size(status, answer.get("ContentLength"))
+            return asked.piece(status, answer.get("ContentRange"), body.read(), _version(answer))
 
     def _ask(self, path: str, call: Callable[[], T]) -> T:
         try:
@@ -115,7 +130,7 @@ class S3:
     def _passes(self, error: Exception) -> bool:
         if isinstance(error, self._errors.ClientError):
             code, status = _code(error)
-            return code in PASSING or status == 429 or status >= 500
+            return code in PASSING or status == 429 or (status >= 500 and status not in NEVER)
         kinds = (
             self._errors.ConnectionError,
             self._errors.HTTPClientError,
@@ -123,7 +138,7 @@ class S3:
             ConnectionError,
             TimeoutError,
         )
-        return isinstance(error, kinds)
+        return isinstance(error, kinds) and not mistrusts(error)
 
     def _explain(self, error: Exception, path: str) -> SourceError:
         if not isinstance(error, self._errors.ClientError):
@@ -150,6 +165,10 @@ class S3:
                 path=path,
             )
         return SourceError(f"S3 answered {code or status} for {path}: {error}.", path=path)
+
+
+def _version(answer: dict[str, Any]) -> str:
+    return str(answer.get("ETag", "")).strip('"')
 
 
 def _code(error: Any) -> tuple[str, int]:

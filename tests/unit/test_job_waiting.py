@@ -88,6 +88,17 @@ def test_a_job_says_which_ranks_have_not_come() -> None:
     assert look(rig) == ""
 
 
+def test_a_job_says_that_its_listing_is_hindered_by_the_storage() -> None:
+    rig = JobRig()
+    rig.come()
+    text = "s3://data/ has been tried again for {seconds}: 503"
+    done = rig.handle(events.ListingHindered(text, 5.0)) + rig.handle(events.TimePassed())
+    assert said(done) == "the sources are being listed: s3://data/ has been tried again for 5 s: 503"
+    rig.handle(events.ListingHindered(""))
+    rig.handle(events.TimePassed())
+    assert rig.job.orders(0).waits == ()
+
+
 @pytest.mark.parametrize("unplaced", [1, 3])
 def test_a_job_says_which_workers_have_no_place_and_why(unplaced: int) -> None:
     rig = JobRig(workers=Workers(1, unplaced))

@@ -74,8 +74,8 @@ def test_broken_parquet_files_are_named(tmp_path: Path) -> None:
         pa.table({"x": np.random.default_rng(0).random(1000)}), path, compression="zstd", use_dictionary=False
     )
     whole = path.read_bytes()
-    split = next(Parquet(str(path)).splits())
     path.write_bytes(whole[:200] + bytes(4000) + whole[4200:])
+    split = next(Parquet(str(path)).splits())
     with pytest.raises(CorruptSourceError, match=r"element 0 of .*a.parquet"):
         list(Parquet(str(path)).read(split))
     path.write_bytes(whole[:-10])

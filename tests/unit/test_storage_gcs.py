@@ -14,10 +14,13 @@ from urllib.parse import parse_qs, quote, urlsplit
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import SourceNotFoundError, SourcePermissionError, SourceReplacedError
+from pecan_ray.options import OnError
 from pecan_ray.sources import ImageFolder, TextLines, TFRecords
+from pecan_ray.storage import gcs, retry
 from tests.flaky_http import FlakyProxy, flaky_proxy
 from tests.source_contract import check_contract
+from tests.storage_outages import check_outage, check_patience, outage_objects
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
 
 emulator = pytest.importorskip("gcp_storage_emulator.server")
@@ -87,6 +90,83 @@ def test_a_refusal_is_told(endpoint: str, proxy: FlakyProxy) -> None:
     with pytest.raises(SourcePermissionError, match="objectViewer"):
         storage.read_all("gs://data/key")
     assert len(proxy.requests) == 1
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
+@pytest.mark.parametrize(
+    "seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow), pytest.param(60.0, marks=pytest.mark.slow)]
+)
+def test_outages_cost_no_element(endpoint: str, proxy: FlakyProxy, seconds: float, on_error: OnError) -> None:
+    put(endpoint, **outage_objects())
+    check_outage(proxy, "gs://data/many/*", on_error, "python", seconds)
+
+
+def test_a_longer_outage_is_no_bad_element(endpoint: str, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry._patience, "seconds", 0.3)
+    put(endpoint, **outage_objects())
+    check_patience(proxy, "gs://data/many/*", "skip")
+
+
+@pytest.mark.parametrize("fault", [500, 502, 503, 429, "reset", "short", "hang"])
+def test_whatever_passes_is_retried(
+    endpoint: str, proxy: FlakyProxy, fault: int | str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gcs, "READ_S", 0.2)
+    storage.reset_clients()
+    put(endpoint, key=b"content")
+    proxy.faults.extend([fault, fault])
+    assert storage.read_range("gs://data/key", 1, 5) == b"onte"
+    assert len(proxy.requests) == 3, "gcsfs does not try again by itself"
+
+
+def test_a_server_that_ignores_ranges(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, key=b"content")
+    proxy.outage = "whole"
+    assert storage.read_range("gs://data/key", 1, 5) == b"onte"
+
+
+class Versions(BaseHTTPRequestHandler):
+    """Gives an object under a condition, as Google does (the emulator knows none)."""
+
+    generation: ClassVar[str] = "1"
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        if "alt" not in query:
+            item = {"name": "a", "size": "4", "generation": self.generation}
+            self.answer(200, json.dumps(item if "/o/" in self.path else {"items": [item]}).encode())
+        elif query.get("ifGenerationMatch", [self.generation]) != [self.generation]:
+            self.answer(412, b"")
+        else:
+            self.answer(206, b"one\n")
+
+    def answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Range", f"bytes 0-{len(body) - 1}/{len(body)}")
+        self.send_header("X-Goog-Generation", self.generation)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_an_object_that_was_replaced_is_refused(proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Versions) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        proxy.upstream = f"127.0.0.1:{server.server_address[1]}"
+        source = TextLines("gs://data/*")
+        (split,) = source.splits()
+        assert split.version == "1"
+        assert list(source.read(split)) == [{"text": "one"}]
+        storage.reset_clients()
+        monkeypatch.setattr(Versions, "generation", "2")
+        with pytest.raises(SourceReplacedError, match="gs://data/a was replaced since it was listed"):
+            list(source.read(split))
+        server.shutdown()
+        thread.join()
 
 
 class Pages(BaseHTTPRequestHandler):

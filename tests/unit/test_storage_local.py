@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import MissingExtraError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import MissingExtraError, SourceNotFoundError, SourcePermissionError, SourceReplacedError
 from pecan_ray.storage.backend import compile_glob
-from pecan_ray.storage.retry import Backoff, retry
 
 FILES = [
     "a.txt",
@@ -108,6 +106,21 @@ def test_missing_libraries_are_named(scheme: str, module: str, extra: str, monke
     storage.reset_clients()
 
 
+def test_a_file_that_is_written_to_is_not_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"1" * (3 << 20))
+    info = storage.file_info(str(path))
+    with storage.open_stream(str(path), version=info.version) as stream:
+        assert stream.read(10) == b"1" * 10
+        path.write_bytes(b"2" * (4 << 20))
+        with pytest.raises(SourceReplacedError, match=f"{path} was replaced since it was listed"):
+            stream.read()
+    for read in (storage.open_stream, storage.open_random, storage.read_all):
+        with pytest.raises(SourceReplacedError, match=f"{path} was replaced since it was listed"):
+            read(str(path), version=info.version)
+    assert storage.read_all(str(path)) == b"2" * (4 << 20)
+
+
 def test_stars_stay_within_a_folder() -> None:
     assert compile_glob("a/*.x").match("a/b.x")
     assert not compile_glob("a/*.x").match("a/b/c.x")
@@ -118,30 +131,3 @@ def test_stars_stay_within_a_folder() -> None:
     assert compile_glob("a[x").match("a[x")
     assert not compile_glob("a.x").match("abx")
     assert not compile_glob("a").match("a\n")
-
-
-def test_retry_ends_with_success_or_the_last_error() -> None:
-    pauses: list[float] = []
-    outcomes: Iterator[str | Exception] = iter([TimeoutError(), TimeoutError(), "data"])
-
-    def call() -> str:
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    backoff = Backoff(attempts=3)
-    assert retry(call, passes=lambda error: True, backoff=backoff, sleep=pauses.append) == "data"
-    assert len(pauses) == 2
-    outcomes = iter([TimeoutError(), TimeoutError(), TimeoutError("third"), "data"])
-    with pytest.raises(TimeoutError, match="third"):
-        retry(call, passes=lambda error: True, backoff=backoff, sleep=pauses.append)
-    outcomes = iter([ValueError("lasting"), "data"])
-    with pytest.raises(ValueError, match="lasting"):
-        retry(call, passes=lambda error: isinstance(error, TimeoutError), sleep=pauses.append)
-    assert len(pauses) == 4
-
-
-def test_pauses_double_up_to_the_longest() -> None:
-    backoff = Backoff(first_s=1.0, longest_s=10.0)
-    assert [backoff.pause_s(failures, 0.5) for failures in range(1, 7)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]

@@ -15,11 +15,20 @@ import pytest
 from pyarrow import parquet as pq
 
 from pecan_ray import storage
-from pecan_ray.errors import CorruptSourceError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import (
+    SourceError,
+    SourceNotFoundError,
+    SourcePermissionError,
+    SourceReplacedError,
+    StorageOutageError,
+)
+from pecan_ray.options import EngineName, OnError
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
-from pecan_ray.storage import access
+from pecan_ray.sources.files import fetch_files_ahead
+from pecan_ray.storage import access, ranges, retry, s3
 from tests.flaky_http import FlakyProxy, flaky_proxy
 from tests.source_contract import check_contract
+from tests.storage_outages import check_outage, check_patience, outage_objects
 from tests.unit.test_sources_files import tar_of
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
 
@@ -140,6 +149,7 @@ def test_lasting_faults_are_not_retried(bucket: Any, proxy: FlakyProxy) -> None:
 def test_reads_of_large_objects_are_ranges(bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "BLOCK_BYTES", 1000)
     monkeypatch.setattr(access, "TAIL_BYTES", 300)
+    monkeypatch.setattr(access, "HEAD_BYTES", 1000)
     body = bytes(n % 251 for n in range(10_500))
     put(bucket, key=body)
     proxy.faults.extend([503, "short", "reset"])
@@ -150,8 +160,8 @@ def test_reads_of_large_objects_are_ranges(bucket: Any, proxy: FlakyProxy, monke
     proxy.requests.clear()
     with storage.open_stream("s3://data/key", 20, 3_000) as stream:
         assert stream.read(10) == body[20:30]
-    # One HEAD, and the ranges up to byte 3,000, nothing behind.
-    assert len(proxy.requests) <= 1 + 3
+    # The ranges up to byte 3,000, nothing behind, and nothing before that would ask for the size.
+    assert len(proxy.requests) <= 4
     with storage.open_random("s3://data/key") as file:
         file.seek(-10, os.SEEK_END)
         assert file.read() == body[-10:]
@@ -161,7 +171,7 @@ def test_reads_of_large_objects_are_ranges(bucket: Any, proxy: FlakyProxy, monke
 def test_an_object_that_shrank_is_noticed(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     put(bucket, key=b"short")
     monkeypatch.setattr(access, "BLOCK_BYTES", 4)
-    with pytest.raises(CorruptSourceError, match="ends at byte 5, although it was listed as longer"):
+    with pytest.raises(SourceReplacedError, match="s3://data/key was replaced since it was listed"):
         storage.read_all("s3://data/key", 12)
 
 
@@ -216,3 +226,118 @@ def test_without_credentials_requests_are_not_signed(
     proxy.faults.append(403)
     with pytest.raises(SourcePermissionError, match="no credentials"):
         storage.read_all("s3://data/a")
+
+
+def test_a_listed_object_is_read_by_one_request(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **{"text/a": b"one\ntwo\n", "csv/a": b"n\n1\n", "tf/a": b"".join(map(framed, RECORDS[:3]))})
+    for source in (TextLines("s3://data/text/*"), TFRecords("s3://data/tf/*"), Csv("s3://data/csv/*")):
+        (split,) = source.splits()
+        del proxy.requests[:]
+        assert list(source.read(split))
+        # The header of a CSV file was fetched, with all of this one, when the types were looked for.
+        assert len(proxy.requests) == (0 if isinstance(source, Csv) else 1), proxy.requests
+
+
+def test_small_objects_are_fetched_ahead_once_each(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **{f"text/{n:02}": f"line {n}\n".encode() for n in range(40)})
+    source = TextLines("s3://data/text/*")
+    splits = list(source.splits())
+    del proxy.requests[:]
+    fetch_files_ahead(source, splits)
+    texts = [element["text"] for split in splits for element in source.read(split)]
+    assert texts == [f"line {n}" for n in range(40)]
+    assert sorted(proxy.requests) == [f"GET /data/text/{n:02}" for n in range(40)]
+    del proxy.requests[:]
+    table = io.BytesIO()
+    pq.write_table(pa.table({"n": range(7)}), table)
+    put(bucket, pq=table.getvalue())
+    fetch_files_ahead(parquet := Parquet("s3://data/pq"), list(parquet.splits()))
+    asked = len(proxy.requests)
+    assert len(list(parquet.read(next(parquet.splits())))) == 7
+    assert asked < len(proxy.requests), "it begins at its end"
+
+
+def test_an_object_that_was_replaced_is_refused(
+    bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(access, "TAIL_BYTES", 300)
+    monkeypatch.setattr(access, "HEAD_BYTES", 1000)
+    table = io.BytesIO()
+    pq.write_table(pa.table({"n": range(7)}), table)
+    put(bucket, key=b"1" * 9_000, pq=table.getvalue())
+    for source in (TextLines("s3://data/key"), WebDataset("s3://data/key"), Parquet("s3://data/pq")):
+        (split,) = source.splits()
+        put(bucket, key=b"2" * 9_000, pq=table.getvalue().replace(b"n", b"m"))
+        with pytest.raises(SourceReplacedError, match=f"{split.path} was replaced since it was listed"):
+            list(source.read(split))
+        put(bucket, key=b"1" * 9_000, pq=table.getvalue())
+    with storage.open_stream("s3://data/key") as stream:
+        assert stream.read(10) == b"1" * 10
+        put(bucket, key=b"2" * 9_000)
+        with pytest.raises(SourceReplacedError):
+            stream.read()
+    with storage.open_random("s3://data/key") as file:
+        put(bucket, key=b"3" * 9_000)
+        with pytest.raises(SourceReplacedError):
+            file.read(10)
+
+
+def test_a_store_that_ignores_ranges_is_cut_or_refused(
+    bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(bucket, key=b"0123456789" * 10)
+    proxy.outage = "whole"
+    assert storage.read_range("s3://data/key", 5, 25) == b"5678901234" * 2
+    assert storage.read_range("s3://data/key", 95) == b"56789"
+    with storage.open_stream("s3://data/key", 42) as stream:
+        assert stream.read() == (b"0123456789" * 10)[42:]
+    monkeypatch.setattr(ranges, "WHOLE_BYTES", 99)
+    with pytest.raises(SourceError, match="s3://data/key: the store ignores ranges"):
+        storage.read_range("s3://data/key", 5, 25)
+
+
+def test_a_store_that_never_answers_is_asked_again(
+    bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3, "READ_S", 0.2)
+    storage.reset_clients()
+    put(bucket, key=b"x")
+    proxy.faults.extend(["hang", "hang"])
+    assert storage.read_all("s3://data/key") == b"x"
+    assert len(proxy.requests) == 3
+
+
+@pytest.mark.parametrize("engine", ["python", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
+@pytest.mark.parametrize(
+    "seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow), pytest.param(60.0, marks=pytest.mark.slow)]
+)
+def test_outages_cost_no_element(
+    bucket: Any, proxy: FlakyProxy, seconds: float, on_error: OnError, engine: EngineName
+) -> None:
+    put(bucket, **outage_objects())
+    check_outage(proxy, "s3://data/many/*", on_error, engine, seconds)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
+def test_a_longer_outage_is_no_bad_element(
+    bucket: Any, proxy: FlakyProxy, on_error: OnError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry._patience, "seconds", 0.3)
+    put(bucket, **outage_objects())
+    check_patience(proxy, "s3://data/many/*", on_error)
+
+
+def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
+    bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry._patience, "seconds", 0.3)
+    table = io.BytesIO()
+    pq.write_table(pa.table({"n": range(7)}), table, row_group_size=3)
+    put(bucket, pq=table.getvalue())
+    source = Parquet("s3://data/pq")
+    (split,) = source.splits()
+    proxy.outage = 503
+    with pytest.raises(StorageOutageError, match="s3://data/pq could not be read"):
+        list(source.read(split))

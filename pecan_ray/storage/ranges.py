@@ -1,0 +1,105 @@
+"""What a store answers to a request for a range, checked: the bytes that were asked for, or an error.
+
+A store may answer with the whole object (status 200), with another range, with fewer bytes than it announces, or with
+another version than the one that was listed.  None of it may be taken for the data.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pecan_ray.errors import SourceError, SourceReplacedError
+
+WHOLE_BYTES = 64 << 20
+"""An object is cut to the range here if the store sends all of it, up to this size."""
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")
+_NO_RANGE = re.compile(r"bytes \*/(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """A range of a file's bytes, and what is known of the file since."""
+
+    data: bytes
+    size: int
+    """Of the whole file."""
+    version: str = ""
+    """As a listing shows it; empty where the store does not tell."""
+
+
+class ShortAnswerError(ConnectionError):
+    """A store has sent fewer bytes than it was asked for and has: it is asked again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is asked of a store."""
+
+    path: str
+    start: int
+    stop: int | None
+    """One behind the last byte; None: to the end."""
+    version: str = ""
+    """The version that is wanted; empty: any."""
+
+    @property
+    def ranged(self) -> bool:
+        """Whether it is less than the whole."""
+        return self.start > 0 or self.stop is not None
+
+    def header(self) -> dict[str, str]:
+        """Return the header that asks for the range."""
+        return {"Range": f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"} if self.ranged else {}
+
+    def check_version(self, version: str) -> None:
+        """Raise SourceReplacedError where an answer is of another version than the wanted one."""
+        if self.version and version and version != self.version:
+            raise replaced(self.path)
+
+    def check_size(self, status: int, length: int | None) -> None:
+        """Raise SourceError where the whole of a large object is about to be sent instead of a range."""
+        if self.ranged and status == 200 and (length is None or length > WHOLE_BYTES):
+            held = "an object of unknown size" if length is None else f"all {length:,} bytes"
+            raise SourceError(
+                f"{self.path}: the store ignores ranges: asked for bytes {self.start} to "
+                f"{'the end' if self.stop is None else self.stop}, it sends {held}. Use a store, or a proxy in front "
+                "of it, that answers to Range headers.",
+                path=self.path,
+            )
+
+    def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
+        """Return what was asked for, from an answer with status 200 or 206."""
+        if not self.ranged:
+            return FileRange(body, len(body), version)
+        if status == 200:
+            return FileRange(body[self.start : self.stop], len(body), version)
+        found = _CONTENT_RANGE.match(content_range or "")
+        if found is None:
+            raise SourceError(
+                f"{self.path}: the store does not say which range it sends ({content_range}).", path=self.path
+            )
+        first, last, size = int(found[1]), int(found[2]), int(found[3])
+        stop = size if self.stop is None else min(self.stop, size)
+        if first != self.start or last >= stop:
+            raise SourceError(
+                f"{self.path}: asked for bytes {self.start} to {stop}, the store sends {content_range}.", path=self.path
+            )
+        if len(body) < stop - self.start:
+            raise ShortAnswerError(f"{len(body)} bytes came of {stop - self.start}")
+        return FileRange(body[: stop - self.start], size, version)
+
+    def nothing(self, content_range: str | None) -> FileRange:
+        """Return what an answer with status 416 tells: the object ends before the range."""
+        found = _NO_RANGE.match(content_range or "")
+        return FileRange(b"", int(found[1]) if found else self.start)
+
+
+def replaced(path: str) -> SourceReplacedError:
+    """Return the error for a file that is another one than was listed."""
+    return SourceReplacedError(
+        f"{path} was replaced since it was listed. Two versions of it would be mixed: start again once nobody writes "
+        "to it, and write new data under new names.",
+        path=path,
+    )

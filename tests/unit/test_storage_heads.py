@@ -1,0 +1,159 @@
+"""Fetching beginnings of files early, with requests that end when the test says so."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
+from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.threads import RequestThreads
+
+
+class Line:
+    """Requests that were begun and wait for the test to carry them out."""
+
+    def __init__(self, most_bytes: int = 100, most_at_once: int = 4) -> None:
+        self.calls: list[Callable[[], None]] = []
+        self.fetched: list[str] = []
+        self.failing: set[str] = set()
+        self.heads = Heads(self.fetch, self.calls.append, most_bytes=most_bytes, most_at_once=most_at_once)
+
+    def fetch(self, head: Head) -> FileRange:
+        self.fetched.append(head.path)
+        if head.path in self.failing:
+            raise TimeoutError(head.path)
+        return FileRange(head.path.encode() * 5, 10, head.version)
+
+    def announce(self, *paths: str, nbytes: int = 20) -> None:
+        self.heads.announce(Head(path, "v", nbytes) for path in paths)
+
+    def work(self) -> None:
+        while self.calls:
+            self.calls.pop(0)()
+
+
+def test_what_was_announced_is_fetched_once_and_in_order() -> None:
+    line = Line()
+    line.announce(*"abcdef")
+    assert len(line.calls) == 4, "no more at once"
+    line.work()
+    assert line.fetched == list("abcdef")
+    for path in "abcdef":
+        assert line.heads.take(path, "v") == FileRange(path.encode() * 5, 10, "v")
+    assert line.heads.take("a", "v") is not None, "a format may open a file twice"
+    assert line.fetched == list("abcdef")
+
+
+def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
+    line = Line(most_bytes=50)
+    line.announce(*"abcdefghijkl")
+    line.work()
+    assert line.heads.nbytes <= 50
+    fetched = len(line.fetched)
+    assert 0 < fetched < 12
+    for path in "abcdefghijkl":
+        line.work()
+        assert line.heads.nbytes <= 50
+        assert line.heads.take(path, "v") is not None
+    assert line.fetched == list("abcdefghijkl")
+
+
+def test_a_reader_that_overtakes_fetches_for_itself() -> None:
+    line = Line(most_at_once=1)
+    line.announce("a", "b")
+    assert line.heads.take("b", "v") is None
+    line.work()
+    assert line.fetched == ["a"], "what a reader fetches itself is not fetched twice"
+    assert line.heads.take("a", "other") is None, "another version is another file"
+
+
+def test_an_error_is_raised_to_whoever_takes_and_forgotten() -> None:
+    line = Line()
+    line.failing.add("a")
+    line.announce("a", "b")
+    line.work()
+    with pytest.raises(TimeoutError, match="a"):
+        line.heads.take("a", "v")
+    assert line.heads.take("a", "v") is None
+    assert line.heads.take("b", "v") is not None
+    assert line.heads.nbytes == 5
+
+
+def test_what_is_not_read_after_all_makes_room() -> None:
+    line = Line(most_bytes=40)
+    line.announce(*"abcdef")
+    line.work()
+    line.heads.forget()
+    line.announce("x", "y", nbytes=20)
+    line.work()
+    assert line.heads.take("x", "v") is not None
+    assert line.heads.take("y", "v") is not None
+
+
+def test_what_a_reader_has_fetched_is_kept_where_there_is_room() -> None:
+    line = Line()
+    line.heads.keep("a", "v", FileRange(b"x" * 60, 60, "v"))
+    line.heads.keep("b", "v", FileRange(b"x" * 60, 60, "v"))
+    assert line.heads.take("a", "v") is None
+    assert line.heads.take("b", "v") is not None
+    line.heads.keep("c", "v", FileRange(b"x" * 200, 200, "v"))
+    assert line.heads.take("c", "v") is None
+    assert line.heads.nbytes == 60
+
+
+def test_readers_and_requests_in_any_order_hold_no_more_than_they_may() -> None:
+    for seed in range(200):
+        rng = random.Random(seed)
+        line = Line(most_bytes=rng.choice((20, 60, 200)), most_at_once=rng.randint(1, 5))
+        line.failing = {str(n) for n in range(40) if rng.random() < 0.1}
+        waiting = [str(n) for n in range(40)]
+        line.announce(*waiting)
+        while waiting or line.calls:
+            if line.calls and rng.random() < 0.6:
+                line.calls.pop(rng.randrange(len(line.calls)))()
+            elif waiting:
+                path = waiting.pop(0)
+                held = line.heads._held.get((path, "v"))
+                if held is not None and not held.piece.done():
+                    line.work()
+                if path in line.failing and held is not None:
+                    with pytest.raises(TimeoutError):
+                        line.heads.take(path, "v")
+                else:
+                    line.heads.take(path, "v")
+            assert 0 <= line.heads.nbytes <= line.heads._most_bytes
+        assert len(line.fetched) == len(set(line.fetched)), seed
+
+
+def test_a_reader_waits_for_what_is_on_its_way() -> None:
+    threads, go = RequestThreads(2), threading.Event()
+
+    def fetch(head: Head) -> FileRange:
+        go.wait()
+        return FileRange(b"data", 4, head.version)
+
+    heads = Heads(fetch, threads.start, most_bytes=HEAD_BYTES, most_at_once=2)
+    heads.announce([Head("a", "v", 4)])
+    taken: list[FileRange | None] = []
+    reader = threading.Thread(target=lambda: taken.append(heads.take("a", "v")))
+    reader.start()
+    go.set()
+    reader.join()
+    assert taken == [FileRange(b"data", 4, "v")]
+
+
+def test_threads_make_every_call_and_tell_what_it_raised() -> None:
+    threads = RequestThreads(3)
+    results = [threads.submit(lambda n=n: n * n) for n in range(50)]
+    assert [result.result() for result in results] == [n * n for n in range(50)]
+
+    def fail() -> None:
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        threads.submit(fail).result()
+    assert threads.submit(lambda: 1).result() == 1

@@ -1,0 +1,64 @@
+"""Answers of stores, checked against what was asked for."""
+
+from __future__ import annotations
+
+import pytest
+
+from pecan_ray.errors import SourceError, SourceReplacedError
+from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, ShortAnswerError
+
+BODY = bytes(range(100))
+
+
+def answer(asked: Asked, first: int, last: int, size: int = 100) -> FileRange:
+    return asked.piece(206, f"bytes {first}-{last}/{size}", BODY[first : last + 1], "v")
+
+
+def test_a_range_is_what_was_asked_for() -> None:
+    assert Asked("p", 0, None).header() == {}
+    assert Asked("p", 5, None).header() == {"Range": "bytes=5-"}
+    assert Asked("p", 5, 8).header() == {"Range": "bytes=5-7"}
+    assert answer(Asked("p", 5, 8), 5, 7) == FileRange(BODY[5:8], 100, "v")
+    assert answer(Asked("p", 90, 200), 90, 99) == FileRange(BODY[90:], 100, "v")
+    assert answer(Asked("p", 90, None), 90, 99) == FileRange(BODY[90:], 100, "v")
+    assert Asked("p", 0, None).piece(200, None, BODY, "v") == FileRange(BODY, 100, "v")
+
+
+def test_a_whole_object_is_cut_to_the_range_unless_it_is_large() -> None:
+    asked = Asked("s3://data/a", 5, 8)
+    assert asked.piece(200, None, BODY, "v") == FileRange(BODY[5:8], 100, "v")
+    asked.check_size(200, WHOLE_BYTES)
+    asked.check_size(206, WHOLE_BYTES + 1)
+    Asked("s3://data/a", 0, None).check_size(200, WHOLE_BYTES + 1)
+    with pytest.raises(SourceError, match=r"s3://data/a: the store ignores ranges: .* all 67,108,865 bytes"):
+        asked.check_size(200, WHOLE_BYTES + 1)
+    with pytest.raises(SourceError, match="an object of unknown size"):
+        asked.check_size(200, None)
+
+
+def test_fewer_bytes_are_asked_for_again() -> None:
+    with pytest.raises(ShortAnswerError, match="2 bytes came of 3"):
+        Asked("p", 5, 8).piece(206, "bytes 5-7/100", BODY[5:7], "v")
+    with pytest.raises(ShortAnswerError):
+        answer(Asked("p", 5, 8), 5, 6)
+
+
+def test_another_range_is_refused() -> None:
+    for first, last in ((0, 7), (6, 8), (5, 8)):
+        with pytest.raises(SourceError, match="asked for bytes 5 to 8, the store sends"):
+            answer(Asked("p", 5, 8), first, last)
+    for told in (None, "", "bytes 5-7/*", "octets 5-7/100"):
+        with pytest.raises(SourceError, match="does not say which range"):
+            Asked("p", 5, 8).piece(206, told, BODY[5:8], "v")
+
+
+def test_behind_the_end_there_is_nothing() -> None:
+    assert Asked("p", 200, 300).nothing("bytes */100") == FileRange(b"", 100)
+    assert Asked("p", 200, 300).nothing(None) == FileRange(b"", 200)
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(SourceReplacedError, match="s3://data/a was replaced since it was listed"):
+        Asked("s3://data/a", 0, None, "old").check_version("new")
+    for wanted, told in (("old", "old"), ("old", ""), ("", "new")):
+        Asked("s3://data/a", 0, None, wanted).check_version(told)

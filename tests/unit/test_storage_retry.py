@@ -1,0 +1,143 @@
+"""Trying again, on a clock that only the pauses move."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pecan_ray.errors import StorageOutageError
+from pecan_ray.storage import retry as module
+from pecan_ray.storage.retry import Backoff, Retrying, RetryRegistry, mistrusts, patience_at_most, retry, set_patience
+
+
+@dataclass
+class Store:
+    """Fails until a time, on a clock that sleeping moves on."""
+
+    up_at: float = float("inf")
+    now: float = 1000.0
+    takes_s: float = 0.0
+    error: Callable[[], Exception] = TimeoutError
+    pauses: list[float] = field(default_factory=list)
+    said: list[tuple[float, str]] = field(default_factory=list)
+
+    def call(self) -> str:
+        self.now += self.takes_s
+        if self.now < self.up_at:
+            raise self.error()
+        return "data"
+
+    def sleep(self, pause_s: float) -> None:
+        self.pauses.append(pause_s)
+        self.now += pause_s
+
+    def retry(self, backoff: Backoff | None = None) -> str:
+        return retry(
+            self.call,
+            passes=lambda error: isinstance(error, OSError),
+            path="s3://data/a",
+            backoff=backoff,
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            registry=RetryRegistry(lambda text: self.said.append((self.now, text))),
+        )
+
+
+@pytest.fixture
+def patience() -> Iterator[None]:
+    """Whatever a test sets is put back."""
+    before = module._patience.seconds
+    yield
+    set_patience(before)
+
+
+@pytest.mark.parametrize("outage_s", [0.0, 2.0, 60.0, 299.0])
+def test_an_outage_shorter_than_the_patience_is_waited_out(outage_s: float) -> None:
+    store = Store(up_at=1000.0 + outage_s)
+    assert store.retry() == "data"
+    assert store.now - store.up_at <= Backoff().longest_s
+    assert all(pause <= Backoff().longest_s for pause in store.pauses)
+
+
+def test_a_longer_one_is_an_outage_and_says_so() -> None:
+    store = Store()
+    with pytest.raises(
+        StorageOutageError, match=r"s3://data/a could not be read: .* within 60 s.*TimeoutError"
+    ) as caught:
+        store.retry(Backoff(patience_s=60.0))
+    assert store.now == pytest.approx(1060.0)
+    assert caught.value.path == "s3://data/a"
+    assert caught.value.tries == len(store.pauses) + 1
+    assert "storage_patience_s" in str(caught.value)
+
+
+def test_a_store_that_never_answers_is_given_the_time_that_its_timeouts_take() -> None:
+    store = Store(takes_s=30.0)
+    with pytest.raises(StorageOutageError):
+        store.retry(Backoff(patience_s=300.0))
+    assert 1300.0 <= store.now <= 1000.0 + 300.0 + 2 * 30.0
+
+
+def test_without_patience_there_is_one_try() -> None:
+    store = Store()
+    with pytest.raises(StorageOutageError, match="1 times"):
+        store.retry(Backoff(patience_s=0.0))
+    assert store.pauses == []
+
+
+def test_what_lasts_is_raised_at_once() -> None:
+    store = Store(error=lambda: ValueError("lasting"))
+    with pytest.raises(ValueError, match="lasting"):
+        store.retry()
+    assert store.pauses == []
+
+
+def test_pauses_double_up_to_the_longest() -> None:
+    backoff = Backoff(first_s=1.0, longest_s=10.0)
+    assert [backoff.pause_s(failures, 0.5) for failures in range(1, 7)] == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert backoff.pause_s(100_000, 0.5) == 5.0
+
+
+def test_it_is_told_within_five_seconds_and_again_each_minute() -> None:
+    store = Store(up_at=1000.0 + 150.0)
+    store.retry()
+    assert len(store.said) in (2, 3)
+    at, text = store.said[0]
+    assert at <= 1005.0
+    assert text.startswith("s3://data/a cannot be read and is tried again, for 300 s at most")
+    assert text.endswith("TimeoutError: ")
+    quiet = Store(up_at=1002.0)
+    quiet.retry(Backoff(longest_s=0.5))
+    assert quiet.said == []
+
+
+def test_of_many_that_wait_one_is_told() -> None:
+    said: list[str] = []
+    registry = RetryRegistry(said.append)
+    for number in range(100):
+        registry.say(Retrying(f"s3://data/{number}", "Error: down", 0.0), now=6.0, next_try=7.0, patience_s=300.0)
+    assert len(said) == 1
+
+
+@pytest.mark.usefixtures("patience")
+def test_the_patience_of_a_process_can_be_set_and_bounded() -> None:
+    set_patience(20.0)
+    for bound_s, lasted_s in ((5.0, 5.0), (100.0, 20.0)):
+        store = Store()
+        with patience_at_most(bound_s), pytest.raises(StorageOutageError):
+            store.retry()
+        assert store.now == pytest.approx(1000.0 + lasted_s)
+    store = Store()
+    with pytest.raises(StorageOutageError):
+        store.retry()
+    assert store.now == pytest.approx(1020.0)
+
+
+def test_a_certificate_that_is_not_trusted_does_not_pass() -> None:
+    outer = ConnectionError("ssl")
+    outer.__cause__ = ssl.SSLCertVerificationError("unknown issuer")
+    assert mistrusts(outer)
+    assert not mistrusts(ConnectionError("reset"))
