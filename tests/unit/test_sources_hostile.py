@@ -10,7 +10,7 @@ import os
 import struct
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +109,7 @@ def test_columns_that_are_no_files_are_told(tmp_path: Path, kind: bytes) -> None
 
 # --- compressed files ------------------------------------------------------------------------------------------
 
-PACKED = {
+PACKED: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,
     ".GZ": gzip.compress,
     ".bz2": bz2.compress,
