@@ -129,8 +129,9 @@ class Csv:
     def _records(self, stream: BinaryIO, split: Split) -> Iterator[TextLine]:
         """Yield the lines that are not empty; with `newlines_in_values`, those of one record joined."""
         if not self.newlines_in_values:
-            return filled(lines_of(stream, split, self.max_record_bytes), split)
-        return filled(self._joined(lines_of(stream, split, self.max_record_bytes, end=b""), split), split)
+            return filled(lines_of(stream, split, self.max_record_bytes), split, _is_empty)
+        # The carriage return at a line's end may stand inside a value: Arrow tells.
+        return filled(self._joined(lines_of(stream, split, self.max_record_bytes, end=b""), split), split, _is_empty)
 
     def _joined(self, lines: Iterator[TextLine], split: Split) -> Iterator[TextLine]:
         """Yield lines, those joined in whose midst a quote is open."""
@@ -140,7 +141,7 @@ class Csv:
         for line in lines:
             closes = line.data.count(b'"') % 2 == 1
             if first is None and not closes:
-                yield line._replace(data=line.data.removesuffix(b"\r"))
+                yield line
                 continue
             if first is None:
                 first, size, closes = line, 0, False
@@ -150,7 +151,7 @@ class Csv:
                 within = f"max_record_bytes={self.max_record_bytes} and {MOST_LINES} lines"
                 bad_line(split, first, 0, f"its quote is not closed within {within}")
             if closes:
-                yield first._replace(data=b"\n".join(held).removesuffix(b"\r"))
+                yield first._replace(data=b"\n".join(held))
                 held, first = [], None
         if first is not None:
             bad_line(split, first, 0, "a quote is opened and never closed")
@@ -173,7 +174,9 @@ class Csv:
     def _names(self, split: Split, line: TextLine) -> list[str]:
         """Return the values of a header line."""
         try:
-            (names,) = csv.reader([line.data.decode("utf-8")], delimiter=self.delimiter, strict=True)
+            (names,) = csv.reader(
+                [line.data.removesuffix(b"\r").decode("utf-8")], delimiter=self.delimiter, strict=True
+            )
         except (csv.Error, ValueError) as error:
             bad_line(split, line, 0, f"it cannot be read as a header ({error})")
         return names
@@ -213,7 +216,7 @@ class Csv:
         if table.num_rows < len(lines):
             raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
         # Arrow takes a lone carriage return for a line end, which could make up for a line that is joined to another.
-        if b"\r" in data and any(b"\r" in part for line in lines for part in line.data.split(b'"')[::2]):
+        if b"\r" in data and any(b"\r" in part for line in lines for part in _outside_quotes(line)):
             raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
         if table.num_rows > len(lines):
             raise pa.ArrowInvalid("it holds several rows")
@@ -257,6 +260,14 @@ class Csv:
         except pa.ArrowException as error:
             problem = str(error)
         return good, problem.rstrip("."), before
+
+
+def _is_empty(data: bytes) -> bool:
+    return data == b"\r"
+
+
+def _outside_quotes(line: TextLine) -> list[bytes]:
+    return line.data.removesuffix(b"\r").split(b'"')[::2]
 
 
 def _chunks(lines: Iterator[TextLine]) -> Iterator[list[TextLine]]:

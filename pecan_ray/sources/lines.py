@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, NoReturn
 
@@ -94,11 +94,11 @@ def _pieces(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[b
         yield last
 
 
-def filled(lines: Iterable[TextLine], split: Split) -> Iterator[TextLine]:
-    """Yield the lines that hold more than blanks; raise CorruptSourceError where nothing but empty ones come."""
+def filled(lines: Iterable[TextLine], split: Split, is_empty: Callable[[bytes], bool]) -> Iterator[TextLine]:
+    """Yield the lines that are not empty; raise CorruptSourceError where nothing but empty ones come."""
     empty = 0
     for line in lines:
-        if line.data and not line.data.isspace():
+        if line.data and not is_empty(line.data):
             empty = 0
             yield line
         else:

@@ -172,9 +172,9 @@ def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     """Return what a header for the next member overrides: its path, its size, and whether it is sparse."""
     data = member.read()
     if kind == tarfile.GNUTYPE_LONGNAME:
-        return {"path": data.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+        return {"path": data.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
     if kind == tarfile.GNUTYPE_LONGLINK:
-        return {}
+        return {"link": "yes"}
     found = {}
     for keyword, value in _records(member, data):
         if keyword.startswith(b"GNU.sparse."):

@@ -109,7 +109,7 @@ class JsonLines:
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield objects from number `start` on; the lines before are read, but not parsed."""
         with opened_for_lines(split) as stream:
-            lines = filled(lines_of(stream, split, self.max_record_bytes), split)
+            lines = filled(lines_of(stream, split, self.max_record_bytes), split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
                 try:
                     value = json.loads(line.data)
