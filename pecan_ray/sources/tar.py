@@ -170,9 +170,13 @@ def _behind_zeros(path: str, stream: BinaryIO, first: int, most: int) -> tuple[b
 
 def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     """Return what a header for the next member overrides: its path, its size, and whether it is sparse."""
-    data = member.read()
     if kind == tarfile.GNUTYPE_LONGNAME:
-        return {"path": data.partition(b"\0")[0].decode("utf-8", "surrogateescape")}
+        said, member.size = member.size, -(-member.size // BLOCK) * BLOCK
+        name, _, _ = member.read().partition(b"\0")
+        if len(name) > said:
+            _broken(member.path, member.offset, "a long name goes on behind its end")
+        return {"path": name.decode("utf-8", "surrogateescape")}
+    data = member.read()
     if kind == tarfile.GNUTYPE_LONGLINK:
         return {"link": "yes"}
     found = {}
