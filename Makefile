@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench simulate-job
+.PHONY: demo test test-all lint bench simulate-job fuzz
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -26,6 +26,10 @@ MINUTES ?= 1
 # The control plane under faults: docs/reliability.md.
 simulate-job: $(VENV)/ready
 	$(BIN)/python -m pecan_ray.simulator.protocol --minutes $(MINUTES) --workers-of-cpu 2
+
+# Damaged files of all formats, read by us and by reference readers: docs/reliability.md, "Bad input".
+fuzz: $(VENV)/ready
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 BENCH ?=
 

@@ -90,8 +90,8 @@ class BadElement:
     first: Origin | None = None
     """The first element that is left out, where `origin` is None."""
     elements_left_out: int = 1
-    """How many elements are left out for this reason: all in a failing batch, all behind a break in a split whose
-    length is known."""
+    """How many elements are left out for this reason: all in a failing batch, all behind a break in a split.
+    Where its length is not known it is estimated, and `error` says by what; with nothing to go by it is 1."""
 
     @property
     def identity(self) -> Hashable:

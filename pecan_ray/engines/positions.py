@@ -32,6 +32,8 @@ class UndeliveredPositions:
         self._bad: list[BadElement] = []
         self._dropped = 0
         self._merge_at = 2 * MOST_INTERVALS
+        self._lengths: dict[int, tuple[int, int]] = {}
+        """By branch: so many splits were read to their ends, and so many elements they hold."""
         self.due = False
         """Whether so much waits that it must not wait for a batch any longer."""
 
@@ -56,6 +58,18 @@ class UndeliveredPositions:
             self._parts, self._bad = [], []
             self._dropped, self._merge_at, self.due = 0, 2 * MOST_INTERVALS, False
         return parts, bad
+
+    def note_length(self, branch: int, elements: int) -> None:
+        """Note that a split of a branch was read to its end."""
+        with self._lock:
+            splits, in_all = self._lengths.get(branch, (0, 0))
+            self._lengths[branch] = (splits + 1, in_all + elements)
+
+    def mean_length(self, branch: int) -> float | None:
+        """Return how many elements the splits of a branch hold in the mean; None if none was read to its end."""
+        with self._lock:
+            splits, in_all = self._lengths.get(branch, (0, 0))
+        return in_all / splits if splits else None
 
     def report(self, epoch: int) -> Produced | None:
         """Return all that waits, without a batch; None if nothing does."""

@@ -15,7 +15,7 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,7 @@ def read_lease(
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
+        undelivered.note_length(lease.branch, number)
         leases.ended(lease, number)
 
 
@@ -108,6 +109,7 @@ def read_lease_columns(
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
+        undelivered.note_length(lease.branch, number)
         leases.ended(lease, number)
 
 
@@ -121,22 +123,37 @@ def _leave_out(
     undelivered: UndeliveredPositions,
 ) -> None:
     """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with."""
+    length, estimate = lease.split.elements, ""
+    if length is None and (found := _estimated_length(lease, number, error, undelivered)):
+        length, estimate = found
+    left_out = _elements_behind(length, number, missing)
     bad = BadElement(
         f"read {type(source).__name__}",
         lease.split.where(number),
-        str(error),
+        f"{error} About {left_out} elements are left out, estimated by {estimate}." if estimate else str(error),
         first=origin_of(lease, number),
-        elements_left_out=_elements_behind(lease.split, number, missing),
+        elements_left_out=left_out,
     )
     undelivered.add([], bad)
     leases.ended(lease, number)
 
 
-def _elements_behind(split: Split, number: int, missing: Iterable[tuple[int, int]]) -> int:
+def _estimated_length(
+    lease: Lease, number: int, error: SourceError, undelivered: UndeliveredPositions
+) -> tuple[int, str] | None:
+    """Return about how many elements a broken split holds, and by what that is known; None if by nothing."""
+    share = error.fields.get("share_read")
+    if share and number:
+        return max(number + 1, round(number / share)), f"the {number} before, {share:.0%} of its bytes"
+    mean = undelivered.mean_length(lease.branch)
+    return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")
+
+
+def _elements_behind(length: int | None, number: int, missing: Iterable[tuple[int, int]]) -> int:
     """Return how many elements of a split are missing from `number` on; 1 where its length is not known."""
     count, at = 0, number
     for start, stop in missing:
-        end = split.elements if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
+        end = length if stop == END else ((stop - 1) >> OUTPUT_BITS) + 1
         if end is None:
             continue
         first = max(at, start >> OUTPUT_BITS)

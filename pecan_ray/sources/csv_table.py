@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, ClassVar, Literal
+from itertools import islice, takewhile
+from typing import Any, BinaryIO, ClassVar, Literal
 
 import pyarrow as pa
 from pyarrow import csv as pacsv
@@ -15,12 +16,26 @@ from pyarrow import csv as pacsv
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
-from pecan_ray.sources.files import SPLIT_BYTES, Paths, byte_ranges, check_positive, identity_of, patterns_of
-from pecan_ray.sources.text import TextLine, bad_line, lines_of
+from pecan_ray.sources.files import (
+    MAX_RECORD_BYTES,
+    SPLIT_BYTES,
+    Paths,
+    byte_ranges,
+    check_positive,
+    identity_of,
+    patterns_of,
+)
+from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
 from pecan_ray.storage import list_files
 
 SAMPLE_BYTES = 1 << 20
 CHUNK_LINES = 4096
+CHUNK_BYTES = 16 << 20
+"""So many bytes of lines are parsed at a time, or one line more."""
+MOST_LINES = 1 << 20
+"""Lines of the longest record, whose quoted values hold line ends."""
+MOST_RECORD_BYTES = 1 << 30
+"""Largest bound on a record: Arrow counts the bytes of a block with 31 bits."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +48,11 @@ class Csv:
     in those of text.  `types` overrides: ``{"price": "float32", "zip": "string"}`` (names of Arrow types).
     Empty lines are not elements.
 
-    Uncompressed files are cut into byte ranges of about `split_bytes`, aligned to line ends; elements are
-    counted from 0 within a split.  Where quoted values hold line ends, say ``newlines_in_values=True``:
-    every file is then one split.  Raises ColumnError for unknown columns and for files whose header has
-    other names than the first one's, CorruptSourceError with its line for a row that does not fit.
+    Files that are not compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are cut into byte ranges of about
+    `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Where quoted values hold
+    line ends, say ``newlines_in_values=True``: every file is then one split.  Raises ColumnError for unknown
+    columns and for files whose header has other names than the first one's or a name twice,
+    CorruptSourceError with its line for a row that does not fit, or has more than `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
@@ -45,17 +61,20 @@ class Csv:
     delimiter: str = field(default=",", kw_only=True)
     newlines_in_values: bool = field(default=False, kw_only=True)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
+    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes)
+        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
+        if self.max_record_bytes > MOST_RECORD_BYTES:
+            raise PlanError(f"max_record_bytes must be {MOST_RECORD_BYTES} at most, but got {self.max_record_bytes}.")
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         if self.columns is not None:
             object.__setattr__(self, "columns", tuple(self.columns))
-        if len(self.delimiter) != 1:
-            raise PlanError(f"delimiter must be one character, but got {self.delimiter!r}.")
+        if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
+            raise PlanError(f"delimiter must be one ASCII character, no quote or line end, but got {self.delimiter!r}.")
         for name, kind in self.types.items():
             _arrow_type(name, kind)
 
@@ -76,21 +95,21 @@ class Csv:
         """Yield the columns of some thousand rows at a time."""
         names = self._header(split.path, split.version)
         _check_same(split.path, names, split.payload.names)
-        records = self._records(split)
-        if split.start == 0:
-            next(records, None)
-        records = islice(records, start, None)
         number = start
-        while chunk := list(islice(records, CHUNK_LINES)):
-            try:
-                table = self._parse(chunk, names, split.payload)
-            except pa.ArrowInvalid:
-                place, problem = self._first_bad(chunk, names, split.payload)
-                if place:
-                    yield columns_of(self._parse(chunk[:place], names, split.payload))
-                bad_line(split, chunk[place], number + place, problem)
-            yield columns_of(table)
-            number += len(chunk)
+        with opened_for_lines(split) as stream:
+            records = self._records(stream, split)
+            if split.start == 0:
+                next(records, None)
+            for chunk in _chunks(islice(records, start, None)):
+                try:
+                    table = self._parse(chunk, names, split.payload)
+                except pa.ArrowException:
+                    place, problem, before = self._first_bad(chunk, names, split.payload)
+                    for table in before:
+                        yield columns_of(table)
+                    bad_line(split, chunk[place], number + place, problem)
+                yield columns_of(table)
+                number += len(chunk)
 
     def num_elements(self) -> None:
         """Return None: rows are not counted without reading."""
@@ -107,31 +126,59 @@ class Csv:
         )
         return identity_of("Csv", options, list_files(self.patterns))
 
-    def _records(self, split: Split) -> Iterator[TextLine]:
+    def _records(self, stream: BinaryIO, split: Split) -> Iterator[TextLine]:
         """Yield the lines that are not empty; with `newlines_in_values`, those of one record joined."""
-        held: TextLine | None = None
-        for line in lines_of(split):
-            if held is not None:
-                line = TextLine(held.number, held.offset, held.data + b"\n" + line.data)
-            if self.newlines_in_values and line.data.count(b'"') % 2:
-                held = line
-                continue
-            held = None
-            if line.data:
+        if not self.newlines_in_values:
+            return filled(lines_of(stream, split, self.max_record_bytes), split, _is_empty)
+        # The carriage return at a line's end may stand inside a value: Arrow tells.
+        return filled(self._joined(lines_of(stream, split, self.max_record_bytes, end=b""), split), split, _is_empty)
+
+    def _joined(self, lines: Iterator[TextLine], split: Split) -> Iterator[TextLine]:
+        """Yield lines, those joined in whose midst a quote is open."""
+        held: list[bytes] = []
+        first: TextLine | None = None
+        size = 0
+        for line in lines:
+            closes = line.data.count(b'"') % 2 == 1
+            if first is None and not closes:
                 yield line
-        if held is not None:
-            bad_line(split, held, 0, "a quote is opened and never closed")
+                continue
+            if first is None:
+                first, size, closes = line, 0, False
+            held.append(line.data)
+            size += len(line.data) + 1
+            if size > self.max_record_bytes or len(held) > MOST_LINES:
+                within = f"max_record_bytes={self.max_record_bytes} and {MOST_LINES} lines"
+                bad_line(split, first, 0, f"its quote is not closed within {within}")
+            if closes:
+                yield first._replace(data=b"\n".join(held))
+                held, first = [], None
+        if first is not None:
+            bad_line(split, first, 0, "a quote is opened and never closed")
 
     def _header(self, path: str, version: str) -> list[str]:
         """Return the names of a file's columns."""
         # Whoever reads one line must not make an object store fetch the rest.
-        first = next(self._records(Split(index=0, path=path, stop=1, version=version)), None)
-        if first is None:
-            raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
-        names = next(csv.reader([first.data.decode("utf-8", "replace")], delimiter=self.delimiter))
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ColumnError(f"The header of {path} names {', '.join(twice)} twice.", path=path, columns=tuple(names))
+        split = Split(index=0, path=path, stop=1, version=version)
+        with opened_for_lines(split) as stream:
+            first = next(self._records(stream, split), None)
+            if first is None:
+                raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
+            names = self._names(split, first)
+        counts = Counter(names)
+        if len(counts) < len(names):
+            twice = sorted(name for name, count in counts.items() if count > 1)
+            raise ColumnError(f"The header of {path} names {_shown(twice)} twice.", path=path, columns=tuple(names))
+        return names
+
+    def _names(self, split: Split, line: TextLine) -> list[str]:
+        """Return the values of a header line."""
+        try:
+            (names,) = csv.reader(
+                [line.data.removesuffix(b"\r").decode("utf-8")], delimiter=self.delimiter, strict=True
+            )
+        except (csv.Error, ValueError) as error:
+            bad_line(split, line, 0, f"it cannot be read as a header ({error})")
         return names
 
     def _infer(self, path: str, version: str) -> Any:
@@ -141,22 +188,22 @@ class Csv:
             missing = [name for name in asked if name not in names]
             if missing:
                 raise ColumnError(
-                    f"{path} has no column {', '.join(map(repr, missing))}. It has: {', '.join(names)}.",
+                    f"{path} has no column {', '.join(map(repr, missing))}. It has: {_shown(names)}.",
                     path=path,
                     columns=tuple(names),
                 )
         whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES, version=version)
-        sample: list[TextLine] = []
-        for line in islice(self._records(whole), 1, None):
-            if line.offset >= SAMPLE_BYTES:
-                break
-            sample.append(line)
         given = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
-        try:
-            table = self._parse(sample, names, None, given) if sample else None
-        except pa.ArrowInvalid:
-            place, problem = self._first_bad(sample, names, None, given)
-            bad_line(whole, sample[place], place, problem)
+        with opened_for_lines(whole) as stream:
+            lines = islice(self._records(stream, whole), 1, None)
+            sample = list(takewhile(lambda line: line.offset < SAMPLE_BYTES, lines))
+            try:
+                table = self._parse(sample, names, None, given) if sample else None
+            except pa.ArrowNotImplementedError as error:
+                raise PlanError(f"types={dict(self.types)}: {error}.") from error
+            except pa.ArrowException:
+                place, problem, _ = self._first_bad(sample, names, None, given)
+                bad_line(whole, sample[place], place, problem)
         kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
         return pa.schema(list(kinds.items()))
 
@@ -165,7 +212,25 @@ class Csv:
     ) -> Any:
         """Return the table of some lines; raise ArrowInvalid if one does not fit."""
         data = b"\n".join(line.data for line in lines) + b"\n"
-        table = pacsv.read_csv(
+        table = self._table(data, names, schema, types)
+        if table.num_rows < len(lines):
+            raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
+        # Arrow takes a lone carriage return for a line end, which could make up for a line that is joined to another.
+        if b"\r" in data and any(b"\r" in part for line in lines for part in _outside_quotes(line)):
+            raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
+        if table.num_rows > len(lines):
+            raise pa.ArrowInvalid("it holds several rows")
+        if b'"' in lines[-1].data:
+            # Arrow takes the end of the data for the end of an open quote: what follows tells whether it is.
+            empty = self.delimiter.encode() * (len(names) - 1) or b"x"
+            strings = dict.fromkeys(names, pa.string())
+            if self._table(lines[-1].data + b"\n" + empty + b"\n", names, None, strings).num_rows < 2:
+                raise pa.ArrowInvalid("a quote is opened and not closed in the line")
+        return table
+
+    def _table(self, data: bytes, names: list[str], schema: Any, types: Mapping[str, Any] | None) -> Any:
+        """Return the table that Arrow makes of some bytes."""
+        return pacsv.read_csv(
             io.BytesIO(data),
             read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(data) + 1),
             parse_options=pacsv.ParseOptions(
@@ -176,23 +241,53 @@ class Csv:
                 include_columns=list(self.columns) if self.columns is not None and schema is not None else None,
             ),
         )
-        if table.num_rows != len(lines):
-            raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
-        return table
 
     def _first_bad(
         self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
-    ) -> tuple[int, str]:
-        """Return the first line that does not fit, and why."""
-        good, bad, problem = 0, len(lines), ""
+    ) -> tuple[int, str, list[Any]]:
+        """Return the first line that does not fit, why, and the lines before it as tables."""
+        good, bad, problem = 0, len(lines) - 1, "it does not fit to the lines before"
+        before: list[Any] = []
         while good < bad:
             middle = (good + bad) // 2
             try:
-                self._parse(lines[good : middle + 1], names, schema, types)
+                before.append(self._parse(lines[good : middle + 1], names, schema, types))
                 good = middle + 1
-            except pa.ArrowInvalid as error:
+            except pa.ArrowException as error:
                 bad, problem = middle, str(error)
-        return good, problem.rstrip(".")
+        try:
+            self._parse(lines[good : good + 1], names, schema, types)
+        except pa.ArrowException as error:
+            problem = str(error)
+        return good, problem.rstrip("."), before
+
+
+def _is_empty(data: bytes) -> bool:
+    return data == b"\r"
+
+
+def _outside_quotes(line: TextLine) -> list[bytes]:
+    return line.data.removesuffix(b"\r").split(b'"')[::2]
+
+
+def _chunks(lines: Iterator[TextLine]) -> Iterator[list[TextLine]]:
+    """Yield lines as many at a time as are parsed together."""
+    chunk: list[TextLine] = []
+    first = 0
+    for line in lines:
+        if not chunk:
+            first = line.offset
+        chunk.append(line)
+        if len(chunk) == CHUNK_LINES or line.offset - first + len(line.data) >= CHUNK_BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _shown(names: Sequence[str], most: int = 100) -> str:
+    """Return names for a message, the first ones of many."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _arrow_type(name: str, kind: str) -> Any:
@@ -213,7 +308,7 @@ def _simple(column: Any) -> Any:
 def _check_same(path: str, names: list[str], expected: list[str]) -> None:
     if set(names) != set(expected):
         raise ColumnError(
-            f"The header of {path} is {', '.join(names)}, but the first file has {', '.join(expected)}.",
+            f"The header of {path} is {_shown(names)}, but the first file has {_shown(expected)}.",
             path=path,
             columns=tuple(names),
         )

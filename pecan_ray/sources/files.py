@@ -10,7 +10,8 @@ from typing import BinaryIO, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import SequentialSource, Source, Split
-from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, fetch_ahead, list_files, open_stream
+from pecan_ray.sources.compressed import compression_of
+from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, fetch_ahead, list_files
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
@@ -18,6 +19,8 @@ Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 SPLITS_AHEAD = 32
 SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""
+MAX_RECORD_BYTES = 256 << 20
+"""Default bound on one line, record or sample: a longer one is taken for a record without an end."""
 
 
 def patterns_of(paths: Paths) -> tuple[str, ...]:
@@ -25,10 +28,16 @@ def patterns_of(paths: Paths) -> tuple[str, ...]:
 
     Raises PlanError if there are none.
     """
-    given: Iterable[str | os.PathLike[str]] = [paths] if isinstance(paths, (str, os.PathLike)) else paths
-    patterns = tuple(_absolute(os.fspath(path)) for path in given)
+    given = [paths] if isinstance(paths, (str, os.PathLike)) or not isinstance(paths, Iterable) else list(paths)
+    wrong = next((path for path in given if not isinstance(path, (str, os.PathLike))), None)
+    if wrong is not None or None in given:
+        raise PlanError(f"A path must be a str or a path-like object, but got {wrong!r}.")
+    patterns = tuple(_absolute(os.fsdecode(path)) for path in given)
     if not patterns or "" in patterns:
         raise PlanError("A file source needs at least one path, and none of them empty.")
+    strange = next((path for path in patterns if "\0" in path), None)
+    if strange is not None:
+        raise PlanError(f"The path {strange!r} holds a character that no path can hold.")
     return patterns
 
 
@@ -55,16 +64,11 @@ def identity_of(kind: str, options: object, files: Iterable[FileInfo]) -> str:
     return f"{kind}:{digest.hexdigest()}"
 
 
-def is_gzip(path: str) -> bool:
-    """Say whether a file is compressed, by its name."""
-    return path.endswith((".gz", ".gzip", ".tgz"))
-
-
 def byte_ranges(patterns: tuple[str, ...], split_bytes: int, *, whole: bool = False) -> Iterator[Split]:
     """Yield byte ranges of about equal size, none longer than `split_bytes`; compressed files stay whole."""
     index = 0
     for file in list_files(patterns):
-        if whole or is_gzip(file.path):
+        if whole or compression_of(file.path):
             yield Split(index=index, path=file.path, version=file.version)
             index += 1
             continue
@@ -87,11 +91,6 @@ def skip_bytes(stream: BinaryIO, count: int) -> int:
             break
         left -= got
     return count - left
-
-
-def open_plain(split: Split) -> BinaryIO:
-    """Open the split's file as it lies there, at the split's first byte."""
-    return open_stream(split.path, split.start, split.stop, version=split.version)
 
 
 def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-import pyarrow as pa
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, SourceError
+from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import SPLIT_BYTES, Paths, check_positive, identity_of, patterns_of
@@ -25,8 +25,8 @@ class Parquet:
 
     Splits are runs of row groups of about `split_bytes` (uncompressed).  Numbers are NumPy scalars of the
     column's type, lists of numbers are arrays; a null is NaN in a column of floats, None in any other.
-    Raises ColumnError for a column that a file lacks, and for files whose columns are not those of the
-    first one.
+    Raises ColumnError for a column that a file lacks or has twice, and for files whose columns are not those of the
+    first one; CorruptSourceError also for pages whose checksums are wrong, where the file has some.
     """
 
     paths: Paths = field(hash=False)
@@ -73,7 +73,7 @@ class Parquet:
         number = start
         with open_random(split.path, version=split.version) as file:
             try:
-                parquet = pq.ParquetFile(file, pre_buffer=True)
+                parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
                 groups, skip = _groups_from(parquet.metadata, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)
                 at_a_time = self.batch_rows or _fitting_rows(parquet.metadata, groups)
@@ -82,11 +82,13 @@ class Parquet:
                     skip -= dropped
                     yield columns_of(batch.slice(dropped))
                     number += batch.num_rows - dropped
-            except SourceError:
+                if split.elements is not None and number != max(split.elements, start):
+                    raise ValueError(f"there are {number} rows, and the footer told of {split.elements}")
+            except (PecanError, MemoryError):
                 raise
-            except (pa.ArrowException, OSError) as error:
+            except Exception as error:  # Arrow raises many kinds for broken files, Python's conversions some more.
                 raise CorruptSourceError(
-                    f"Cannot decode {split.where(number)} (row groups {list(split.payload)}): {error}. "
+                    f"Cannot decode {split.where(number)} (row groups {_few(split.payload)}): {_words(error)}. "
                     "Write or copy the file again.",
                     path=split.path,
                     element=number,
@@ -104,6 +106,14 @@ class Parquet:
         expected: list[str] | None = None
         for info in list_files(self.patterns):
             metadata, names = _footer(info)
+            counts = Counter(names)
+            twice = [name for name in dict.fromkeys(self.columns or names) if counts[name] > 1]
+            if twice:
+                raise ColumnError(
+                    f"{info.path} has {', '.join(map(repr, twice))} twice. Rename one, or name the columns to read.",
+                    path=info.path,
+                    columns=tuple(names),
+                )
             wanted = list(self.columns) if self.columns is not None else expected or names
             missing = [name for name in wanted if name not in names]
             if missing:
@@ -125,12 +135,16 @@ def _footer(info: FileInfo) -> tuple[Any, list[str]]:
     with open_random(path, size=size, version=info.version) as file:
         try:
             parquet = pq.ParquetFile(file)
-            return parquet.metadata, list(parquet.schema_arrow.names)
-        except SourceError:
+            footer = parquet.metadata
+            rows = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
+            if min(rows, default=0) < 0 or sum(rows) != footer.num_rows:
+                raise ValueError(f"it tells of {footer.num_rows} rows, and of {sum(rows)} in its row groups")
+            return footer, list(parquet.schema_arrow.names)
+        except (PecanError, MemoryError):
             raise
-        except (pa.ArrowException, OSError) as error:
+        except Exception as error:  # Arrow raises many kinds for broken footers, Python's conversions some more.
             raise CorruptSourceError(
-                f"{path} ({size} bytes) has no readable Parquet footer at its end: {error}. It is cut "
+                f"{path} ({size} bytes) has no readable Parquet footer at its end: {_words(error)}. It is cut "
                 "off, or no Parquet file.",
                 path=path,
                 offset=size,
@@ -144,6 +158,14 @@ def _lacking(path: str, missing: list[str], names: list[str]) -> NoReturn:
         path=path,
         columns=tuple(names),
     )
+
+
+def _words(error: Exception) -> str:
+    return str(error).rstrip(".") or type(error).__name__
+
+
+def _few(groups: tuple[int, ...]) -> str:
+    return str(groups[0]) if len(groups) == 1 else f"{groups[0]} to {groups[-1]}"
 
 
 def _runs(footer: Any, split_bytes: int) -> Iterator[tuple[int, ...]]:

@@ -1,7 +1,8 @@
-"""Walking over the members of a tar archive, front to back, and noticing where one is cut off.
+"""Walking over the members of a tar archive, front to back, and noticing where one is cut off or damaged.
 
 The standard library's reader takes a broken header in the middle of an archive for its end; data would be
-lost without a word.
+lost without a word.  Here what follows the closing zeros is read as a further archive (as by ``tar -i``), and
+what is neither zeros nor a header is an error.
 """
 
 from __future__ import annotations
@@ -12,14 +13,39 @@ from dataclasses import dataclass
 from typing import BinaryIO, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
-from pecan_ray.sources.files import skip_bytes
+from pecan_ray.sources.files import MAX_RECORD_BYTES, skip_bytes
 
 BLOCK = tarfile.BLOCKSIZE
+EXTENSION_BYTES = 1 << 20
+"""Bound on the name or the record list of one member: paths are shorter."""
+
+_PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
+_EXTENSIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE, *_PAX)
+_FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_WITHOUT_DATA = (
+    tarfile.LNKTYPE,
+    tarfile.SYMTYPE,
+    tarfile.CHRTYPE,
+    tarfile.BLKTYPE,
+    tarfile.DIRTYPE,
+    tarfile.FIFOTYPE,
+    b"V",  # the name of a volume
+)
+_IGNORED = (tarfile.DIRTYPE, b"D", b"V")
+"""Folders, lists of what was in folders, and names of volumes: they hold no data of a sample."""
+_KINDS = {
+    tarfile.LNKTYPE: "a link",
+    tarfile.SYMTYPE: "a link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a named pipe",
+    tarfile.GNUTYPE_SPARSE: "stored as a sparse file",
+}
 
 
 @dataclass
 class TarMember:
-    """One regular file of an archive; `read` may be called once, before the next member is asked for."""
+    """One file of an archive; `read` may be called once, before the next member is asked for."""
 
     path: str
     """Of the archive."""
@@ -28,6 +54,8 @@ class TarMember:
     """First byte of the data."""
     size: int
     stream: BinaryIO
+    strange: str = ""
+    """What it is, where it is no regular file whose data could be read."""
     consumed: int = 0
 
     def read(self) -> bytes:
@@ -39,56 +67,142 @@ class TarMember:
         return data
 
 
-def members(path: str, stream: BinaryIO, size: int | None) -> Iterator[TarMember]:
-    """Yield the regular files of an archive of `size` bytes (None: not known); raise CorruptSourceError."""
+def members(
+    path: str, stream: BinaryIO, size: int | None, max_record_bytes: int = MAX_RECORD_BYTES
+) -> Iterator[TarMember]:
+    """Yield what an archive of `size` bytes (None: not known) holds, but folders; raise CorruptSourceError.
+
+    Where the size is not known no member may be larger than `max_record_bytes`: it would have to be decompressed.
+    """
     offset = 0
     overrides: dict[str, str] = {}
+    header = stream.read(BLOCK)
     while True:
-        header = stream.read(BLOCK)
         try:
             info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
-            if len(header) == BLOCK and not any(header):
+            if len(header) < BLOCK or any(header):
+                _broken(path, offset, _reason(header, error))
+            if overrides:
+                _broken(path, offset, "the member that an extended header announces is missing")
+            header, offset = _behind_zeros(path, stream, offset, max_record_bytes)
+            if not header:
                 return
-            _broken(path, offset, _reason(header, error))
+            continue
         data_at = offset + BLOCK
-        length = int(overrides.get("size", info.size)) if info.isreg() else _extension_size(info)
+        name = overrides.get("path", info.name)
+        if not name:
+            _broken(path, offset, "a member has no name")
+        length = _length(path, offset, info, overrides)
         padded = -(-length // BLOCK) * BLOCK
         if size is not None and data_at + padded > size:
-            _broken(path, size, f"it ends inside {overrides.get('path', info.name)!r}")
-        member = TarMember(path, overrides.get("path", info.name), data_at, length, stream)
-        if info.type in (tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE):
-            overrides = {**overrides, **_extension(info.type, member)}
-        elif info.isreg():
-            overrides = {}
-            yield member
-        elif info.type != tarfile.XGLTYPE:
+            _broken(path, size, f"it ends inside {name!r}")
+        member = TarMember(path, name, data_at, length, stream)
+        if info.type in _EXTENSIONS:
+            _check_bound(path, offset, "an extended header", length, EXTENSION_BYTES)
+            found = _extension(info.type, member)
+            if found.keys() & overrides.keys():
+                _broken(path, offset, "two extended headers follow each other, without the member of the first one")
+            overrides = {**overrides, **found}
+        else:
+            if size is None:
+                _check_bound(path, offset, repr(name), length, max_record_bytes)
+            if info.type not in _IGNORED:
+                member.strange = _strange(info.type, overrides)
+                yield member
+            if info.type == tarfile.GNUTYPE_SPARSE:
+                _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
             overrides = {}
         left = padded - member.consumed
         if skip_bytes(stream, left) < left:
             _broken(path, data_at, f"it ends inside {member.name!r}")
         offset = data_at + padded
+        header = stream.read(BLOCK)
 
 
-def _extension_size(info: tarfile.TarInfo) -> int:
-    """Return the bytes behind a header that is no regular file's: links and folders have none."""
-    extensions = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE)
-    return info.size if info.type in extensions else 0
+def _length(path: str, offset: int, info: tarfile.TarInfo, overrides: dict[str, str]) -> int:
+    """Return the bytes behind a header: links and folders have none, whatever their headers say."""
+    if info.type in _WITHOUT_DATA:
+        return 0
+    length = info.size
+    if info.type not in _EXTENSIONS and "size" in overrides:
+        digits = overrides["size"]
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
+            _broken(path, offset, f"the extended header gives {digits!r} for a size")
+        length = int(digits)
+    if length < 0:
+        _broken(path, offset, f"the size of {info.name!r} is negative ({length})")
+    return length
+
+
+def _check_bound(path: str, offset: int, what: str, length: int, bound: int) -> None:
+    if length > bound:
+        hint = "" if bound == EXTENSION_BYTES else "; max_record_bytes=... raises the bound"
+        _broken(path, offset, f"{what} is said to have {length} bytes, more than {bound}{hint}")
+
+
+def _strange(kind: bytes, overrides: dict[str, str]) -> str:
+    """Return what a member is, empty for a regular file."""
+    if "sparse" in overrides:
+        kind = tarfile.GNUTYPE_SPARSE
+    return "" if kind in _FILES else _KINDS.get(kind, f"of the unknown type {kind!r}")
+
+
+def _behind_zeros(path: str, stream: BinaryIO, first: int, most: int) -> tuple[bytes, int]:
+    """Return the block behind the zeros of which the first block was read, and where it begins; none at the end.
+
+    A lone block of zeros with something behind it is what is left of a damaged header.
+    """
+    offset = first + BLOCK
+    while True:
+        block = stream.read(BLOCK)
+        if block.strip(b"\0"):
+            break
+        if len(block) < BLOCK:
+            return b"", offset
+        offset += BLOCK
+        if offset - first > most:
+            _broken(path, first, f"there are more than {most} bytes of zeros; max_record_bytes=... raises the bound")
+    if offset == first + BLOCK:
+        _broken(path, first, "a lone block of zeros lies where a header should be")
+    return block, offset
 
 
 def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
-    """Return what a header for the next member overrides: its path, and its size if that exceeds 8 GiB."""
-    data = member.read()
+    """Return what a header for the next member overrides: its path, its size, and whether it is sparse."""
     if kind == tarfile.GNUTYPE_LONGNAME:
-        return {"path": data.rstrip(b"\0").decode("utf-8", "surrogateescape")}
+        said, member.size = member.size, -(-member.size // BLOCK) * BLOCK
+        name, _, _ = member.read().partition(b"\0")
+        if len(name) > said:
+            _broken(member.path, member.offset, "a long name goes on behind its end")
+        return {"path": name.decode("utf-8", "surrogateescape")}
+    data = member.read()
+    if kind == tarfile.GNUTYPE_LONGLINK:
+        return {"link": "yes"}
     found = {}
-    while data:
-        digits, _, rest = data.partition(b" ")
-        record, data = rest[: int(digits) - len(digits) - 2], data[int(digits) :]
-        keyword, _, value = record.partition(b"=")
-        if keyword in (b"path", b"size"):
+    for keyword, value in _records(member, data):
+        if keyword.startswith(b"GNU.sparse."):
+            found["sparse"] = "yes"
+        elif keyword in (b"path", b"size"):
+            if kind == tarfile.XGLTYPE:
+                _broken(member.path, member.offset, f"one header for all members gives a {keyword.decode()}")
             found[keyword.decode()] = value.decode("utf-8", "surrogateescape")
-    return found
+    return {name: value for name, value in found.items() if value}
+
+
+def _records(member: TarMember, data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield keywords and values of an extended header: ``"<length> <keyword>=<value>\\n"``, one behind the other."""
+    at = 0
+    data = data.rstrip(b"\0")
+    while at < len(data):
+        digits, _, _ = data[at : at + 20].partition(b" ")
+        length = int(digits) if digits.isdigit() else 0
+        record = data[at : at + length]
+        keyword, equals, value = record[len(digits) + 1 :].partition(b"=")
+        if len(record) < length or not record.endswith(b"\n") or not equals:
+            _broken(member.path, member.offset + at, "a record of the extended header is not what it says")
+        yield keyword, value[:-1]
+        at += length
 
 
 def _reason(header: bytes, error: tarfile.HeaderError) -> str:

@@ -12,15 +12,14 @@ import google_crc32c
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.compressed import open_gzip
+from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.example_proto import parse_example
 from pecan_ray.sources.files import (
+    MAX_RECORD_BYTES,
     SPLIT_BYTES,
     Paths,
     check_positive,
     identity_of,
-    is_gzip,
-    open_plain,
     patterns_of,
     skip_bytes,
 )
@@ -37,26 +36,28 @@ class TFRecords:
     With ``parse=True`` every feature is a column: a single value is bytes, int or np.float32, none or
     several are an array.  Uncompressed local files larger than `split_bytes` are cut at record boundaries,
     which are found by walking over the length headers (their checksums are verified); objects in a bucket
-    and ``.gz`` files are one split each, because walking over them means fetching them.  Reading raises
-    CorruptSourceError with file, byte offset and element for truncated records and bad checksums.
+    and compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, because walking over them means
+    fetching them.  Reading raises CorruptSourceError with file, byte offset and element for truncated records, bad
+    checksums and records of more than `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
     parse: bool = field(default=False, kw_only=True)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
+    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes)
+        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""
         index = 0
         for file in list_files(self.patterns):
-            if is_gzip(file.path):
+            if compression_of(file.path):
                 yield Split(index=index, path=file.path, version=file.version)
                 index += 1
             elif "://" in file.path or file.size <= self.split_bytes:
@@ -70,8 +71,9 @@ class TFRecords:
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield records from number `start` on; the ones before are skipped by their lengths."""
-        with open_gzip(split.path, split.version) if is_gzip(split.path) else open_plain(split) as stream:
-            for number, (offset, record) in enumerate(_records(stream, split, start), start=start):
+        with opened(split) as stream:
+            records = _records(stream, split, start, self.max_record_bytes)
+            for number, (offset, record) in enumerate(records, start=start):
                 if not self.parse:
                     yield {"record": record}
                     continue
@@ -108,7 +110,7 @@ def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int
         yield first, size, count
 
 
-def _records(stream: BinaryIO, split: Split, start: int) -> Iterator[tuple[int, bytes]]:
+def _records(stream: BinaryIO, split: Split, start: int, max_record_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield (byte offset, record), skipping the first `start` records."""
     offset, number = split.start, 0
     while split.stop is None or offset != split.stop:
@@ -123,6 +125,9 @@ def _records(stream: BinaryIO, split: Split, start: int) -> Iterator[tuple[int, 
         end = offset + _HEADER.size + length + _FOOTER.size
         if split.stop is not None and end > split.stop:
             _corrupt(split, offset, number, f"the record of {length} bytes goes beyond the file's end")
+        if length > max_record_bytes:
+            problem = f"the record has {length} bytes, more than max_record_bytes={max_record_bytes}"
+            _corrupt(split, offset, number, problem)
         if number < start:
             if skip_bytes(stream, length + _FOOTER.size) < length + _FOOTER.size:
                 _corrupt(split, offset, number, f"the file ends inside a record of {length} bytes")

@@ -6,47 +6,52 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
-from pecan_ray.sources.compressed import open_gzip
-from pecan_ray.sources.files import Paths, identity_of, is_gzip, open_plain, patterns_of
+from pecan_ray.sources.compressed import compression_of, opened
+from pecan_ray.sources.files import MAX_RECORD_BYTES, Paths, check_positive, identity_of, patterns_of
 from pecan_ray.sources.tar import TarMember, members
 from pecan_ray.storage import list_files
 
 
 @dataclass(frozen=True)
 class WebDataset:
-    """The samples of tar archives (``.tar``, ``.tar.gz``): one archive is one split.
+    """The samples of tar archives (``.tar``, also compressed as ``.gz``, ``.bz2``, ``.xz``, ``.zst``), each a split.
 
     Neighbouring members with the same path up to the first dot of the file name are one sample: what
     follows the dot, in lower case, is the column (bytes, undecoded), and ``__key__`` the common part.
-    Members without an extension, hidden ones and names like ``__this__`` are not samples.  Raises
-    CorruptSourceError for archives that are cut off, and for a column that comes twice in one sample.
+    Members without an extension, hidden ones and names like ``__this__`` are not samples.  Archives
+    one behind the other in a file are read as one.  Raises CorruptSourceError for archives that are cut off or damaged,
+    for a column that comes twice in one sample or is a link or a device, and for a sample of more than
+    `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
+    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
 
     def __post_init__(self) -> None:
+        check_positive(max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""
         for index, file in enumerate(list_files(self.patterns)):
-            stop = None if is_gzip(file.path) else file.size
+            stop = None if compression_of(file.path) else file.size
             yield Split(index=index, path=file.path, stop=stop, version=file.version)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""
-        with open_gzip(split.path, split.version) if is_gzip(split.path) else open_plain(split) as stream:
-            samples = groupby(_named(members(split.path, stream, split.stop)), key=lambda named: named[0])
+        with opened(split) as stream:
+            found = members(split.path, stream, split.stop, self.max_record_bytes)
+            samples = groupby(_named(found), key=lambda named: named[0])
             for number, (key, parts) in enumerate(samples):
                 if number >= start:
-                    yield _sample(split, number, key, parts)
+                    yield _sample(split, number, key, parts, self.max_record_bytes)
 
     def num_elements(self) -> None:
         """Return None: samples are not counted without reading."""
@@ -66,16 +71,28 @@ def _named(found: Iterator[TarMember]) -> Iterator[tuple[str, str, TarMember]]:
             yield os.path.join(folder, stem), extension.lower(), member
 
 
-def _sample(split: Split, number: int, key: str, parts: Iterator[tuple[str, str, TarMember]]) -> Element:
+def _sample(
+    split: Split, number: int, key: str, parts: Iterator[tuple[str, str, TarMember]], max_record_bytes: int
+) -> Element:
     element: Element = {"__key__": key}
+    size = 0
     for _, column, member in parts:
         if column in element:
-            raise CorruptSourceError(
-                f"Sample {key!r}, {split.where(number)}, has {column!r} twice (the second at "
-                f"byte {member.offset}). Give neighbouring samples different keys.",
-                path=split.path,
-                offset=member.offset,
-                element=number,
-            )
+            problem = f"has {column!r} twice (the second at byte {member.offset}). Give neighbouring samples other keys"
+            _refuse(split, number, key, member, problem)
+        if member.strange:
+            cure = "Pack it with `tar -h --hard-dereference`"
+            problem = f"has a column {column!r} that is {member.strange}, not a file. {cure}"
+            _refuse(split, number, key, member, problem)
+        size += member.size
+        if size > max_record_bytes:
+            problem = f"has {size} bytes or more, more than max_record_bytes={max_record_bytes}"
+            _refuse(split, number, key, member, problem)
         element[column] = member.read()
     return element
+
+
+def _refuse(split: Split, number: int, key: str, member: TarMember, problem: str) -> NoReturn:
+    raise CorruptSourceError(
+        f"Sample {key!r}, {split.where(number)}, {problem}.", path=split.path, offset=member.offset, element=number
+    )

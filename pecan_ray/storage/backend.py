@@ -7,13 +7,17 @@ at the beginning of a name does not match a leading dot.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import count, zip_longest
 from typing import Protocol
 
+from pecan_ray.errors import PlanError
 from pecan_ray.storage.ranges import FileRange
 
 MAGIC = re.compile(r"[*?\[]")
+MOST_PATTERN = 4096
+"""Characters of the longest pattern."""
 
 
 @dataclass(frozen=True)
@@ -61,38 +65,80 @@ def is_hidden(relative: str) -> bool:
 
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
-    """Translate a glob over a whole path into a regular expression; raise ValueError for a broken one."""
-    segments = pattern.split("/")
-    parts = []
-    for number, segment in enumerate(segments):
-        last = number == len(segments) - 1
-        if segment == "**":
-            parts.append(r"(?:(?!\.)[^/]+/)*" + (r"(?!\.)[^/]+" if last else ""))
+    """Translate a glob over a whole path into a regular expression; raise PlanError for a broken one.
+
+    Its time grows with the product of the lengths of pattern and path: what a star has been followed by is never
+    looked for further right once it was found, since later parts of the pattern could only match less there.
+    """
+    if len(pattern) > MOST_PATTERN:
+        raise PlanError(f"A pattern of {len(pattern)} characters is too long: paths have {MOST_PATTERN} at most.")
+    names = [
+        name
+        for name, behind in zip_longest(pattern.split("/"), pattern.split("/")[1:])
+        if name != "**" or behind != "**"
+    ]
+    groups = count()
+    chunks = _parted(names, "**")
+    parts = ["".join(_segment(name, groups) + "/" for name in chunks[0])]
+    for number, chunk in enumerate(chunks[1:], start=1):
+        if number < len(chunks) - 1:
+            found = "".join(_segment(name, groups) + "/" for name in chunk)
+            parts.append(_first(r"(?:(?!\.)[^/]*/)*?" + found, groups))
         else:
-            parts.append(_segment(segment) + ("" if last else "/"))
+            inner = "".join(_segment(name, groups) + "/" for name in chunk)
+            parts.append(r"(?:(?!\.)[^/]*/)*" + (inner or r"(?!\.)[^/]+/"))
+    expression = "".join(parts).removesuffix("/") + r"\Z"
     try:
-        return re.compile("".join(parts) + r"\Z", re.DOTALL)
-    except re.error as error:
-        raise ValueError(f"Pattern {pattern!r} is not a valid glob: {error}.") from error
+        return re.compile(expression, re.DOTALL)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise PlanError(f"Pattern {pattern!r} is not a valid glob: {error}.") from error
 
 
-def _segment(segment: str) -> str:
+def _parted(values: Iterable[str], separator: str) -> list[list[str]]:
+    """Return the runs of values between separators, maybe empty ones."""
+    runs: list[list[str]] = [[]]
+    for value in values:
+        if value == separator:
+            runs.append([])
+        else:
+            runs[-1].append(value)
+    return runs
+
+
+def _first(expression: str, groups: Iterator[int]) -> str:
+    """Return an expression that matches as another one does first, and is not asked for further matches."""
+    name = f"g{next(groups)}"
+    return f"(?=(?P<{name}>{expression}))(?P={name})"
+
+
+def _segment(segment: str, groups: Iterator[int]) -> str:
+    runs = _parted(_tokens(segment), "*")
     out = [r"(?!\.)"] if segment[:1] in ("*", "?", "[") else []
+    out += runs[0]
+    for run in runs[1:-1]:
+        if run:
+            out.append(_first("[^/]*?" + "".join(run), groups))
+    if len(runs) > 1:
+        out += ["[^/]*", *runs[-1]]
+    return "".join(out)
+
+
+def _tokens(segment: str) -> Iterator[str]:
+    """Yield expressions for one character each, and ``*``."""
     at = 0
     while at < len(segment):
         character = segment[at]
         close = segment.find("]", at + 2) if character == "[" else -1
         if character == "*":
-            out.append("[^/]*")
+            yield "*"
         elif character == "?":
-            out.append("[^/]")
+            yield "[^/]"
         elif close > 0:
-            out.append(_character_class(segment[at + 1 : close]))
+            yield _character_class(segment[at + 1 : close])
             at = close
         else:
-            out.append(re.escape(character))
+            yield re.escape(character)
         at += 1
-    return "".join(out)
 
 
 def _character_class(inside: str) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import io
 import os
 import re
+import stat
+from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
@@ -14,6 +17,9 @@ from pecan_ray.storage.ranges import FileRange, replaced
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+MOST_VISITS = 1000
+"""So often one folder may be come to behind links: links to links double with every step."""
 
 Descend = Callable[[str, int], bool]
 """(path of a folder, how deep it lies below the first one) -> whether to look into it."""
@@ -39,33 +45,43 @@ class LocalFiles:
     """A `Backend` over the file system."""
 
     def info(self, path: str) -> FileInfo | None:
-        """Return the file's description, or None if there is no such file."""
+        """Return the file's description, or None if there is no such file; pipes and devices are refused."""
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise explain(error, path) from error
-        return None if os.path.isdir(path) else _describe(path, status)
+        return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
 
     def folder(self, path: str) -> Iterator[FileInfo]:
         """Yield the files below a folder in the order of their names."""
         if not os.path.isdir(path):
             return
         root = path.rstrip("/") + "/"
-        for file in _walk(root, lambda folder, _: not is_hidden(folder[len(root) :]), 0, ()):
+        for file in _walk(root, lambda folder, _: not is_hidden(folder.rsplit("/", 1)[-1])):
             if not is_hidden(file[len(root) :]):
                 yield _stat(file)
 
     def glob(self, pattern: str) -> Iterator[FileInfo]:
-        """Yield the files that match, in the order of their names; folders that cannot match are not read."""
+        """Yield the files that match, in the order of their names; folders that cannot match are not read.
+
+        A file or folder that is called like the pattern itself is what is meant.
+        """
+        try:
+            literal = stat.S_IFMT(os.stat(pattern).st_mode)
+        except OSError:
+            literal = 0
+        if literal:
+            yield from self.folder(pattern) if stat.S_ISDIR(literal) else (_stat(pattern),)
+            return
         fixed = pattern[: _first_magic(pattern)]
         root = fixed[: fixed.rfind("/") + 1]
         segments = pattern[len(root) :].split("/")
+        matches = compile_glob(pattern).match
         if not os.path.isdir(root):
             return
-        matches = compile_glob(pattern).match
-        for file in _walk(root, _descend_along(segments), 0, ()):
+        for file in _walk(root, _descend_along(segments)):
             if matches(file):
                 yield _stat(file)
 
@@ -152,22 +168,66 @@ def _descend_along(segments: list[str]) -> Descend:
     return descend
 
 
-def _walk(folder: str, descend: Descend, depth: int, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files below a folder (which ends in a slash) in an object store's order."""
+@dataclass(frozen=True)
+class _Open:
+    """A folder whose names are being gone through."""
+
+    path: str
+    """Ends in a slash."""
+    names: Iterator[tuple[str, bool]]
+    """(name, with a slash if it is a folder's; whether it is a link), sorted."""
+    identity: tuple[int, int]
+
+
+def _walk(root: str, descend: Descend) -> Iterator[str]:
+    """Yield the files below a folder (which ends in a slash) in an object store's order.
+
+    A link to a folder that it lies in is not followed.  Raises SourceError where links lead to the same folder over
+    and over by other ways.
+    """
+    above = [_open(root)]
+    visits: Counter[tuple[int, int]] = Counter()
+    """How often a folder was come to behind a link."""
+    linked_at: int | None = None
+    """Place in `above` of the first folder that was come to by a link."""
+    while above:
+        here = above[-1]
+        for name, linked in here.names:
+            path = here.path + name
+            if not name.endswith("/"):
+                yield path
+            elif descend(path[:-1], len(above) - 1):
+                folder = _open(path)
+                if linked and any(folder.identity == one.identity for one in above):
+                    continue
+                if linked and linked_at is None:
+                    linked_at = len(above)
+                if linked_at is not None:
+                    visits[folder.identity] += 1
+                    if visits[folder.identity] > MOST_VISITS:
+                        raise SourceError(
+                            f"Links lead to the folder {path} in more than {MOST_VISITS} ways. Name what to read, or "
+                            "remove links.",
+                            path=path,
+                        )
+                above.append(folder)
+                break
+        else:
+            above.pop()
+            if linked_at is not None and len(above) <= linked_at:
+                linked_at = None
+
+
+def _open(folder: str) -> _Open:
     try:
+        status = os.stat(folder)
         with os.scandir(folder) as entries:
-            found = sorted(
+            names = sorted(
                 (entry.name + "/" if entry.is_dir() else entry.name, entry.is_symlink()) for entry in entries
             )
     except OSError as error:
         raise explain(error, folder) from error
-    real = (*above, os.path.realpath(folder))
-    for name, linked in found:
-        path = folder + name
-        if not name.endswith("/"):
-            yield path
-        elif descend(path[:-1], depth) and not (linked and os.path.realpath(path) in real):
-            yield from _walk(path, descend, depth + 1, real)
+    return _Open(folder, iter(names), (status.st_dev, status.st_ino))
 
 
 def _stat(path: str) -> FileInfo:
@@ -178,7 +238,19 @@ def _stat(path: str) -> FileInfo:
 
 
 def _describe(path: str, status: os.stat_result) -> FileInfo:
+    if not stat.S_ISREG(status.st_mode):
+        raise SourceError(
+            f"{path} is {_kind(status.st_mode)}, not a file: it cannot be read again and again.", path=path
+        )
     return FileInfo(path=path, size=status.st_size, version=_version(status))
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a named pipe"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "a folder" if stat.S_ISDIR(mode) else "a device"
 
 
 def _version(status: os.stat_result) -> str:

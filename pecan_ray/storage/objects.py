@@ -59,8 +59,15 @@ class ObjectStore:
                     yield file
 
     def glob(self, pattern: str) -> Iterator[FileInfo]:
-        """Yield the objects that match, page by page; only its fixed beginning is listed."""
+        """Yield the objects that match, page by page; only its fixed beginning is listed.
+
+        An object that is called like the pattern itself, with its brackets, is what is meant.
+        """
         bucket, key = self._split(pattern)
+        literal = self.info(pattern) if "[" in key else None
+        if literal is not None:
+            yield literal
+            return
         magic = MAGIC.search(key)
         prefix = key[: magic.start()] if magic else key
         # With a delimiter the store leaves out what lies deeper than the pattern can match.

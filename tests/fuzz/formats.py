@@ -1,0 +1,448 @@
+"""The formats: how a whole file of each is made and damaged, how we read it, and how the reference does."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import random
+import struct
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import parquet as pq
+
+from pecan_ray.errors import PecanError
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources.tfrecord import masked_crc
+from tests.fuzz import damage
+from tests.fuzz.damage import Damage
+
+
+@dataclass
+class Reading:
+    """What a reader gave of a file."""
+
+    elements: list[Any] = field(default_factory=list)
+    problem: str | None = None
+    """What it told; None if it took the file for whole."""
+
+
+Reference = Callable[[Path], Reading]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One kind of file."""
+
+    ending: str
+    make: Callable[[random.Random], bytes]
+    source: Callable[[str], Source]
+    plain: Callable[[dict[str, Any]], Any]
+    """An element of ours as the reference gives it."""
+    reference: Reference
+    damages: tuple[Damage, ...] = damage.ANY
+    in_order: bool = True
+    """Ours are the reference's in their order; False: the reference reads on behind damage, and ours are among them."""
+
+    def damaged(self, rng: random.Random) -> bytes:
+        """Return a file, damaged once or more (one in ten: not at all)."""
+        data = self.make(rng)
+        for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 1, 1, 2, 3))):
+            if data:
+                data = rng.choice(self.damages)(rng, data)
+        return data
+
+    def ours(self, path: Path) -> Reading:
+        """Read a file with us; what is no PecanError is raised."""
+        reading = Reading()
+        try:
+            source = self.source(str(path))
+            for split in source.splits():
+                for element in source.read(split):
+                    reading.elements.append(self.plain(element))
+        except PecanError as error:
+            reading.problem = str(error)
+        return reading
+
+
+# --- lines -----------------------------------------------------------------------------------------------------
+
+
+def text_file(rng: random.Random) -> bytes:
+    """Return lines of all kinds."""
+    words = ("", "a", "é€", "\ufeff", "\t ", "x" * 300, "tail\r", "日本")
+    end = rng.choice(("", "\n", "\r\n"))
+    lines = ["".join(rng.choices(words, k=rng.randrange(4))) for _ in range(rng.randrange(40))]
+    return (rng.choice(("\n", "\r\n")).join(lines) + end).encode()
+
+
+def lines_in(data: bytes) -> Iterator[bytes]:
+    """Yield the lines of some bytes, without their ends."""
+    lines = data.removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    for line in lines:
+        yield line.removesuffix(b"\r")
+
+
+def text_reference(path: Path) -> Reading:
+    """Read lines with Python's own functions."""
+    return _each_line(path.read_bytes(), lambda line: line.decode("utf-8"))
+
+
+def gzip_reference(path: Path) -> Reading:
+    """Read compressed lines with Python's gzip, which reads all members, as GNU gzip does."""
+    if not path.stat().st_size:
+        return Reading(problem="unexpected end of file")  # so GNU gzip says; Python says nothing
+    reading, data = Reading(), b""
+    try:
+        with gzip.open(path) as file:
+            while block := file.read1(1 << 16):
+                data += block
+    except Exception as error:
+        reading.problem = repr(error)
+    lines = _each_line(data, lambda line: line.decode("utf-8"))
+    return Reading(lines.elements, reading.problem or lines.problem)
+
+
+def _each_line(data: bytes, take: Callable[[bytes], Any]) -> Reading:
+    reading = Reading()
+    for line in lines_in(data):
+        try:
+            reading.elements.append(take(line))
+        except (ValueError, RecursionError) as error:
+            reading.problem = str(error)
+            break
+    return reading
+
+
+def inside_gzip(rng: random.Random, data: bytes) -> bytes:
+    """Compress as several members, with or without zeros between."""
+    parts = [data[: len(data) // 2], data[len(data) // 2 :]] if rng.random() < 0.5 else [data]
+    return rng.choice((b"", b"\0" * 9)).join(gzip.compress(part, mtime=0) for part in parts)
+
+
+def json_file(rng: random.Random) -> bytes:
+    """Return objects of all kinds, one a line."""
+
+    def value(depth: int) -> Any:
+        kinds = [1, -1.5e300, 'é"\\', None, True, 2**70, ""]
+        if depth:
+            kinds += [[value(depth - 1) for _ in range(rng.randrange(4))], {"k": value(depth - 1)}]
+        return rng.choice(kinds)
+
+    rows = [{f"c{n}": value(2) for n in range(rng.randrange(4))} for _ in range(rng.randrange(1, 20))]
+    return "".join(json.dumps(row) + rng.choice(("\n", "\n", "\r\n", "\n\n", "\n \n")) for row in rows).encode()
+
+
+def deep(rng: random.Random, data: bytes) -> bytes:
+    """Nest without end."""
+    opening = rng.choice((b"[", b'{"a":', b'{"a":['))
+    return data + b'{"x": ' + opening * rng.choice((100, 2000, 200_000)) + b"\n"
+
+
+def json_reference(path: Path) -> Reading:
+    """Read with Python's json, line by line."""
+
+    def take(line: bytes) -> list[Any]:
+        value = json.loads(line)
+        if not isinstance(value, dict):
+            raise ValueError("no object")
+        return [_comparable(value)]
+
+    reading = _each_line(path.read_bytes(), lambda line: take(line) if line.strip() else [])
+    return Reading([one for found in reading.elements for one in found], reading.problem)
+
+
+def plain_json(element: dict[str, Any]) -> Any:
+    """Return an element as Python's json gives it; a list that mixes numbers and booleans comes as numbers."""
+    return _comparable({name: value.tolist() if hasattr(value, "tolist") else value for name, value in element.items()})
+
+
+def _comparable(value: Any) -> Any:
+    """Return a value in which NaN equals NaN."""
+    if isinstance(value, dict):
+        return {name: _comparable(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_comparable(inner) for inner in value]
+    return "NaN" if value != value else value
+
+
+# --- CSV -------------------------------------------------------------------------------------------------------
+
+COLUMNS = ("a", "b", "c")
+
+
+def csv_file(rng: random.Random) -> bytes:
+    """Return three columns of text."""
+    cells = ("", "1", "x", "é", 'say "so"', "a,b", "NA", "x" * 200, " y ", "two\nlines", "r\r")
+    plain = cells[:9]
+    several = rng.random() < 0.3
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator=rng.choice(("\n", "\r\n")))
+    writer.writerow(COLUMNS)
+    for _ in range(rng.randrange(30)):
+        writer.writerow(rng.choices(cells if several else plain, k=3))
+    return text.getvalue().encode()
+
+
+def csv_tokens(rng: random.Random, data: bytes) -> bytes:
+    """Insert what means something in a CSV file."""
+    at = rng.randrange(len(data) + 1)
+    token = rng.choice((b'"', b",", b"\n", b"\r", b'""', b"\r\n", b",,,", b'",', b'\n"', b"\0"))
+    return data[:at] + token + data[at:]
+
+
+def csv_reference(path: Path) -> Reading:
+    """Read with Python's csv; what is no row of three cells, or open at the end, is a problem."""
+    reading = Reading()
+    try:
+        text = path.read_bytes().removeprefix(b"\xef\xbb\xbf").decode("utf-8")
+        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
+    except (csv.Error, ValueError) as error:
+        return Reading(problem=str(error))
+    if not rows or len(set(rows[0])) < len(rows[0]):
+        return Reading(problem="no header, or one that names a column twice")
+    for row in rows[1:]:
+        if len(row) != len(rows[0]):
+            reading.problem = "a row of another length"
+            break
+        reading.elements.append(tuple(row))
+    return reading
+
+
+class TextCsv(Csv):
+    """A Csv of which all columns are text, whatever they are called in a damaged file."""
+
+    def _infer(self, path: str, *more: Any) -> Any:
+        schema = super()._infer(path, *more)
+        return pa.schema([(name, pa.string()) for name in schema.names])
+
+
+# --- TFRecord --------------------------------------------------------------------------------------------------
+
+
+def framed(record: bytes) -> bytes:
+    """Return a record as the format stores it."""
+    length = struct.pack("<Q", len(record))
+    return length + struct.pack("<I", masked_crc(length)) + record + struct.pack("<I", masked_crc(record))
+
+
+def tfrecord_file(rng: random.Random) -> bytes:
+    """Return some records."""
+    return b"".join(framed(rng.randbytes(rng.choice((0, 1, 30, 700)))) for _ in range(rng.randrange(1, 20)))
+
+
+def lying_length(rng: random.Random, data: bytes) -> bytes:
+    """Write a length that is wrong and has a right checksum."""
+    length = struct.pack("<Q", rng.choice((0, 1, 100, 1 << 20, 1 << 31, 1 << 40, (1 << 63) - 1, (1 << 64) - 1)))
+    header = length + struct.pack("<I", masked_crc(length))
+    at = rng.choice([0, *[at for at in range(len(data) - 12) if data[at + 4 : at + 8] == bytes(4)]])
+    return data[:at] + header + data[at + 12 :]
+
+
+def tfrecord_reference(path: Path) -> Reading:
+    """Read with TensorFlow's own reader."""
+    import tensorflow as tf
+
+    data, at, reading = path.read_bytes(), 0, Reading()
+    while at + 12 <= len(data):
+        end = at + 16 + int(struct.unpack_from("<Q", data, at)[0])
+        if end > len(data):  # TensorFlow would ask for the memory first
+            reading.problem = "a record is longer than the file"
+            path = path.with_suffix(".begin")
+            path.write_bytes(data[:at])
+            break
+        at = end
+    try:
+        for record in tf.data.TFRecordDataset(str(path)).as_numpy_iterator():
+            reading.elements.append(record)
+    except tf.errors.OpError as error:
+        reading.problem = str(error)
+    return reading
+
+
+# --- tar -------------------------------------------------------------------------------------------------------
+
+
+def tar_file(rng: random.Random) -> bytes:
+    """Return an archive of samples, now and then two of them one behind the other."""
+    out = io.BytesIO()
+    number = 0
+    for _ in range(rng.choice((1, 1, 1, 2))):
+        kind = rng.choice((tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT))
+        with tarfile.open(fileobj=out, mode="w", format=kind) as tar:
+            for _ in range(rng.randrange(1, 8)):
+                number += 1
+                stem = (
+                    f"{number:03}" if kind == tarfile.USTAR_FORMAT or rng.random() < 0.8 else f"é{number}" + "k" * 120
+                )
+                for extension in rng.sample(("a", "b", "c.d"), rng.randrange(1, 4)):
+                    data = rng.randbytes(rng.choice((0, 3, 512, 900)))
+                    info = tarfile.TarInfo(f"{stem}.{extension}")
+                    info.size = len(data)
+                    tar.addfile(info, io.BytesIO(data))
+        if rng.random() < 0.2:
+            out.write(bytes(512 * rng.randrange(5)))
+    return out.getvalue()
+
+
+def header_field(rng: random.Random, data: bytes) -> bytes:
+    """Change a field of a header, and mend the header's checksum."""
+    places = [at for at in range(0, len(data) - 511, 512) if data[at + 257 : at + 262] == b"ustar"]
+    if not places:
+        return data
+    at = rng.choice(places)
+    header = bytearray(data[at : at + 512])
+    start, width = rng.choice(((124, 12), (124, 12), (156, 1), (0, 5), (345, 10), (100, 8)))
+    sizes = (b"-0000000010\0", b"\xff" * 11 + b"\0", b"\x80" + bytes(10) + b"\x05", b"77777777777\0", b"00000000000\0")
+    if width == 12:
+        value = rng.choice((*sizes, b"\xff" * 12, b"\x80" + b"\xff" * 11, b"%011o\0" % rng.randrange(4000)))
+    elif width == 1:
+        value = bytes((rng.choice(b"\x000123456789xgLKSVDMXN7Az"),))
+    else:
+        value = rng.randbytes(width)
+    header[start : start + width] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return data[:at] + bytes(header) + data[at + 512 :]
+
+
+def pax_record(rng: random.Random, data: bytes) -> bytes:
+    """Change the records of an extended header, or let there be one."""
+    records = rng.choice(
+        (b"0 path=x\n", b"9 size=5\n", b"99 path=x\n", b"x\n", b"10 size=-1\n", b"18 GNU.sparse.x=1\n\n")
+    )
+    at = rng.randrange(len(data) // 512 + 1) * 512
+    info = tarfile.TarInfo("pax")
+    info.type, info.size = rng.choice((tarfile.XHDTYPE, tarfile.XHDTYPE, tarfile.XGLTYPE)), len(records)
+    return data[:at] + info.tobuf() + records.ljust(512, b"\0") + data[at:]
+
+
+def tar_reference(path: Path) -> Reading:
+    """Read with Python's tarfile, which is told to read on, and let GNU tar judge."""
+    reading = Reading()
+    try:
+        with tarfile.open(path, ignore_zeros=True, mode="r:") as tar:
+            for member in tar:
+                file = tar.extractfile(member) if member.isreg() else None
+                stem, dot, extension = Path(member.name).name.partition(".")
+                if file is not None and stem and dot and extension and not member.issparse():
+                    reading.elements.append((member.name, file.read()))
+    except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
+        reading.problem = repr(error)
+    told = subprocess.run(["tar", "-i", "-tf", path], capture_output=True, check=False)
+    words = [line for line in told.stderr.decode(errors="replace").splitlines() if not _is_harmless(line)]
+    return Reading(reading.elements, "\n".join(words) or reading.problem)
+
+
+def _is_harmless(line: str) -> bool:
+    """Tell whether GNU tar only says how it would name a file."""
+    return not line or "Substituting" in line or "Removing leading" in line
+
+
+def plain_sample(element: dict[str, Any]) -> list[tuple[str, bytes]]:
+    """Return the members of a sample, as far as their names can be told."""
+    return [(f"{element['__key__']}.{name}", data) for name, data in element.items() if name != "__key__"]
+
+
+# --- Parquet ---------------------------------------------------------------------------------------------------
+
+
+def parquet_file(rng: random.Random) -> bytes:
+    """Return a table, with checksums of its pages or without, of several row groups."""
+    rows = rng.randrange(1, 60)
+    table = pa.table(
+        {
+            "n": list(range(rows)),
+            "f": [rng.choice((None, 0.5, -1e300)) for _ in range(rows)],
+            "s": [rng.choice(("é", "", "abc" * 9, None)) for _ in range(rows)],
+            "v": [[1.5] * rng.randrange(3) for _ in range(rows)],
+        }
+    )
+    out = io.BytesIO()
+    pq.write_table(
+        table,
+        out,
+        row_group_size=rng.choice((7, 100)),
+        compression=rng.choice(("none", "zstd", "snappy", "gzip")),
+        use_dictionary=rng.random() < 0.5,
+        write_page_checksum=rng.random() < 0.7,
+        data_page_version=rng.choice(("1.0", "2.0")),
+    )
+    return out.getvalue()
+
+
+def parquet_reference(path: Path) -> Reading:
+    """Read with pyarrow, all at once."""
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        table = file.read()
+        table.validate(full=True)
+        names = table.schema.names
+        if len(set(names)) < len(names):
+            return Reading(problem="a name comes twice")
+        problem = None if table.num_rows == file.metadata.num_rows else "rows are missing"
+        return Reading([_plain_row(dict(row)) for row in table.to_pylist()], problem)
+    except Exception as error:
+        return Reading(problem=repr(error))
+
+
+def _plain_row(row: dict[str, Any]) -> str:
+    def plain(value: Any) -> Any:
+        value = value.tolist() if hasattr(value, "tolist") else value
+        return None if value != value else value
+
+    return repr({name: plain(value) for name, value in row.items()})
+
+
+FORMATS: dict[str, Format] = {
+    "text": Format(".txt", text_file, TextLines, lambda element: element["text"], text_reference),
+    "gzip": Format(
+        ".txt.gz", lambda rng: inside_gzip(rng, text_file(rng)), TextLines, lambda e: e["text"], gzip_reference
+    ),
+    "json": Format(".jsonl", json_file, JsonLines, plain_json, json_reference, (*damage.ANY, deep)),
+    "csv": Format(
+        ".csv",
+        csv_file,
+        partial(TextCsv, newlines_in_values=True),
+        lambda element: tuple(element.values()),
+        csv_reference,
+        (*damage.ANY, *(csv_tokens,) * 12),
+    ),
+    "csv-lines": Format(
+        ".csv",
+        csv_file,
+        partial(TextCsv, split_bytes=500),
+        lambda element: tuple(element.values()),
+        csv_reference,
+        (*damage.ANY, *(csv_tokens,) * 12),
+    ),
+    "tfrecord": Format(
+        ".tfrecord",
+        tfrecord_file,
+        TFRecords,
+        lambda element: element["record"],
+        tfrecord_reference,
+        (*damage.ANY, *(lying_length,) * 4),
+    ),
+    "tar": Format(
+        ".tar",
+        tar_file,
+        WebDataset,
+        plain_sample,
+        tar_reference,
+        (*damage.ANY, *(header_field,) * 12, *(pax_record,) * 4),
+        in_order=False,
+    ),
+    "parquet": Format(".parquet", parquet_file, Parquet, _plain_row, parquet_reference),
+}

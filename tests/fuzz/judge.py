@@ -1,0 +1,91 @@
+"""Running one case, and judging what two readers gave."""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.fuzz.formats import FORMATS, Format, Reading
+
+
+@dataclass(frozen=True)
+class Failure:
+    """What went wrong in a case."""
+
+    kind: str
+    """"bare", "lost", "untold", "different", or, where the case did not end, "hang" or "died"."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A damaged file: a format and a seed."""
+
+    format: str
+    seed: int
+
+    def data(self) -> bytes:
+        """Return the file's bytes."""
+        return FORMATS[self.format].damaged(random.Random(f"{self.format}:{self.seed}"))
+
+    def run(self, folder: Path) -> Failure | None:
+        """Read the file with both readers; return what is wrong with ours."""
+        return judge(self.format, self.data(), folder)
+
+
+def judge(name: str, data: bytes, folder: Path) -> Failure | None:
+    """Read a file of a format with both readers; return what is wrong with ours."""
+    form = FORMATS[name]
+    path = folder / f"case{form.ending}"
+    path.write_bytes(data)
+    try:
+        ours = form.ours(path)
+    except Exception:
+        return Failure("bare", traceback.format_exc())
+    return compare(form, ours, form.reference(path))
+
+
+def compare(form: Format, ours: Reading, reference: Reading) -> Failure | None:
+    """Return what we lost or did not tell."""
+    if not form.in_order:
+        return _among(ours, reference)
+    common = min(len(ours.elements), len(reference.elements))
+    for number in range(common):
+        if ours.elements[number] != reference.elements[number]:
+            pair = f"{ours.elements[number]!r} is not {reference.elements[number]!r}"
+            return Failure("different", f"element {number}: {pair}"[:2000])
+    if ours.problem is not None:
+        return None
+    if len(ours.elements) < len(reference.elements):
+        return Failure("lost", f"{len(ours.elements)} of {len(reference.elements)} elements, and nothing was told")
+    if reference.problem is not None:
+        return Failure("untold", f"the reference says: {reference.problem}"[:2000])
+    if len(ours.elements) > len(reference.elements):
+        return Failure("different", f"{len(ours.elements)} elements instead of {len(reference.elements)}")
+    return None
+
+
+def _among(ours: Reading, reference: Reading) -> Failure | None:
+    """Compare the members of samples, whose reference finds members behind damage too."""
+    mine, theirs = Counter(_members(ours)), Counter((name.lower(), data) for name, data in reference.elements)
+    invented = mine - theirs
+    if invented and reference.problem is None:
+        return Failure("different", f"not in the archive: {sorted(invented)[0]!r}"[:500])
+    if ours.problem is not None:
+        return None
+    lost = theirs - mine
+    if lost:
+        return Failure("lost", f"{sum(lost.values())} members, such as {sorted(lost)[0]!r}"[:500])
+    if reference.problem is not None:
+        return Failure("untold", f"the reference says: {reference.problem}"[:2000])
+    return None
+
+
+def _members(reading: Reading) -> Iterator[tuple[str, bytes]]:
+    for sample in reading.elements:
+        for name, data in sample:
+            yield name.lower(), data

@@ -1,0 +1,46 @@
+"""Some damaged files of every format, and those that once found something; `make fuzz` reads many more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.formats import FORMATS, Reading
+from tests.fuzz.judge import Case, compare, judge
+
+KEPT = Path(__file__).parents[1] / "fuzz" / "kept"
+FILES = 200
+
+
+@pytest.mark.parametrize("name", sorted(set(FORMATS) - {"tfrecord"}))
+def test_damaged_files_lose_nothing_without_a_word(name: str, tmp_path: Path) -> None:
+    failures = {seed: Case(name, seed).run(tmp_path) for seed in range(FILES)}
+    assert {seed: failure for seed, failure in failures.items() if failure is not None} == {}
+
+
+def test_damaged_records_lose_nothing_without_a_word(tmp_path: Path) -> None:
+    pytest.importorskip("tensorflow")
+    failures = {seed: Case("tfrecord", seed).run(tmp_path) for seed in range(FILES)}
+    assert {seed: failure for seed, failure in failures.items() if failure is not None} == {}
+
+
+@pytest.mark.parametrize("path", sorted(KEPT.glob("*/*")), ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_files_that_found_something(path: Path, tmp_path: Path) -> None:
+    assert judge(path.parent.name, path.read_bytes(), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("ours", "reference", "kind"),
+    [
+        (Reading(["a"]), Reading(["a", "b"]), "lost"),
+        (Reading(["a"]), Reading(["a"], "cut off"), "untold"),
+        (Reading(["a", "c"], "broken"), Reading(["a", "b"]), "different"),
+        (Reading(["a", "b"]), Reading(["a"]), "different"),
+        (Reading(["a"], "broken"), Reading(["a", "b"]), None),
+        (Reading(["a"]), Reading(["a"]), None),
+    ],
+)
+def test_the_judge_finds_what_it_is_for(ours: Reading, reference: Reading, kind: str | None) -> None:
+    failure = compare(FORMATS["text"], ours, reference)
+    assert (failure and failure.kind) == kind
