@@ -82,6 +82,10 @@ CONSTRUCTED = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__
 """What Python puts into a class beside its methods."""
 
 
+ADDED = ("__dataclass_", "__annotat", "__firstline", "__static", "__slotnames__")
+"""Beginnings of names that Python puts into classes: the last one when an instance is copied or pickled first."""
+
+
 class Speller:
     """Spells out one value; functions and classes that occur again are not walked through again."""
 
@@ -173,7 +177,7 @@ class Speller:
         members = {
             name: member
             for name, member in sorted(vars(kind).items())
-            if name not in CONSTRUCTED and not name.startswith(("__dataclass_", "__annotat", "__firstline", "__static"))
+            if name not in CONSTRUCTED and not name.startswith(ADDED)
         }
         return f"{kind.__qualname__}({self._several(kind.__bases__)}){self.spell(members)}"
 

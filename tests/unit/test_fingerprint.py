@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import operator
 import os
@@ -326,3 +328,18 @@ def test_other_processes_find_the_same_fingerprint(tmp_path: Path) -> None:
     ]
     one, other = (process.communicate()[0] for process in running)
     assert one == other and len(one.strip()) == 32
+
+
+def test_pickling_an_instance_does_not_change_what_its_class_is() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Add:
+        more: int
+
+        def __call__(self, i: int) -> int:
+            return i + self.more
+
+    source = Arrays(i=np.arange(3))
+    before = PecanPipeline(source).map(Add(1), on="i", name="add").fingerprint()
+    copy.copy(Add(1))  # Python notes the names of slots in the class
+    assert "__slotnames__" in vars(Add)
+    assert PecanPipeline(source).map(Add(1), on="i", name="add").fingerprint() == before

@@ -165,7 +165,7 @@ def test_a_mode_whose_workers_never_come_goes_on_asking_for_one(mode: str, came:
 @pytest.mark.parametrize("bounds", [{"max_local": 0}, {}, {"max_local": 1, "max_remote": 4}])
 @pytest.mark.parametrize("remote_cpus", [(), (8.0,)])
 def test_a_job_begins_with_a_worker(mode: str, bounds: dict[str, int], remote_cpus: tuple[float, ...]) -> None:
-    options = AutoWorkers(mode=mode, **bounds)  # type: ignore[arg-type]
+    options = AutoWorkers(mode=mode, **bounds)  # type: ignore[arg-type]  # numbers alone
     nowhere = bounds.get("max_local") == 0 and (mode == "collocated" or not (remote_cpus or mode.startswith("cachew")))
     if nowhere:
         with pytest.raises(PlanError, match="raise"):
