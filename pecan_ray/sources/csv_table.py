@@ -203,7 +203,10 @@ class Csv:
                 raise PlanError(f"types={dict(self.types)}: {error}.") from error
             except pa.ArrowException:
                 place, problem, _ = self._first_bad(sample, names, None, given)
-                bad_line(whole, sample[place], place, problem)
+                if not place:
+                    bad_line(whole, sample[place], place, problem)
+                # Whoever reads the split meets the bad line, and knows what to do with it.
+                table = self._parse(sample[:place], names, None, given)
         kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
         return pa.schema(list(kinds.items()))
 

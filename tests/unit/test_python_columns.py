@@ -349,12 +349,11 @@ def test_columns_of_unequal_lengths_are_an_error_of_the_source() -> None:
 @pytest.mark.parametrize("size", [4, 50])
 def test_a_bad_line_costs_the_rest_of_its_split_and_nothing_before_it(tmp_path: Path, on_error: Any, size: int) -> None:
     lines = [str(n) for n in range(40)]
+    lines[33] = "x,y"
     path = tmp_path / "rows.csv"
     path.write_text("\n".join(["n", *lines]) + "\n")
     source = Csv(str(path))
     leases = whole_leases([source])
-    lines[33] = "x,y"
-    path.write_text("\n".join(["n", *lines]) + "\n")
     if on_error == "raise":
         columns, rows = failures(source, size, leases)
         assert columns == rows
