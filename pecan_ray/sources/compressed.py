@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 import pyarrow as pa
 
-from pecan_ray.errors import CorruptSourceError, PecanError, SourceError
+from pecan_ray.errors import CorruptSourceError, PecanError, SourceError, SourceReplacedError
 from pecan_ray.plan.splits import Split
 from pecan_ray.storage import open_random, open_stream, read_range
 
@@ -234,6 +234,8 @@ def opened(split: Split, begin: int | None = None) -> Iterator[BinaryIO]:
     with stream:
         try:
             yield stream
+        except SourceReplacedError:
+            raise  # what is there now tells nothing of what was listed
         except CorruptSourceError as error:
             if checked is None:
                 problem = _disguised(split.path)
