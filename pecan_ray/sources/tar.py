@@ -76,6 +76,7 @@ def members(
     """
     offset = 0
     overrides: dict[str, str] = {}
+    announced = False  # An extended header has come, and its member not yet.
     header = stream.read(BLOCK)
     while True:
         try:
@@ -83,7 +84,7 @@ def members(
         except tarfile.HeaderError as error:
             if len(header) < BLOCK or any(header):
                 _broken(path, offset, _reason(header, error))
-            if overrides:
+            if announced:
                 _broken(path, offset, "the member that an extended header announces is missing")
             header, offset = _behind_zeros(path, stream, offset, max_record_bytes)
             if not header:
@@ -104,6 +105,7 @@ def members(
             if found.keys() & overrides.keys():
                 _broken(path, offset, "two extended headers follow each other, without the member of the first one")
             overrides = {**overrides, **found}
+            announced = announced or info.type != tarfile.XGLTYPE
         else:
             if size is None:
                 _check_bound(path, offset, repr(name), length, max_record_bytes)
@@ -112,7 +114,7 @@ def members(
                 yield member
             if info.type == tarfile.GNUTYPE_SPARSE:
                 _broken(path, offset, f"{name!r} is a sparse file: pack it with `tar` without --sparse")
-            overrides = {}
+            overrides, announced = {}, False
         left = padded - member.consumed
         if skip_bytes(stream, left) < left:
             _broken(path, data_at, f"it ends inside {member.name!r}")
@@ -193,7 +195,9 @@ def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
 def _records(member: TarMember, data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Yield keywords and values of an extended header: ``"<length> <keyword>=<value>\\n"``, one behind the other."""
     at = 0
-    data = data.rstrip(b"\0")
+    size, data = len(data), data.rstrip(b"\0")
+    if size and not data:
+        _broken(member.path, member.offset, "the extended header holds nothing but zeros")
     while at < len(data):
         digits, _, _ = data[at : at + 20].partition(b" ")
         length = int(digits) if digits.isdigit() else 0
