@@ -22,6 +22,11 @@ EXTENSION_BYTES = 1 << 20
 _PAX = (tarfile.XHDTYPE, tarfile.SOLARIS_XHDTYPE)
 _EXTENSIONS = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE, *_PAX)
 _FILES = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
+_KEYWORDS = {
+    *(b"atime", b"charset", b"comment", b"ctime", b"gid", b"gname", b"hdrcharset", b"linkpath", b"mtime", b"path"),
+    *(b"size", b"uid", b"uname"),
+}
+"""What POSIX defines of extended headers; those of vendors have a dot."""
 _WITHOUT_DATA = (
     tarfile.LNKTYPE,
     tarfile.SYMTYPE,
@@ -33,6 +38,8 @@ _WITHOUT_DATA = (
 )
 _IGNORED = (tarfile.DIRTYPE, b"D", b"V")
 """Folders, lists of what was in folders, and names of volumes: they hold no data of a sample."""
+_NUMBERS = ((100, 108), (108, 116), (116, 124), (124, 136), (136, 148))
+"""Where a header holds mode, owner, group, size and time, as digits or left empty."""
 _KINDS = {
     tarfile.LNKTYPE: "a link",
     tarfile.SYMTYPE: "a link",
@@ -90,6 +97,9 @@ def members(
             if not header:
                 return
             continue
+        for start, stop in _NUMBERS:
+            if not header[start] and header[start:stop].strip(b"\0"):
+                _broken(path, offset, f"a header has {header[start:stop]!r} for a number")
         data_at = offset + BLOCK
         name = overrides.get("path", info.name)
         if not name:
@@ -105,7 +115,7 @@ def members(
             if found.keys() & overrides.keys():
                 _broken(path, offset, "two extended headers follow each other, without the member of the first one")
             overrides = {**overrides, **found}
-            announced = announced or info.type != tarfile.XGLTYPE
+            announced = True
         else:
             if size is None:
                 _check_bound(path, offset, repr(name), length, max_record_bytes)
@@ -185,6 +195,8 @@ def _extension(kind: bytes, member: TarMember) -> dict[str, str]:
     for keyword, value in _records(member, data):
         if keyword.startswith(b"GNU.sparse."):
             found["sparse"] = "yes"
+        elif keyword not in _KEYWORDS and b"." not in keyword:
+            _broken(member.path, member.offset, f"the extended header has an unknown keyword {keyword!r}")
         elif keyword in (b"path", b"size"):
             if kind == tarfile.XGLTYPE:
                 _broken(member.path, member.offset, f"one header for all members gives a {keyword.decode()}")

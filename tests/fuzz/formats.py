@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import random
+import re
 import struct
 import subprocess
 import tarfile
@@ -337,7 +338,7 @@ def tar_reference(path: Path) -> Reading:
                 file = tar.extractfile(member) if member.isreg() else None
                 stem, dot, extension = Path(member.name).name.partition(".")
                 if file is not None and stem and dot and extension and not member.issparse():
-                    reading.elements.append((member.name, file.read()))
+                    reading.elements.append((re.sub("/+", "/", member.name), file.read()))
     except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, MemoryError) as error:
         reading.problem = repr(error)
     told = subprocess.run(["tar", "-i", "-tf", path], capture_output=True, check=False)
@@ -400,6 +401,8 @@ def parquet_reference(path: Path) -> Reading:
 def _plain_row(row: dict[str, Any]) -> str:
     def plain(value: Any) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value
+        if isinstance(value, list):
+            return [plain(one) for one in value]
         return None if value != value else value
 
     return repr({name: plain(value) for name, value in row.items()})
