@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-import pickle
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +25,9 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
+from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
-from pecan_ray.runtime.session import Session
+from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
@@ -70,13 +71,15 @@ class Batches:
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
+        self._job = name if debug else job_name(name, options)
+        self._quarantine = self._open_quarantine()
         if debug:
             ordered = order()
             self._stream = self._in_process(plan, ordered, engine, seed)
         else:
             self._session = Session(
                 plan,
-                name=name,
+                name=self._job,
                 engine=engine,
                 seed=seed,
                 config=config,
@@ -124,7 +127,7 @@ class Batches:
     def _next(self, session: Session) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
         received = session.client.next()
-        self._quarantine(session.client.take_quarantined())
+        self._keep_bad(session.client.take_quarantined())
         if received is None:
             raise StopIteration
         self.provenance = received.provenance
@@ -171,18 +174,23 @@ class Batches:
         self._bad += sum(one.elements_left_out for one in bad)
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
-        self._quarantine(bad)
+        self._keep_bad(bad)
         last = f"{bad[-1].where} in {bad[-1].op}: {bad[-1].error}"
         over = over_budget(self._name, self._bad, self._elements, self._config.error_budget, last)
         if over is not None:
             raise over
 
-    def _quarantine(self, bad: Sequence[BadElement]) -> None:
-        """Append quarantined elements to their file, at once: a crash later does not lose them."""
-        if bad and self._options.on_error == "quarantine":
-            with self.quarantine_path.open("ab") as file:
-                for one in bad:
-                    pickle.dump(one, file)
+    def _open_quarantine(self) -> QuarantineFile | None:
+        """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
+        if self._options.on_error != "quarantine":
+            return None
+        opened = QuarantineFile(self.quarantine_path, self._job)
+        weakref.finalize(self, opened.close)
+        return opened
+
+    def _keep_bad(self, bad: Sequence[BadElement]) -> None:
+        if self._quarantine is not None:
+            self._quarantine.add(bad)
 
     def _look_again(self, session: Session, look: SecondLook) -> None:
         """Ask AutoOrder again, beside the training, what the first epoch has shown."""
@@ -197,9 +205,8 @@ class Batches:
 
     @property
     def quarantine_path(self) -> Path:
-        """The file that keeps elements which failed under ``on_error="quarantine"``: pickled `BadElement`s."""
-        job = self._session.name if self._session else self._name
-        return Path(self._config.quarantine_path or f"pecan-quarantine-{job}.pickle")
+        """The file of elements that failed under ``on_error="quarantine"``: `pecan_ray.replay.quarantined` reads it."""
+        return Path(self._config.quarantine_path) if self._config.quarantine_path else default_path(self._job)
 
     def scale(self, *, local: int, remote: int) -> None:
         """Change the numbers of workers while the job runs; workers that go are drained."""
@@ -217,7 +224,8 @@ class Batches:
             report = Report.of_job(
                 self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
             )
-        return replace(report, events=(*self._prepared, *report.events))
+        unkept = 0 if self._quarantine is None else self._quarantine.unkept
+        return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 
     def explain(self) -> str:
         """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
@@ -230,4 +238,7 @@ class Batches:
         self._progress.end()
         if self._session is not None:
             self._session.close()
+            self._keep_bad(self._session.client.take_quarantined())
             self._note_reverted(self._session.facts().reverted)
+        if self._quarantine is not None:
+            self._quarantine.close()

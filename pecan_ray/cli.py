@@ -19,7 +19,8 @@ from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.replay import quarantined, replay
+from pecan_ray.quarantine import Pickled, quarantined
+from pecan_ray.replay import replay
 from pecan_ray.simulator.command import (
     SIMULATE_HELP,
     TUNE_HELP,
@@ -55,7 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Runs a pipeline's functions, in this process, on the elements that on_error='quarantine' kept, "
         "and shows with their tracebacks those that still fail.",
     )
-    again.add_argument("quarantine", help="the quarantine file; it is unpickled: use only files that you trust")
+    again.add_argument("quarantine", help="the quarantine file")
+    again.add_argument(
+        "--trust",
+        action="store_true",
+        help="read also what is kept as a pickle, which runs code: use it for files whose writer you trust",
+    )
     again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
     again.set_defaults(run=run_replay)
     simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
@@ -91,8 +97,12 @@ def run_explain(asked: argparse.Namespace) -> int:
 def run_replay(asked: argparse.Namespace) -> int:
     """Print which quarantined elements still fail; returns 1 if any does."""
     found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
-    failing = passing = unread = 0
-    for bad in quarantined(asked.quarantine):
+    failing = passing = unread = untrusted = 0
+    for bad in quarantined(asked.quarantine, trust=asked.trust):
+        if isinstance(bad.element, Pickled):
+            untrusted += 1
+            sys.stdout.write(f"{bad.where} in {bad.op}: {bad.error} (a pickle, which --trust reads)\n")
+            continue
         if bad.element is None:
             unread += 1
             sys.stdout.write(f"{bad.where}: was not kept, since it could not be read: {bad.error}\n")
@@ -107,8 +117,9 @@ def run_replay(asked: argparse.Namespace) -> int:
         if asked.pdb:
             pdb.post_mortem(replayed.error.__traceback__)
             return 1
-    sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} could not be read\n")
-    return 1 if failing else 0
+    sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} could not be read")
+    sys.stdout.write(f", {untrusted} are pickles\n" if untrusted else "\n")
+    return 1 if failing or untrusted else 0
 
 
 def load(path: Path) -> ModuleType:

@@ -132,7 +132,7 @@ class Config:
     error_budget: float = 0.01
     """With ``on_error="skip"`` or ``"quarantine"``: the share of elements that may be bad (at least 10 may)."""
     quarantine_path: str | None = None
-    """File for quarantined elements; None: ``pecan-quarantine-<job>.pickle`` in the working directory."""
+    """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
     progress: bool | None = None
     """Show the progress line; None: only on a terminal."""
     transport: TransportChoice = "auto"

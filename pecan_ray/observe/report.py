@@ -35,6 +35,8 @@ class Report:
     bytes: int = 0
     epochs: int = 0
     bad_elements: int = 0
+    unkept_elements: int = 0
+    """Bad elements that this trainer was told of and could not write to the quarantine file."""
     left_out_elements: int = 0
     """Elements of dropped remainders, and what could not be shared equally among trainers."""
     workers_lost: int = 0
@@ -129,6 +131,8 @@ class Report:
             )
         if self.bad_elements:
             lines.append(f"  {self.bad_elements} bad elements were left out (on_error)")
+        if self.unkept_elements:
+            lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
         if self.left_out_elements:
             lines.append(f"  {self.left_out_elements} elements of remainders were left out")
         if self.cost is not None:

@@ -65,7 +65,7 @@ class Session:
         """Start the job's actors, which wait for `begin`.  `parts`: what `described` tells of the plan, if known."""
         refuse_loader_workers()
         payload = pickle_plan(plan)
-        self.name = _job_name(name, options)
+        self.name = name
         self._options = options
         if cluster.attach() and options.world_size > 1:
             logger.warning(
@@ -225,7 +225,8 @@ def _told(
     return (("engine", engine), ("seed", str(seed)), *chosen, *parts)
 
 
-def _job_name(name: str, options: IterOptions) -> str:
+def job_name(name: str, options: IterOptions) -> str:
+    """Return the name of the job that a pipeline of a name begins, or joins."""
     if options.job:
         return options.job
     if options.world_size == 1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from pecan_ray.quarantine import quarantined
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -99,15 +99,14 @@ def test_a_truncated_record_is_named_with_its_place(tmp_path: Path) -> None:
 
 
 def test_quarantined_elements_are_kept_in_a_file(tmp_path: Path) -> None:
-    config = pecan.Config(quarantine_path=str(tmp_path / "bad.pickle"))
+    config = pecan.Config(quarantine_path=str(tmp_path / "bad.jsonl"))
     pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(photographs(tmp_path, bad=3)), config=config)
     workers = pecan.Workers(local=1, remote=1)
     with pipe.map(strictly, on="image").batch(4).iter_batches(on_error="quarantine", workers=workers) as it:
         rows = sum(len(batch["label"]) for batch in it)
         report = it.report()
     assert rows == 29 and report.bad_elements == 1
-    with it.quarantine_path.open("rb") as file:
-        bad = pickle.load(file)
+    (bad,) = quarantined(it.quarantine_path)
     assert bad.op == "strictly" and bad.where.endswith("03.png") and len(bad.element["image"]) == 20
     assert "1 bad elements" in str(report)
 

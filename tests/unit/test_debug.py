@@ -39,7 +39,7 @@ def jump(i: Any, rng: np.random.Generator) -> float:
 
 
 def jumping(tmp_path: Path, fn: Callable[..., Any] = jump) -> PecanPipeline:
-    config = Config(quarantine_path=str(tmp_path / "bad.pickle"), error_budget=1.0, reorder="off")
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0, reorder="off")
     return PecanPipeline(Arrays(i=np.zeros(12)), seed=5, config=config).map(fn, on="i", name="jump").batch(4)
 
 
@@ -77,7 +77,7 @@ def test_endless_epochs_over_nothing_end() -> None:
 
 def test_a_quarantined_element_fails_again_with_its_own_random_numbers(tmp_path: Path) -> None:
     list(jumping(tmp_path).iter_batches(epochs=2, debug=True, on_error="quarantine"))
-    kept = list(quarantined(tmp_path / "bad.pickle"))
+    kept = list(quarantined(tmp_path / "bad.jsonl"))
     assert {bad.origin.epoch for bad in kept if bad.origin} == {0, 1}
     drawn: list[float] = []
 
@@ -135,28 +135,30 @@ def test_what_was_never_read_cannot_be_replayed(tmp_path: Path) -> None:
         replay(jumping(tmp_path).plan, BadElement("read TFRecords", "a.tfrecord", "truncated"))
 
 
-@pytest.mark.parametrize("content", [b"junk", pickle.dumps("text"), pickle.dumps(BadElement("", "", ""))[:-5]])
+@pytest.mark.parametrize("content", [b"junk", b"", pickle.dumps("text"), pickle.dumps(BadElement("", "", ""))[:-5]])
 def test_a_file_that_is_no_quarantine_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "other"
     path.write_bytes(content)
     with pytest.raises(PlanError, match="other"):
-        list(quarantined(path))
+        list(quarantined(path, trust=True))
     with pytest.raises(PlanError, match="cannot read the quarantine file"):
         list(quarantined(tmp_path / "absent"))
 
 
 def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    quarantine = tmp_path / "bad.pickle"
+    quarantine = tmp_path / "bad.jsonl"
     bad = [BadElement("root", f"element {i} of split 0", "ValueError", {"i": np.int64(i - 3)}) for i in range(3)]
     quarantine.write_bytes(b"".join(pickle.dumps(one) for one in bad))
     (tmp_path / "broken.py").write_text(PROGRAM.format(function="math.sqrt"))
     (tmp_path / "mended.py").write_text(PROGRAM.format(function="abs"))
     assert main(["replay", str(quarantine), str(tmp_path / "broken.py")]) == 1
+    assert "pass --trust" in capsys.readouterr().err, "pickles of an earlier version run code"
+    assert main(["replay", "--trust", str(quarantine), str(tmp_path / "broken.py")]) == 1
     said = capsys.readouterr().out
     assert said.count("element 0 of split 0 in root:") == 1
     assert "return math.sqrt(float(i))" in said
     assert "3 still fail, 0 do not fail any more" in said
-    assert main(["replay", str(quarantine), str(tmp_path / "mended.py")]) == 0
+    assert main(["replay", "--trust", str(quarantine), str(tmp_path / "mended.py")]) == 0
     assert "0 still fail, 3 do not fail any more" in capsys.readouterr().out
     assert main(["replay", str(tmp_path / "absent"), str(tmp_path / "mended.py")]) == 1
     assert "cannot read the quarantine file" in capsys.readouterr().err

@@ -1,0 +1,207 @@
+"""Values as JSON and bytes, which can be read without running anybody's code.
+
+What is plain: numbers, texts, bytes, None, tuples, lists and dictionaries of them, and NumPy's arrays and numbers.
+Bytes go where the caller puts them, and JSON holds what the caller finds them by again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Json: TypeAlias = Any
+"""What `json` reads and writes."""
+Put: TypeAlias = Callable[[bytes], Json]
+"""Keeps bytes, and returns what they are found by."""
+Get: TypeAlias = Callable[[Json], bytes]
+"""Finds them again; raises ValueError where there are none."""
+
+PLAIN_KINDS = "biufcmMSU"
+LONGEST_INT = 4096
+"""Bits: Python refuses to read numbers with many more digits from a text."""
+
+
+class NotPlainError(Exception):
+    """A value is of a class of its own: its type is the message."""
+
+
+def encode(value: Any, put: Put) -> Json:
+    """Return a value as JSON; raises `NotPlainError`."""
+    kind = type(value)
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int and value.bit_length() <= LONGEST_INT:
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else {"float": str(value)}
+    if kind is bytes:
+        return {"bytes": put(value)}
+    if kind is list:
+        return [encode(one, put) for one in value]
+    if kind is tuple:
+        return {"tuple": [encode(one, put) for one in value]}
+    if kind is dict:
+        return {"dict": [[encode(key, put), encode(one, put)] for key, one in value.items()]}
+    if kind is complex:
+        return {"complex": [str(value.real), str(value.imag)]}
+    if kind is np.ndarray:
+        return _encode_array(value, put)
+    if isinstance(value, np.generic) and kind is value.dtype.type:
+        return {"scalar": [dtype_name(value.dtype), put(value.tobytes())]}
+    raise NotPlainError(kind.__qualname__)
+
+
+def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Json:
+    if not array.dtype.hasobject:
+        return {"array": [dtype_name(array.dtype), list(array.shape), put(array.tobytes())]}
+    if array.dtype != object:
+        raise NotPlainError(f"array of {array.dtype}")
+    items = array.ravel().tolist()
+    kinds = set(map(type, items))
+    if kinds == {bytes}:
+        return {"blobs": [list(array.shape), *_joined(items, put)]}
+    if kinds == {str}:
+        return {"texts": [list(array.shape), *_joined([text.encode("utf-8", "surrogatepass") for text in items], put)]}
+    return {"objects": [list(array.shape), [encode(one, put) for one in items]]}
+
+
+def _joined(items: list[bytes], put: Put) -> tuple[Json, Json]:
+    return put(np.fromiter(map(len, items), np.int64, len(items)).tobytes()), put(b"".join(items))
+
+
+def dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type of plain items; raises `NotPlainError` for others."""
+    if dtype.itemsize and dtype.kind in PLAIN_KINDS and dtype.isbuiltin != 2:
+        return dtype.str
+    if dtype.type.__module__.partition(".")[0] == "ml_dtypes":
+        return dtype.name
+    raise NotPlainError(f"items of {dtype}")
+
+
+def named_dtype(name: Json) -> np.dtype[Any]:
+    """Return the type of a name; raises ValueError if it is none, or not plain."""
+    if not isinstance(name, str):
+        raise ValueError(f"{name!r} is no type of items")
+    if name[:1] in "<>|=":
+        try:
+            dtype = np.dtype(name)
+        except TypeError as error:
+            raise ValueError(f"{name!r} is no type of items") from error
+        if dtype.kind not in PLAIN_KINDS or not dtype.itemsize or dtype.fields is not None or dtype.shape:
+            raise ValueError(f"items of type {name!r} are not plain")
+        return dtype
+    import ml_dtypes
+
+    registered = getattr(ml_dtypes, name, None)
+    if not (isinstance(registered, type) and issubclass(registered, np.generic)):
+        raise ValueError(f"{name!r} is no type of items")
+    return np.dtype(registered)
+
+
+def decode(written: Json, get: Get) -> Any:
+    """Return the value that was written; raises ValueError where it is damaged, or made to do harm."""
+    if isinstance(written, list):
+        return [decode(one, get) for one in written]
+    if not isinstance(written, dict):
+        return written
+    if len(written) != 1:
+        raise ValueError("a value has no type")
+    ((kind, content),) = written.items()
+    decoder = _DECODERS.get(kind)
+    if decoder is None:
+        raise ValueError(f"values of type {kind!r} are not known")
+    try:
+        return decoder(content, get)
+    except (TypeError, OverflowError, MemoryError) as error:
+        raise ValueError(f"a value of type {kind!r} is damaged: {error}") from error
+
+
+def whole(number: Json, least: int = 0) -> int:
+    """Return a whole number that was written; raises ValueError if it is none or too small."""
+    if type(number) is not int or number < least:
+        raise ValueError(f"{number!r} is no whole number of at least {least}")
+    return number
+
+
+def shape_of(written: Json) -> tuple[int, ...]:
+    """Return the shape of an array that was written."""
+    if not isinstance(written, list):
+        raise ValueError(f"{written!r} is no shape")
+    return tuple(whole(length) for length in written)
+
+
+def _decode_array(content: Json, get: Get) -> Any:
+    name, written, found = content
+    dtype, shape, data = named_dtype(name), shape_of(written), get(found)
+    if len(data) != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"an array of {len(data)} bytes does not have the shape {shape}")
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)
+
+
+def _decode_scalar(content: Json, get: Get) -> Any:
+    name, found = content
+    return _decode_array([name, [], found], get)[()]
+
+
+def _decode_dict(content: Json, get: Get) -> Any:
+    return {decode(key, get): decode(one, get) for key, one in content}
+
+
+def _decode_complex(content: Json, get: Get) -> Any:
+    real, imaginary = content
+    return complex(float(real), float(imaginary))
+
+
+def _decode_objects(content: Json, get: Get) -> Any:
+    written, items = content
+    return _filled(shape_of(written), [decode(one, get) for one in items])
+
+
+def _decode_blobs(content: Json, get: Get) -> Any:
+    written, lengths, found = content
+    return _filled(shape_of(written), _split(get(lengths), get(found)))
+
+
+def _decode_texts(content: Json, get: Get) -> Any:
+    written, lengths, found = content
+    blobs = _split(get(lengths), get(found))
+    return _filled(shape_of(written), [blob.decode("utf-8", "surrogatepass") for blob in blobs])
+
+
+def _split(lengths: bytes, joined: bytes) -> list[bytes]:
+    if len(lengths) % 8:
+        raise ValueError("lengths are damaged")
+    sizes = np.frombuffer(lengths, np.int64).tolist()
+    if any(size < 0 for size in sizes) or sum(sizes) != len(joined):
+        raise ValueError("lengths are not those of the values")
+    out, at = [], 0
+    for size in sizes:
+        out.append(joined[at : at + size])
+        at += size
+    return out
+
+
+def _filled(shape: tuple[int, ...], items: list[Any]) -> Any:
+    if math.prod(shape) != len(items):
+        raise ValueError(f"an array of {len(items)} items does not have the shape {shape}")
+    array = np.empty(len(items), object)
+    for number, item in enumerate(items):  # an assignment of all would look into lists and arrays
+        array[number] = item
+    return array.reshape(shape)
+
+
+_DECODERS: Mapping[str, Callable[[Json, Get], Any]] = {
+    "float": lambda content, get: float(content),
+    "bytes": lambda content, get: bytes(get(content)),
+    "tuple": lambda content, get: tuple([decode(one, get) for one in content]),
+    "dict": _decode_dict,
+    "complex": _decode_complex,
+    "array": _decode_array,
+    "scalar": _decode_scalar,
+    "objects": _decode_objects,
+    "blobs": _decode_blobs,
+    "texts": _decode_texts,
+}

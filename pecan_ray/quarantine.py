@@ -1,0 +1,298 @@
+"""Files of elements that were left out: JSON lines, which are read without running anybody's code.
+
+A line begins each job; every other one is an element. What is not plain is kept as a pickle inside its line, and read
+only where the reader is told to trust the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import fcntl
+import json
+import logging
+import os
+import pickle
+import stat
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import cloudpickle
+
+from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.plain import Json, NotPlainError, decode, encode, whole
+from pecan_ray.errors import PlanError
+
+logger = logging.getLogger("pecan_ray")
+
+FORMAT_VERSION = 1
+HEAD = b'{"pecan-quarantine": '
+"""How files begin."""
+PICKLE = b"\x80"
+"""How files of earlier versions begin."""
+CURE = "Name a file that can be written by Config(quarantine_path=...)"
+_CURES = {
+    errno.ENOENT: "its folder does not exist: make it",
+    errno.ENOTDIR: "its folder is none",
+    errno.ELOOP: "it is a symbolic link, which is not followed: name the file that it points to",
+    errno.EISDIR: "it is a folder: name a file in it",
+    errno.ENOSPC: "the disk is full: make room",
+    errno.EDQUOT: "the disk quota is used up: make room",
+    errno.EACCES: "writing is not allowed there",
+    errno.EPERM: "it belongs to another user",
+    errno.EROFS: "the disk can only be read",
+    errno.ENAMETOOLONG: "the name is too long",
+    errno.ENXIO: "it is no regular file",
+}
+_KINDS = {stat.S_IFREG: 0, stat.S_IFLNK: errno.ELOOP, stat.S_IFDIR: errno.EISDIR}
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """Stands for an element that was kept as a pickle, which was not read since that can run code."""
+
+    nbytes: int
+
+
+class QuarantineFile:
+    """Appends bad elements to a file, which is opened, and written, before the first one comes."""
+
+    def __init__(self, path: Path, job: str) -> None:
+        """Open the file; raises `PlanError` where elements could not be kept in it."""
+        self.path = path
+        self.unkept = 0
+        """Elements that could not be written."""
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._untouched = self._torn = False
+        """Nothing but lines that begin jobs is in it, as far as this process knows; a line was written in part."""
+        try:
+            self._fd, created = _opened(path)
+        except OSError as error:
+            _refuse(path, error)
+        try:
+            self._begin(job, created)
+        except OSError as error:
+            self.close()
+            _refuse(path, error)
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin(self, job: str, created: bool) -> None:
+        found = os.pread(self._fd, len(HEAD), 0)
+        if found and found != HEAD:
+            what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
+            raise PlanError(f"bad elements cannot be kept in {self.path}: it holds {what}. Move it away. {CURE}.")
+        os.fchmod(self._fd, 0o600)
+        self._untouched = created or found == HEAD
+        line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
+        self._write(line)
+        os.fsync(self._fd)
+
+    def add(self, bad: Sequence[BadElement]) -> None:
+        """Write elements at once: a crash later does not lose them.  What cannot be written is told and counted."""
+        with self._lock:
+            for one in bad:
+                try:
+                    self._write(_line(one))
+                    self._untouched = False
+                except OSError as error:
+                    if not self.unkept:
+                        logger.warning(
+                            "bad elements cannot be kept in %s any more (%s): they are left out, and counted as "
+                            "Report.unkept_elements. Each further one is tried again.",
+                            *(self.path, error.strerror or error),
+                        )
+                    self.unkept += one.elements_left_out
+
+    def _write(self, line: bytes) -> None:
+        """Append a whole line; what was written of one that does not fit is taken back."""
+        data = b"\n" + line if self._torn else line
+        done = 0
+        try:
+            while done < len(data):
+                done += os.write(self._fd, data[done:])
+        except OSError:
+            if done:
+                self._take_back(done)
+            raise
+        self._torn = False
+
+    def _take_back(self, nbytes: int) -> None:
+        end = os.lseek(self._fd, 0, os.SEEK_CUR)
+        try:
+            self._torn = os.fstat(self._fd).st_size != end
+            if not self._torn:
+                os.ftruncate(self._fd, end - nbytes)
+        except OSError:
+            self._torn = True
+
+    def close(self) -> None:
+        """Close the file, and delete it if this job made it and nobody has anything in it."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd < 0:
+                return
+            if self.unkept:
+                logger.warning("%d bad elements could not be kept in %s", self.unkept, self.path)
+            # A forked process has no say; a file whose only lines begin jobs tells of nothing.
+            if self._untouched and os.getpid() == self._process:
+                with contextlib.suppress(OSError):  # others have it open; or it is gone, or moved
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if os.path.samestat(os.lstat(self.path), os.fstat(fd)) and _only_heads(fd):
+                        os.unlink(self.path)
+            os.close(fd)
+
+
+def _opened(path: Path) -> tuple[int, bool]:
+    """Return a descriptor of a regular file, with a shared lock on it, and whether it is new."""
+    while True:
+        fd, created = _descriptor(path)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.ENXIO, os.strerror(errno.ENXIO))
+            with contextlib.suppress(OSError):  # where there are no locks, nobody deletes it
+                fcntl.flock(fd, fcntl.LOCK_SH)
+            if os.fstat(fd).st_nlink:
+                return fd, created
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # another trainer of the job has just deleted it
+
+
+def _descriptor(path: Path) -> tuple[int, bool]:
+    """Open or make a file; a symbolic link is not followed, and no other end of a pipe is waited for."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600), True
+    except FileExistsError:
+        kind = _KINDS.get(stat.S_IFMT(os.lstat(path).st_mode), errno.ENXIO)
+        if kind:
+            raise OSError(kind, os.strerror(kind)) from None
+        return os.open(path, flags), False
+
+
+def _refuse(path: Path, error: OSError) -> NoReturn:
+    why = _CURES.get(error.errno or 0, str(error))
+    raise PlanError(f"bad elements cannot be kept in {path}: {why}. {CURE}.") from error
+
+
+def default_path(job: str) -> Path:
+    """Return the file of a job in the working directory; raises `PlanError` for a name that is none of a file."""
+    if "/" in job or "\0" in job:
+        raise PlanError(
+            f"bad elements of {job!r} cannot be kept in a file that is named so, since the name has a slash. Name the "
+            "pipeline, or job=..., without one, or a file by Config(quarantine_path=...)."
+        )
+    return Path(f"pecan-quarantine-{job}.jsonl")
+
+
+def _only_heads(fd: int) -> bool:
+    with open(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return all(line.startswith(HEAD) for line in file)
+
+
+def _line(bad: BadElement) -> bytes:
+    def put(data: bytes) -> str:
+        return base64.b64encode(data).decode()
+
+    written: dict[str, Json] = {"op": bad.op, "where": bad.where, "error": bad.error}
+    for name in ("origin", "first"):
+        origin = getattr(bad, name)
+        written[name] = None if origin is None else asdict(origin)
+    written["elements_left_out"] = bad.elements_left_out
+    try:
+        written["element"] = {"plain": encode(bad.element, put)}
+    except (NotPlainError, RecursionError):
+        try:
+            written["element"] = {"pickle": put(cloudpickle.dumps(bad.element))}
+        except Exception as error:  # pickling runs anybody's code
+            written["element"] = {"plain": None}
+            written["error"] = f"{bad.error} (not kept: {type(error).__name__} when it was pickled)"
+    return json.dumps(written, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+
+
+def quarantined(path: str | Path, *, trust: bool = False) -> Iterator[BadElement]:
+    """Yield the elements of a quarantine file.
+
+    An element that was kept as a pickle comes as `Pickled`, unless `trust` says that the file was written by nobody
+    who means harm: reading a pickle runs the code that it names.  So does all of a file that an earlier version wrote,
+    which is refused without.  Raises `PlanError` if there is no such file, or if it holds something else, behind the
+    elements that could be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            begin = file.peek(len(HEAD))[: len(HEAD)]
+            if begin.startswith(PICKLE):
+                if not trust:
+                    raise PlanError(
+                        f"{path} was written by an earlier version and holds pickles, which run code when they are "
+                        "read. If you trust whoever wrote it, pass --trust, or trust=True."
+                    )
+                yield from _unpickled(path, file)
+            elif begin == HEAD:
+                for number, line in enumerate(file, 1):
+                    if line.strip() and not line.startswith(HEAD):
+                        yield _read(path, number, line, trust)
+            else:
+                raise PlanError(f"{path} is no quarantine file.")
+    except OSError as error:
+        raise PlanError(f"cannot read the quarantine file {path}: {error}") from error
+
+
+def _unpickled(path: str | Path, file: Any) -> Iterator[BadElement]:
+    while file.peek(1):
+        try:
+            bad = pickle.load(file)
+        except Exception as error:  # unpickling runs anybody's code
+            _no_pickle(path, error)
+        if not isinstance(bad, BadElement):
+            raise PlanError(f"{path} is no quarantine file: it holds a {type(bad).__name__}.")
+        yield bad
+
+
+def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement:
+    def get(text: Json) -> bytes:
+        return base64.b64decode(text, validate=True)
+
+    try:
+        written = json.loads(line)
+        op, where, error_text = (_text(written[name]) for name in ("op", "where", "error"))
+        origin, first = (_origin(written[name]) for name in ("origin", "first"))
+        bad = BadElement(op, where, error_text, None, origin, first, whole(written["elements_left_out"]))
+        ((kind, content),) = written["element"].items()
+        if kind == "plain":
+            return replace(bad, element=decode(content, get))
+        data = get(content)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PlanError(f"line {number} of {path} is no whole bad element ({error}).") from error
+    if not trust:
+        return replace(bad, element=Pickled(len(data)))
+    try:
+        return replace(bad, element=pickle.loads(data))
+    except Exception as error:  # unpickling runs anybody's code
+        _no_pickle(path, error)
+
+
+def _text(written: Json) -> str:
+    if not isinstance(written, str):
+        raise ValueError(f"{written!r} is no text")
+    return written
+
+
+def _origin(written: Json) -> Origin | None:
+    return None if written is None else Origin(**{name: whole(value, -1) for name, value in written.items()})
+
+
+def _no_pickle(path: str | Path, error: Exception) -> NoReturn:
+    raise PlanError(
+        f"{path} is no complete quarantine file ({type(error).__name__}: {error}). Where its elements are objects of "
+        "modules of your own, these must be importable."
+    ) from error

@@ -1,0 +1,352 @@
+"""Quarantine files: refused before anything starts where they cannot be kept, and read without running code."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+import resource
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.cli import main
+from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.plain import NotPlainError, decode, encode
+from pecan_ray.errors import PlanError
+from pecan_ray.options import Config
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.quarantine import Pickled, QuarantineFile, quarantined
+from pecan_ray.replay import replay
+from pecan_ray.sources import Items
+
+
+def rooted(path: Path | None, items: tuple[float, ...] = (1.0, -1.0, 4.0), name: str = "roots") -> PecanPipeline:
+    config = Config(quarantine_path=None if path is None else str(path), error_budget=1.0, reorder="off")
+    return PecanPipeline(Items(items), name=name, config=config).map(math.sqrt, on="item").batch(1)
+
+
+def bad(element: Any, **more: Any) -> BadElement:
+    return BadElement("root", "element 1 of split 0", "ValueError: no", element, Origin(0, 0, 0, 0, 1), **more)
+
+
+# --- refused at the start ---------------------------------------------------------------------------------------
+
+
+def a_fifo(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def a_link(folder: Path) -> Path:
+    (folder / "target").touch()
+    (folder / "link").symlink_to("target")
+    return folder / "link"
+
+
+def a_dangling_link(folder: Path) -> Path:
+    (folder / "link").symlink_to("nowhere")
+    return folder / "link"
+
+
+def another_file(folder: Path) -> Path:
+    (folder / "notes.txt").write_text("mine")
+    return folder / "notes.txt"
+
+
+def earlier_pickles(folder: Path) -> Path:
+    (folder / "bad.pickle").write_bytes(pickle.dumps(bad({"item": 1})))
+    return folder / "bad.pickle"
+
+
+REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "no folder": (lambda folder: folder / "absent" / "bad.jsonl", "its folder does not exist: make it"),
+    "no folder but a file": (lambda folder: another_file(folder) / "bad.jsonl", "its folder is none"),
+    "fifo": (a_fifo, "it is no regular file"),
+    "device": (lambda folder: Path("/dev/full"), "it is no regular file"),
+    "terminal": (lambda folder: Path("/dev/tty"), "it is no regular file"),
+    "link": (a_link, "it is a symbolic link, which is not followed"),
+    "dangling link": (a_dangling_link, "it is a symbolic link, which is not followed"),
+    "folder": (lambda folder: folder, "it is a folder: name a file in it"),
+    "something else": (another_file, "it holds something else. Move it away"),
+    "pickles": (earlier_pickles, "it holds pickles of an earlier version. Move it away"),
+    "long name": (lambda folder: folder / ("x" * 300), "the name is too long"),
+    "read-only": (lambda folder: Path("/proc/bad.jsonl"), "cannot be kept"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_file_in_which_nothing_can_be_kept_is_refused_before_anything_starts(case: str, tmp_path: Path) -> None:
+    make, why = REFUSED[case]
+    path = make(tmp_path)
+    with pytest.raises(PlanError, match="bad elements cannot be kept in") as caught:
+        rooted(path).iter_batches(on_error="quarantine", debug=True)
+    assert str(path) in str(caught.value) and why in str(caught.value)
+    assert "Config(quarantine_path=...)" in str(caught.value)
+    assert rooted(path).iter_batches(on_error="skip", debug=True) is not None
+    assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    with pytest.raises(PlanError, match="writing is not allowed there"):
+        rooted(tmp_path / "locked" / "bad.jsonl").iter_batches(on_error="quarantine", debug=True)
+
+
+def test_a_name_with_a_slash_is_refused_unless_a_file_is_named(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PlanError, match=r"'train/roots' cannot be kept .* has a slash"):
+        rooted(None, name="train/roots").iter_batches(on_error="quarantine", debug=True)
+    list(rooted(tmp_path / "bad.jsonl", name="train/roots").iter_batches(on_error="quarantine", debug=True))
+    assert len(list(quarantined(tmp_path / "bad.jsonl"))) == 1
+
+
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+from pecan_ray.errors import PlanError
+from pecan_ray.quarantine import QuarantineFile
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    QuarantineFile(Path(sys.argv[1]), "job")
+except PlanError as error:
+    print(error)
+"""
+
+
+def test_a_file_that_may_not_grow_is_refused_and_not_left_behind(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    done = subprocess.run([sys.executable, "-c", FULL, path, "5"], capture_output=True, text=True, check=True)
+    assert f"bad elements cannot be kept in {path}" in done.stdout and not path.exists()
+
+
+# --- what is kept -----------------------------------------------------------------------------------------------
+
+
+def test_the_file_is_there_from_the_start_for_its_owner_alone_and_goes_if_nothing_was_bad(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    batches = rooted(path, (1.0, 4.0)).iter_batches(on_error="quarantine", debug=True)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and path.stat().st_size
+    assert len(list(batches)) == 2
+    assert not path.exists()
+
+
+def test_a_file_with_elements_stays_and_later_jobs_add_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    for _ in range(2):
+        list(rooted(path).iter_batches(on_error="quarantine", debug=True))
+    list(rooted(path, (1.0,)).iter_batches(on_error="quarantine", debug=True))
+    assert [(one.op, one.element) for one in quarantined(path)] == [("sqrt", {"item": -1.0})] * 2
+
+
+def test_trainers_of_one_job_share_a_file_and_the_last_one_deletes_it(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    first, second = QuarantineFile(path, "job"), QuarantineFile(path, "job")
+    first.close()
+    assert path.exists(), "another one has it open"
+    second.close()
+    assert not path.exists()
+    first, second = QuarantineFile(path, "job"), QuarantineFile(path, "job")
+    first.add([bad({"item": 1})])
+    second.close()
+    first.add([bad({"item": 2})])
+    first.close()
+    assert [one.element for one in quarantined(path)] == [{"item": 1}, {"item": 2}]
+
+
+def test_trainers_that_come_and_go_at_once_lose_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+
+    def come_and_go(number: int) -> None:
+        for turn in range(40):
+            file = QuarantineFile(path, "job")
+            if turn % 8 == 0:
+                file.add([bad({"item": (number, turn)})])
+            file.close()
+
+    threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.element["item"] for one in quarantined(path)) == [
+        (n, t) for n in range(4) for t in range(0, 40, 8)
+    ]
+
+
+def test_a_disk_that_becomes_full_is_told_and_counted_and_the_job_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    batches = rooted(path, tuple(float(-i) for i in range(100))).iter_batches(on_error="quarantine", debug=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, before[1]))  # Python ignores the signal
+    try:
+        assert len(list(batches)) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    report = batches.report()
+    kept = list(quarantined(path))
+    assert report.bad_elements == 99 and 0 < len(kept) < 99
+    assert report.unkept_elements == 99 - len(kept) and "could not be written" in str(report)
+    assert caplog.text.count("cannot be kept") == 1 and str(path) in caplog.text
+
+
+def test_a_torn_line_is_told_behind_those_that_are_whole(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    file = QuarantineFile(path, "job")
+    file.add([bad({"item": number}) for number in range(3)])
+    file.close()
+    path.write_bytes(path.read_bytes()[:-20])
+    read = quarantined(path)
+    assert [next(read).element, next(read).element] == [{"item": 0}, {"item": 1}]
+    with pytest.raises(PlanError, match=r"line 4 of .* is no whole bad element"):
+        next(read)
+
+
+# --- read without running code ----------------------------------------------------------------------------------
+
+
+class Evil:
+    """Runs code when it is unpickled."""
+
+    ran = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run, ()
+
+
+def _run() -> str:
+    Evil.ran += 1
+    return "ran"
+
+
+def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys: Any) -> None:
+    path = tmp_path / "bad.jsonl"
+    file = QuarantineFile(path, "job")
+    file.add([bad({"item": Evil()}), bad({"item": 2.0})])
+    file.close()
+    Evil.ran = 0
+    first, second = quarantined(path)
+    assert isinstance(first.element, Pickled) and second.element == {"item": 2.0} and Evil.ran == 0
+    with pytest.raises(PlanError, match=r"kept as a pickle, .* pass --trust"):
+        replay(rooted(path).plan, first)
+    assert next(quarantined(path, trust=True)).element == {"item": "ran"} and Evil.ran == 1
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import pecan_ray as pecan\n"
+        "pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on='item').batch(1)\n"
+    )
+    assert main(["replay", str(path), str(program)]) == 1
+    assert "0 still fail, 1 do not fail any more, 0 could not be read, 1 are pickles" in capsys.readouterr().out
+    assert Evil.ran == 1
+    assert main(["replay", "--trust", str(path), str(program)]) == 0
+    assert Evil.ran == 2
+
+
+def test_what_cannot_even_be_pickled_is_told_without_its_element(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    file = QuarantineFile(path, "job")
+    file.add([bad({"item": threading.Lock()}, elements_left_out=3)])
+    file.close()
+    (one,) = quarantined(path)
+    assert one.element is None and "not kept: TypeError" in one.error and one.elements_left_out == 3
+    assert one.origin == Origin(0, 0, 0, 0, 1)
+
+
+VALUES: list[Any] = [
+    *(None, True, 3, 1 << 80, -2.5, math.inf, "é\ud800", b"\0\xff", (1, [2, (3,)]), {"a": {1: b"x"}}, 2 - 1j),
+    *(np.float32(1.5), np.int64(-3), np.datetime64("2020-02-02"), np.str_("text"), np.bool_(True)),
+    np.arange(12, dtype=">i2").reshape(3, 4),
+    np.ones((2, 2), np.complex64).T,
+    np.zeros((0, 3)),
+    np.array(["a", "bcd"]),
+    np.array([b"a", b""], "S3"),
+    np.array(["x", "é\ud800"], object),
+    np.array([[b"x", b""]], object),
+    np.array(["x", None, 3, [1, 2], (np.float32(3),)], object),
+]
+
+
+@pytest.mark.parametrize(
+    "value", VALUES, ids=lambda value: f"{type(value).__name__}-{value}"[:30].encode("ascii", "replace").decode()
+)
+def test_plain_values_come_back_as_they_were(value: Any, tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    file = QuarantineFile(path, "job")
+    file.add([bad({"value": value})])
+    file.close()
+    (one,) = quarantined(path)
+    check_same(one.element["value"], value)
+
+
+def check_same(got: Any, wanted: Any) -> None:
+    assert type(got) is type(wanted)
+    if isinstance(wanted, np.ndarray):
+        assert got.dtype == wanted.dtype and got.shape == wanted.shape and got.flags.writeable
+        for one, other in zip(got.ravel().tolist(), wanted.ravel().tolist(), strict=True):
+            check_same(one, other)
+    else:
+        assert got == wanted
+
+
+def test_a_list_of_lists_in_an_array_of_objects_stays_one() -> None:
+    array = np.empty(2, object)
+    array[0], array[1] = [1, 2], [3, 4]
+    got = decode(encode(array, bytes.hex), bytes.fromhex)
+    assert got.shape == (2,) and got[1] == [3, 4]
+
+
+def test_bfloat16_is_plain() -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    for value in (np.arange(3).astype(ml_dtypes.bfloat16), ml_dtypes.float8_e4m3fn(2)):
+        got = decode(encode(value, lambda data: data.hex()), bytes.fromhex)
+        assert got.dtype == value.dtype and (got == value).all()
+
+
+@pytest.mark.parametrize("value", [object(), np.zeros(2, [("a", int)]), np.ma.zeros(2), {1, 2}, Evil()])
+def test_other_values_are_not_plain(value: Any) -> None:
+    with pytest.raises(NotPlainError):
+        encode(value, bytes.hex)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        {"array": ["|O", [1], "0011223344556677"]},
+        {"array": ["<i4", [1 << 62], ""]},
+        {"array": ["<i4", [-1], ""]},
+        {"array": ["<i4", [3], "00"]},
+        {"array": ["<i4,<i4", [1], "0011223344556677"]},
+        {"array": ["(9,9)<i4", [1], "00"]},
+        {"array": ["<U0", [1 << 40], ""]},
+        {"array": ["os", [1], "00"]},
+        {"array": "x"},
+        {"scalar": ["<i4", "00"]},
+        {"blobs": [[1], "ffffffffffffffff", ""]},
+        {"blobs": [[1 << 60], "", ""]},
+        {"texts": [[1], "0100000000000000", "ff"]},
+        {"objects": [[5], [1]]},
+        {"dict": [[[1], 2]]},
+        {"pickle": "80"},
+        {"float": "x"},
+        {"float": [1]},
+        {"bytes": "zz"},
+        {"bytes": 3},
+        {"a": 1, "b": 2},
+        {},
+    ],
+    ids=str,
+)
+def test_what_was_made_to_do_harm_is_refused(written: Any) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        decode(written, bytes.fromhex)
