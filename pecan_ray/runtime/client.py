@@ -6,8 +6,10 @@ reaches the training loop.
 
 from __future__ import annotations
 
+import errno
 import logging
 import pickle
+import resource
 import threading
 import time
 from collections.abc import Callable
@@ -309,4 +311,10 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     """Return an error that says what has failed; ours are passed on as they are."""
     if isinstance(error, PecanError):
         return error
-    return ClusterError(f"{where} has failed: {type(error).__name__}: {error}").with_traceback(error.__traceback__)
+    hint = ""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        hint = f". This process may have {most} files open: raise the limit (`ulimit -n`), or have fewer workers"
+    return ClusterError(f"{where} has failed: {type(error).__name__}: {error}{hint}").with_traceback(
+        error.__traceback__
+    )

@@ -1,16 +1,18 @@
 """Shared memory that a worker writes batches into and a trainer on the same node maps: no copy, no name.
 
-Slots are cut out of anonymous memory files (memfd), many small ones out of one file: a process may have 1,024 files
-open.  The reader opens them through ``/proc/<pid>/fd``, so there is no name to unlink and no crash can leak one.  The
-reader says through a pipe of the writer, opened the same way, when the trainer has *taken* a batch and when it has
-*released* it, that is when the last view of it was garbage-collected.
+Slots are cut out of anonymous memory files (memfd), many out of one file, and the more files there are the larger new
+ones are: a process may have 1,024 files open, or 256. The reader opens them through ``/proc/<pid>/fd``, so there is no
+name to unlink and no crash can leak one. The reader says through a pipe of the writer, opened the same way, when the
+trainer has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import resource
 import secrets
 import struct
 import sys
@@ -25,7 +27,10 @@ from pecan_ray.errors import ClusterError
 
 PAGE = mmap.PAGESIZE
 FILE_BYTES = 32 << 20
-"""Size of a memory file, unless a single slot is larger: pages that nobody has written take no memory."""
+"""Size of the first memory files, unless a single slot is larger: pages that nobody has written take no memory."""
+FILES_OF_A_SIZE = 2
+"""After so many files the next ones are twice as large: 256 GiB take 26."""
+MOST_DOUBLINGS = 15
 LEAST_IN_FLIGHT = 2
 """So many slots may always be in flight, so that one huge batch cannot stop a worker."""
 MOST_IN_FLIGHT = 2048
@@ -68,8 +73,12 @@ class _CutFile:
 
     def __init__(self, token: str, number: int, size: int, pipe_fd: int) -> None:
         fd = os.memfd_create(token, os.MFD_CLOEXEC)
-        os.ftruncate(fd, size)
-        self.map = mmap.mmap(fd, size)
+        try:
+            os.ftruncate(fd, size)
+            self.map = mmap.mmap(fd, size)  # which takes a descriptor of its own
+        except BaseException:
+            os.close(fd)
+            raise
         self.address = MemoryFile(os.getpid(), token, number, fd, pipe_fd, size)
         self._end = self._slots = 0
 
@@ -84,13 +93,12 @@ class _CutFile:
         self._slots += 1
         return offset
 
-    def give_up(self, offset: int, size: int) -> bool:
-        """Return a slot's memory to the system; True if it was the last one: then the file can be cut anew."""
+    def give_up(self, offset: int, size: int) -> None:
+        """Return a slot's memory to the system; behind the last one the file can be cut anew."""
         self.map.madvise(mmap.MADV_REMOVE, offset, size)
         self._slots -= 1
         if not self._slots:
             self._end = 0
-        return not self._slots
 
     def close(self) -> None:
         """Close the file; the memory goes when the reader's mapping goes too."""
@@ -138,7 +146,7 @@ class RingSlots:
         """Free slots by size."""
         self._free_bytes = self._free_count = 0
         self._flying = self._flying_bytes = 0
-        self._made = self._files_made = 0
+        self._made = 0
         self._changed = threading.Condition()
         self._closed = False
         self._read_fd, self.pipe_fd = os.pipe()
@@ -184,12 +192,28 @@ class RingSlots:
         """Make a slot, in a file that has room for it or a new one."""
         file = next((file for file in self._files.values() if file.has_room(size)), None)
         if file is None:
-            file = _CutFile(self.token, self._files_made, max(size, FILE_BYTES), self.pipe_fd)
-            self._files[self._files_made] = file
-            self._files_made += 1
+            file = self._new_file(size)
         slot = self._slots[self._made] = RingSlot(self, self._made, file, size)
         self._made += 1
         return slot
+
+    def _new_file(self, size: int) -> _CutFile:
+        number = len(self._files)
+        grown = FILE_BYTES << min(number // FILES_OF_A_SIZE, MOST_DOUBLINGS)
+        # A slot that has a file of its own leaves room for one that is a little larger, which may follow it.
+        nbytes = grown if size <= grown else -(-(size + size // 2) // PAGE) * PAGE
+        try:
+            file = self._files[number] = _CutFile(self.token, number, nbytes, self.pipe_fd)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            held = sum(slot.state == "taken" for slot in self._slots.values())
+            raise ClusterError(
+                f"a worker may have {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} files open and has them, "
+                f"{number} of them with batches, of which the trainer holds {held}. Raise the limit (`ulimit -n`, "
+                "before `ray start`), or hold fewer batches."
+            ) from error
+        return file
 
     def _trim(self) -> None:
         """Give up free slots of a size that is no longer asked for."""
@@ -198,10 +222,7 @@ class RingSlots:
 
     def _give_up(self, slot: RingSlot) -> None:
         del self._slots[slot.number]
-        # An empty file is cut anew: the reader has it mapped already.  Only those for one large slot would pile up.
-        if slot.file.give_up(slot.offset, slot.size) and slot.size > FILE_BYTES:
-            del self._files[slot.file.address.number]
-            slot.file.close()
+        slot.file.give_up(slot.offset, slot.size)  # an empty file is cut anew: the reader has it mapped already
 
     def freed(self, number: int) -> None:
         """Make a slot free."""

@@ -47,6 +47,7 @@ def test_too_few_open_files_are_told_to_the_loop(one_node: Any, tmp_path: Path, 
     done = subprocess.run(arguments, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "told: what reads from" in done.stdout and "Too many open files" in done.stdout, done.stdout
+    assert "raise the limit (`ulimit -n`)" in done.stdout
     assert "Traceback" not in done.stderr, done.stderr
 
 
