@@ -200,8 +200,8 @@ def _only_heads(fd: int) -> bool:
 
 
 def _line(bad: BadElement) -> bytes:
-    def put(data: bytes) -> str:
-        return base64.b64encode(data).decode()
+    def put(*parts: bytes) -> str:
+        return base64.b64encode(b"".join(parts)).decode()
 
     written: dict[str, Json] = {"op": bad.op, "where": bad.where, "error": bad.error}
     for name in ("origin", "first"):

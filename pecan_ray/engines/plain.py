@@ -7,21 +7,28 @@ Bytes go where the caller puts them, and JSON holds what the caller finds them b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 Json: TypeAlias = Any
 """What `json` reads and writes."""
-Put: TypeAlias = Callable[[bytes], Json]
-"""Keeps bytes, and returns what they are found by."""
-Get: TypeAlias = Callable[[Json], bytes]
-"""Finds them again; raises ValueError where there are none."""
+Get: TypeAlias = Callable[[Json], bytes | memoryview]
+"""Finds bytes again; raises ValueError where there are none."""
 
 PLAIN_KINDS = "biufcmMSU"
 LONGEST_INT = 4096
 """Bits: Python refuses to read numbers with many more digits from a text."""
+
+
+class Put(Protocol):
+    """Keeps bytes that come in parts, and returns what they are found by."""
+
+    def __call__(self, *parts: bytes) -> Json:
+        """Keep the parts, one behind the other."""
+        ...
 
 
 class NotPlainError(Exception):
@@ -62,14 +69,15 @@ def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Json:
     items = array.ravel().tolist()
     kinds = set(map(type, items))
     if kinds == {bytes}:
-        return {"blobs": [list(array.shape), *_joined(items, put)]}
+        return {"blobs": [list(array.shape), _lengths(items, put), put(*items)]}
     if kinds == {str}:
-        return {"texts": [list(array.shape), *_joined([text.encode("utf-8", "surrogatepass") for text in items], put)]}
+        joined = "".join(items).encode("utf-8", "surrogatepass")
+        return {"texts": [list(array.shape), _lengths(items, put), put(joined)]}
     return {"objects": [list(array.shape), [encode(one, put) for one in items]]}
 
 
-def _joined(items: list[bytes], put: Put) -> tuple[Json, Json]:
-    return put(np.fromiter(map(len, items), np.int64, len(items)).tobytes()), put(b"".join(items))
+def _lengths(items: Sequence[bytes] | Sequence[str], put: Put) -> Json:
+    return put(np.fromiter(map(len, items), np.int64, len(items)).tobytes())
 
 
 def dtype_name(dtype: np.dtype[Any]) -> str:
@@ -162,34 +170,30 @@ def _decode_objects(content: Json, get: Get) -> Any:
 
 def _decode_blobs(content: Json, get: Get) -> Any:
     written, lengths, found = content
-    return _filled(shape_of(written), _split(get(lengths), get(found)))
+    data = memoryview(get(found))
+    return _filled(shape_of(written), [bytes(data[start:end]) for start, end in _ranges(get(lengths), len(data))])
 
 
 def _decode_texts(content: Json, get: Get) -> Any:
     written, lengths, found = content
-    blobs = _split(get(lengths), get(found))
-    return _filled(shape_of(written), [blob.decode("utf-8", "surrogatepass") for blob in blobs])
+    text = bytes(get(found)).decode("utf-8", "surrogatepass")
+    return _filled(shape_of(written), [text[start:end] for start, end in _ranges(get(lengths), len(text))])
 
 
-def _split(lengths: bytes, joined: bytes) -> list[bytes]:
+def _ranges(lengths: bytes | memoryview, total: int) -> list[tuple[int, int]]:
+    """Return where values of these lengths begin and end."""
     if len(lengths) % 8:
         raise ValueError("lengths are damaged")
     sizes = np.frombuffer(lengths, np.int64).tolist()
-    if any(size < 0 for size in sizes) or sum(sizes) != len(joined):
+    if min(sizes, default=0) < 0 or sum(sizes) != total:
         raise ValueError("lengths are not those of the values")
-    out, at = [], 0
-    for size in sizes:
-        out.append(joined[at : at + size])
-        at += size
-    return out
+    return list(pairwise(accumulate(sizes, initial=0)))
 
 
 def _filled(shape: tuple[int, ...], items: list[Any]) -> Any:
     if math.prod(shape) != len(items):
         raise ValueError(f"an array of {len(items)} items does not have the shape {shape}")
-    array = np.empty(len(items), object)
-    for number, item in enumerate(items):  # an assignment of all would look into lists and arrays
-        array[number] = item
+    array = np.fromiter(items, object, len(items))
     return array.reshape(shape)
 
 

@@ -187,7 +187,7 @@ class FlightReader:
 
     def _take(self, lane: int, answers: _Answers, reader: Any) -> bool:
         """Deliver and confirm what comes; True at the end, False if no more is wanted."""
-        stream = arrivals(reader)
+        stream = arrivals(reader, self._address.key)
         while (arrival := next(stream, None)) is not None:
             label, memory = arrival
             if label.number != self.received[lane]:

@@ -12,6 +12,7 @@ import hmac
 import json
 import logging
 import secrets
+import struct
 import threading
 import time
 from dataclasses import replace
@@ -26,6 +27,7 @@ from pecan_ray.transport.certificates import Certificates
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.compression import Codec, LinkMeter, choose_compression, measure_codecs, pack
 from pecan_ray.transport.credits import Credits
+from pecan_ray.transport.flight_guard import MOST_AHEAD, ConnectionGuard
 from pecan_ray.transport.flight_lanes import Lane
 from pecan_ray.transport.flight_wire import ANSWER, END, GONE, HELLO, SCHEMA, send, wrap
 from pecan_ray.transport.outbox import Outbox
@@ -73,16 +75,19 @@ class FlightEndpoint:
         certificates: Certificates | None = None,
         streams: int = 1,
         compression: Compression = "auto",
+        most_ahead: int = MOST_AHEAD,
     ) -> None:
+        """Start the server; a connection that brings more than `most_ahead` bytes more than it takes is cut."""
         self._outbox, self._streams, self._compression = outbox, streams, compression
         self._host, self._tls = host, certificates is not None
-        self._token = secrets.token_hex(32)
+        self._token, self.key = secrets.token_hex(32), secrets.token_bytes(32)
         self._clients: dict[int, _Client] = {}
         self._opening = threading.Lock()
         try:
             self._server = _start(self, host, self._token, certificates)
         except FAILURES as error:
             raise ClusterError(f"no Flight server can be started on {host}: {error}") from error
+        self.guard = ConnectionGuard(self._server.port, most_ahead)
 
     def welcome(self, rank: int) -> FlightAddress:
         """Prepare the lanes to a client and return what it needs to open them."""
@@ -90,7 +95,7 @@ class FlightEndpoint:
             if rank in self._clients:
                 self._clients[rank].close({})  # what another client of this rank has not confirmed
             self._clients[rank] = _Client(rank, self._outbox, self._streams)
-        return FlightAddress(self._host, self._server.port, self._token, self._tls, self._streams)
+        return FlightAddress(self._host, self._server.port, self._token, self._tls, self._streams, self.key)
 
     def attend(self, rank: int) -> None:
         """Wait until a client has everything, or gets the rest another way."""
@@ -106,17 +111,21 @@ class FlightEndpoint:
         for rank in list(self._clients):
             self.give_up(rank, {})
         self._server.shutdown()
+        self.guard.close()
 
     def serve(self, command: bytes, reader: Any, writer: Any) -> None:
         """Run one stream to its end."""
-        asked = json.loads(command)
-        rank, number = asked["rank"], asked["lane"]
-        client = self._clients.get(rank)
-        if client is None or number >= len(client.lanes):
-            raise flight.FlightServerError(f"this worker has no lane {number} to rank {rank}")
-        client.granted(asked["granted"])
         try:
-            _Stream(client, number, asked["received"], reader, writer, self._compression).run()
+            asked = json.loads(command)
+            rank, number, received, granted = (int(asked[name]) for name in ("rank", "lane", "received", "granted"))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise flight.FlightServerError(f"what was asked for is no stream: {error!r}") from None
+        client = self._clients.get(rank)
+        if client is None or not 0 <= number < len(client.lanes):
+            raise flight.FlightServerError(f"this worker has no lane {number} to rank {rank}")
+        client.granted(granted)
+        try:
+            _Stream(client, number, received, reader, writer, self._compression, self.key).run()
         except FAILURES as error:
             logger.info("the stream to rank %d broke: %s", rank, error)
 
@@ -125,8 +134,16 @@ class _Stream:
     """One DoExchange call: sends the lots of a lane and takes confirmations and credits."""
 
     def __init__(
-        self, client: _Client, number: int, received: int, reader: Any, writer: Any, compression: Compression
+        self,
+        client: _Client,
+        number: int,
+        received: int,
+        reader: Any,
+        writer: Any,
+        compression: Compression,
+        key: bytes,
     ) -> None:
+        self._key = key
         self._client, self._lane, self._received = client, client.lanes[number], received
         self._reader, self._writer, self._tell = reader, writer, number == 0
         self._codec: Codec = "none" if compression == "auto" else compression
@@ -171,7 +188,7 @@ class _Stream:
                 codec, body = self._codec, packed
         with self._measuring:
             self._meter.begun(number, body.size, time.monotonic())
-        send(self._writer, replace(label, number=number, codec=codec, note=note), body)
+        send(self._writer, replace(label, number=number, codec=codec, note=note), body, self._key)
 
     def _decide(self, body: Any) -> str:
         """Choose the codec; return what to tell the user about it."""
@@ -195,7 +212,7 @@ class _Stream:
                 self._client.granted(granted)
         except StopIteration:
             self._whole = True
-        except FAILURES as error:
+        except (*FAILURES, struct.error, AttributeError) as error:  # or what came is no answer
             logger.info("the client's side of a stream broke: %s", error)
 
 

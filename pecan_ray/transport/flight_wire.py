@@ -1,26 +1,25 @@
 """How batches lie in the messages of an Arrow Flight stream.
 
 A *lot* is what travels in one message: one batch, whose bytes are the worker's slot itself, or several small ones,
-joined by a copy.  A message is a record batch of one column of bytes; its application metadata is a pickled `Label`
-that says which columns lie where.  Larger bodies than Flight carries come in pieces, the last one with the label.
+joined by a copy.  A message is a record batch of one column of bytes; its application metadata is a `Label` that says
+which columns lie where.  Larger bodies than Flight carries come in pieces, the last one with the label.
 """
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.slots import lay_out
-from pecan_ray.transport.compression import Codec, unpack
+from pecan_ray.transport.compression import unpack
+from pecan_ray.transport.flight_label import MOST_RATIO, Label, read_label, write_label
 from pecan_ray.transport.messages import Memory, Message, described, placed, views
 
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
@@ -41,21 +40,6 @@ LARGEST_PIECE = 1 << 30
 """Flight carries up to 2 GiB in one message."""
 SPARSE = 1.5
 """A slot that is larger than its columns by this factor is not sent as it is."""
-
-
-@dataclass(frozen=True)
-class Label:
-    """What the bytes of a lot are."""
-
-    number: int
-    """Lots of a stream are numbered from 0."""
-    messages: tuple[tuple[int, int, Message], ...]
-    """Of each batch: where its bytes begin, how many they are, and its columns, which lie in these bytes."""
-    size: int
-    """Bytes of the lot, before compression."""
-    codec: Codec = "none"
-    note: str = ""
-    """Something to tell the user, once."""
 
 
 def wrap(lot: Sequence[Produced]) -> tuple[Label, Any]:
@@ -87,9 +71,9 @@ def _filled(columns: dict[str, Any], memory: Memory) -> tuple[dict[str, Any], Me
     return {**columns, **places}, close
 
 
-def send(writer: Any, label: Label, body: Any) -> None:
-    """Write a lot to a stream, waiting until the network has taken it."""
-    text = _pickled(label)
+def send(writer: Any, label: Label, body: Any, key: bytes) -> None:
+    """Write a lot to a stream, waiting until the network has taken it; `key` signs what is not plain."""
+    text = write_label(label, key)
     if not body.size:
         writer.write_metadata(text)
         return
@@ -99,21 +83,13 @@ def send(writer: Any, label: Label, body: Any) -> None:
     writer.write_with_metadata(_record(last), _padded(text, last.size))
 
 
-def _pickled(label: Label) -> bytes:
-    try:
-        return pickle.dumps(label, pickle.HIGHEST_PROTOCOL)
-    except (pickle.PicklingError, AttributeError, TypeError):
-        # Values of classes that came with the pipeline: they travel with their classes, as Ray sends them.
-        return bytes(cloudpickle.dumps(label))
-
-
 def _record(piece: Any) -> Any:
     column = pa.Array.from_buffers(pa.uint8(), piece.size, [None, piece])
     return pa.RecordBatch.from_arrays([column], schema=SCHEMA)
 
 
 def _padded(text: bytes, body: int) -> bytes:
-    """Lengthen a pickle, which ends by itself, so that the body behind it is aligned.
+    """Lengthen a label, which ends by itself, so that the body behind it is aligned.
 
     A message is a protocol buffer: header, metadata and body, each behind a tag of 1, 1 and 2 bytes and its length.
     """
@@ -130,11 +106,8 @@ def _varint(number: int) -> int:
     return max(1, -(-number.bit_length() // 7))
 
 
-def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
-    """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise.
-
-    Labels are unpickled: a trainer believes its workers, as it does when Ray carries what they send.
-    """
+def arrivals(reader: Any, key: bytes) -> Iterator[tuple[Label, Memory]]:
+    """Yield what a stream brings, to its proper end; raises ConnectionError if it ends otherwise."""
     pieces: list[Any] = []
     while True:
         try:
@@ -151,7 +124,7 @@ def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
             return
         if text.equals(pa.py_buffer(GONE)):
             raise ConnectionError("the worker has ended the stream early")
-        label = pickle.loads(text)
+        label = read_label(text, key)
         arrived = [(label, _memory(pieces, label))]
         del label
         pieces = []
@@ -160,6 +133,10 @@ def arrivals(reader: Any) -> Iterator[tuple[Label, Memory]]:
 
 def _memory(pieces: list[Any], label: Label) -> Memory:
     """Return the bytes of a lot, aligned and writable: of one piece without a copy."""
+    if label.codec != "none" and label.size > MOST_RATIO * sum(piece.size for piece in pieces):
+        raise ConnectionError(f"few bytes are said to unpack to {label.size}")
+    if label.codec == "none" and label.size != sum(piece.size for piece in pieces):
+        raise ConnectionError(f"a message of another size came than its label says ({label.size})")
     if not pieces:
         return np.empty(0, np.uint8)
     if len(pieces) == 1 and label.codec == "none" and pieces[0].address % ALIGNMENT == 0:
