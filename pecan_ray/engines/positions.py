@@ -34,6 +34,8 @@ class UndeliveredPositions:
         self._merge_at = 2 * MOST_INTERVALS
         self._lengths: dict[int, tuple[int, int]] = {}
         """By branch: so many splits were read to their ends, and so many elements they hold."""
+        self._densities: dict[int, tuple[int, int]] = {}
+        """By branch, of those whose bytes are known: these, and their elements."""
         self.due = False
         """Whether so much waits that it must not wait for a batch any longer."""
 
@@ -59,17 +61,26 @@ class UndeliveredPositions:
             self._dropped, self._merge_at, self.due = 0, 2 * MOST_INTERVALS, False
         return parts, bad
 
-    def note_length(self, branch: int, elements: int) -> None:
+    def note_length(self, branch: int, elements: int, nbytes: int | None = None) -> None:
         """Note that a split of a branch was read to its end."""
         with self._lock:
             splits, in_all = self._lengths.get(branch, (0, 0))
             self._lengths[branch] = (splits + 1, in_all + elements)
+            if nbytes is not None:
+                bytes_in_all, of_those = self._densities.get(branch, (0, 0))
+                self._densities[branch] = (bytes_in_all + nbytes, of_those + elements)
 
     def mean_length(self, branch: int) -> float | None:
         """Return how many elements the splits of a branch hold in the mean; None if none was read to its end."""
         with self._lock:
             splits, in_all = self._lengths.get(branch, (0, 0))
         return in_all / splits if splits else None
+
+    def length_of_bytes(self, branch: int, nbytes: int) -> float | None:
+        """Return how many elements so many bytes of a branch hold in the mean; None if that is not known."""
+        with self._lock:
+            bytes_in_all, elements = self._densities.get(branch, (0, 0))
+        return nbytes * elements / bytes_in_all if bytes_in_all else None
 
     def report(self, epoch: int) -> Produced | None:
         """Return all that waits, without a batch; None if nothing does."""

@@ -15,7 +15,7 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def read_lease(
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
-        undelivered.note_length(lease.branch, number)
+        undelivered.note_length(lease.branch, number, _nbytes(lease.split))
         leases.ended(lease, number)
 
 
@@ -109,7 +109,7 @@ def read_lease_columns(
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
     if lease.spans[-1][1] == END:
-        undelivered.note_length(lease.branch, number)
+        undelivered.note_length(lease.branch, number, _nbytes(lease.split))
         leases.ended(lease, number)
 
 
@@ -145,8 +145,17 @@ def _estimated_length(
     share = error.fields.get("share_read")
     if share and number:
         return max(number + 1, round(number / share)), f"the {number} before, {share:.0%} of its bytes"
+    nbytes = _nbytes(lease.split)
+    by_bytes = None if nbytes is None else undelivered.length_of_bytes(lease.branch, nbytes)
+    if by_bytes is not None:
+        return max(number + 1, round(by_bytes)), f"its {nbytes} bytes, by those of other splits"
     mean = undelivered.mean_length(lease.branch)
     return None if mean is None else (max(number + 1, round(mean)), "the mean length of other splits")
+
+
+def _nbytes(split: Split) -> int | None:
+    """Return the size of a split, in bytes or whatever its source counts; None where it is not known."""
+    return None if split.stop is None else split.stop - split.start
 
 
 def _elements_behind(length: int | None, number: int, missing: Iterable[tuple[int, int]]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, NamedTuple, NoReturn
@@ -46,21 +47,22 @@ def lines_of(stream: BinaryIO, split: Split, max_record_bytes: int, end: bytes =
     Their final ``\n``, and `end` before it, are taken off.  Raises CorruptSourceError for one of more than
     `max_record_bytes`.
     """
-    offset, stop = max(split.start - 1, 0), split.stop
+    offset, stop = max(split.start - 1, 0), sys.maxsize if split.stop is None else split.stop
     # The line that the byte before the range belongs to is the business of the split before.
     number = -1 if split.start else 0
-    for data in _pieces(stream, split, max_record_bytes):
-        number += 1
-        if number:
-            if stop is not None and offset >= stop:
-                return
-            body = data.removesuffix(end)
-            yield TextLine(number, offset, body.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else body)
-        offset += len(data) + 1
+    for block in _blocks(stream, split, max_record_bytes):
+        for data in block:
+            number += 1
+            if number:
+                if offset >= stop:
+                    return
+                body = data.removesuffix(end)
+                yield TextLine(number, offset, body.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else body)
+            offset += len(data) + 1
 
 
-def _pieces(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[bytes]:
-    r"""Yield what lies between the ``\n`` of a stream, and what lies behind the last one if it is not empty."""
+def _blocks(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[list[bytes]]:
+    r"""Yield, some at a time, what lies between the ``\n`` of a stream, and behind the last one if it is not empty."""
     at, stop = max(split.start - 1, 0), split.stop
     held: list[bytes] = []
     held_bytes = 0
@@ -78,20 +80,27 @@ def _pieces(stream: BinaryIO, split: Split, max_record_bytes: int) -> Iterator[b
         held.append(lines[0])
         if len(lines) == 1:
             continue
-        yield b"".join(held) if len(held) > 1 else lines[0]
+        lines[0] = b"".join(held)
         held = [lines.pop()]
         held_bytes = len(held[0])
-        del lines[0]
         if max_record_bytes < BLOCK_BYTES:
-            offset = at - held_bytes - sum(map(len, lines)) - len(lines)
-            for line in lines:
-                if len(line) > max_record_bytes:
-                    _endless(split, offset, max_record_bytes)
-                offset += len(line) + 1
-        yield from lines
+            yield from _bounded(lines, split, at - held_bytes, max_record_bytes)
+        else:
+            yield lines
     last = b"".join(held)
     if last and not (last == _BYTE_ORDER_MARK and at == len(last)):
-        yield last
+        yield [last]
+
+
+def _bounded(lines: list[bytes], split: Split, end: int, max_record_bytes: int) -> Iterator[list[bytes]]:
+    """Yield lines that end before byte `end`, up to the first one that is too long."""
+    offset = end - sum(map(len, lines)) - len(lines)
+    for number, line in enumerate(lines):
+        if len(line) > max_record_bytes:
+            yield lines[:number]
+            _endless(split, offset, max_record_bytes)
+        offset += len(line) + 1
+    yield lines
 
 
 def filled(lines: Iterable[TextLine], split: Split, is_empty: Callable[[bytes], bool]) -> Iterator[TextLine]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar, Literal
@@ -19,7 +19,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.lines import bad_line, filled, lines_of, opened_for_lines
+from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
 from pecan_ray.storage import list_files
 
 CHUNK_LINES = 512
@@ -61,14 +61,11 @@ class TextLines:
         with opened_for_lines(split) as stream:
             lines = islice(lines_of(stream, split, self.max_record_bytes), start, None)
             while chunk := list(islice(lines, CHUNK_LINES)):
-                texts: list[str] = []
-                for line in chunk:
-                    try:
-                        texts.append(line.data.decode("utf-8"))
-                    except UnicodeDecodeError as error:
-                        if texts:
-                            yield {"text": objects(texts)}
-                        bad_line(split, line, number + len(texts), f"it is not UTF-8 ({error})")
+                try:
+                    texts = b"\n".join([line.data for line in chunk]).decode("utf-8").split("\n")
+                except UnicodeDecodeError:
+                    yield from _up_to_bad_line(chunk, split, number)
+                    raise
                 yield {"text": objects(texts)}
                 number += len(texts)
 
@@ -79,6 +76,18 @@ class TextLines:
     def identity(self) -> str:
         """Return a digest of the options and of every file's path, size and version."""
         return identity_of("TextLines", self.split_bytes, list_files(self.patterns))
+
+
+def _up_to_bad_line(chunk: Sequence[TextLine], split: Split, number: int) -> Iterator[Columns]:
+    """Yield the lines before the first one that is no UTF-8, and raise for that."""
+    texts: list[str] = []
+    for line in chunk:
+        try:
+            texts.append(line.data.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            if texts:
+                yield {"text": objects(texts)}
+            bad_line(split, line, number + len(texts), f"it is not UTF-8 ({error})")
 
 
 @dataclass(frozen=True)

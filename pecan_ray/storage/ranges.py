@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pecan_ray.errors import SourceError, SourceReplacedError
 
@@ -18,8 +19,7 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-(-?\d+)/(\d+)")
 _NO_RANGE = re.compile(r"bytes \*/(\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
+class FileRange(NamedTuple):
     """A range of a file's bytes, and what is known of the file since."""
 
     data: bytes
