@@ -1,6 +1,7 @@
 """One command for all comparisons.
 
     python -m benchmarks.peers [--cases photographs audio ...] [--rounds 5] [--json FILE] [--plot FILE]
+                               [--before CHECKOUT]
 
 All sides of a case run beside each other, each in a process of its own, and measure in turn; the order rotates.
 docs/benchmarks.md says how, and what the numbers mean.
@@ -15,9 +16,11 @@ import time
 from pathlib import Path
 
 from benchmarks.peers import plot, table
+from benchmarks.peers.before import case_before, sides_before
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.harness import Settings, quiet_machine, run_case, sides_of
 from benchmarks.peers.judgement import MOST_FOREIGN
+from benchmarks.peers.sides import SIDES
 
 
 def arguments() -> argparse.Namespace:
@@ -30,6 +33,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=Settings.seconds, help="of one measurement")
     parser.add_argument("--warm", type=float, default=Settings.warm_s, help="seconds before it")
     parser.add_argument("--data", default="", help="folder of class folders with JPEGs (default: derived photographs)")
+    parser.add_argument(
+        "--before",
+        type=Path,
+        metavar="CHECKOUT",
+        help="compare with an earlier state of this repository (git worktree add DIR COMMIT) instead of with peers",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--plot", type=Path, help="PNG, PDF or SVG")
     parser.add_argument(
@@ -52,7 +61,11 @@ def main() -> int:
     if load > args.max_foreign:
         print(f"Other programs use {load:.0%} of the processors now: rounds with so much will not count.", flush=True)
     results = []
-    for case, names in sides_of([case for case in CASES if case.key in args.cases], args.only):
+    cases = [case for case in CASES if case.key in args.cases]
+    if args.before is not None:
+        SIDES.update(sides_before(SIDES, args.before))
+        cases = [case_before(case, SIDES) for case in cases]
+    for case, names in sides_of(cases, args.only):
         print(f"\n{case.key}: {case.title}", flush=True)
         results.append(run_case(case, names, settings, lambda line: print("  " + line, flush=True)))
         print("\n" + table.case_table(results[-1], args.max_foreign), flush=True)

@@ -87,8 +87,8 @@ class RunningSide:
                 stdout=words,
                 stderr=words,
                 pass_fds=(theirs,),
-                cwd=ROOT,
-                env={**os.environ, **_environment()},
+                cwd=side.checkout or ROOT,
+                env={**os.environ, **_environment(side.checkout or str(ROOT))},
                 text=True,
                 bufsize=1,
                 start_new_session=True,
@@ -147,9 +147,9 @@ class RunningSide:
         self._answers.close()
 
 
-def _environment() -> dict[str, str]:
-    """Environment of a side: this checkout, no accelerator, no words of frameworks."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+def _environment(checkout: str) -> dict[str, str]:
+    """Environment of a side: its checkout, no accelerator, no words of frameworks."""
+    path = os.pathsep.join(filter(None, (checkout, os.environ.get("PYTHONPATH"))))
     return {
         "PYTHONPATH": path,
         "CUDA_VISIBLE_DEVICES": "",

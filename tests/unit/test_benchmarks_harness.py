@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers import plot, table
 from benchmarks.peers.cases import by_key
-from benchmarks.peers.harness import Clock, Settings, run_case
+from benchmarks.peers.harness import ROOT, Clock, Settings, run_case
 from benchmarks.peers.sides import SIDES, Side
 
 SHORT = Settings(rounds=2, seconds=0.1, warm_s=0.02)
@@ -51,6 +53,16 @@ def test_a_side_that_cannot_start_is_left_out_with_its_error(monkeypatch: pytest
     text = table.case_table(result, 1.0)
     assert "left out: broken" in text
     assert "left out: absent" in text
+
+
+def test_a_side_can_run_the_code_of_another_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
+    with open(tmp_path / "benchmarks/peers/sides/threads.py", "a") as code:
+        code.write('\nNOTE = "from the other checkout"\n')
+    monkeypatch.setitem(SIDES, "threads, before", replace(SIDES["threads"], checkout=str(tmp_path)))
+    result = run_case(by_key("tiny"), ["threads", "threads, before"], SHORT, lambda _line: None)
+    assert result.missing == {}
+    assert result.notes.get("threads") != result.notes["threads, before"] == "from the other checkout"
 
 
 def test_a_side_whose_process_ends_in_a_round_fails_in_that_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from benchmarks.peers import tree
+from benchmarks.peers.before import case_before, sides_before
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.child import window
 from benchmarks.peers.harness import sides_of
@@ -113,6 +115,16 @@ def test_every_case_compares_sides_that_it_runs_and_that_exist() -> None:
         for target in case.targets:
             assert {target.ours, target.peer} <= set(case.sides), f"{case.key}: {target}"
             assert SIDES[target.ours].kind == "ours"
+
+
+def test_two_checkouts_are_compared_by_our_sides_alone(tmp_path: Path) -> None:
+    sides = {**SIDES, **sides_before(SIDES, tmp_path)}
+    for case in CASES:
+        both = case_before(case, sides)
+        ours = [name for name in case.sides if SIDES[name].kind == "ours"]
+        assert [target.ours for target in both.targets] == ours
+        assert all(sides[target.peer].checkout == str(tmp_path) for target in both.targets)
+        assert {name for target in both.targets for name in (target.ours, target.peer)} == set(both.sides)
 
 
 def test_only_some_peers_still_run_beside_ours_and_the_bounds() -> None:

@@ -19,6 +19,8 @@ class Side:
     options: Mapping[str, Any] = field(default_factory=dict)
     kind: str = "peer"
     """"ours", "peer", or "bound" for a physical limit."""
+    checkout: str = ""
+    """Folder whose code it runs; empty: this checkout's."""
 
     @property
     def path(self) -> str:
