@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
@@ -51,7 +52,8 @@ class Outgoing:
         self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
-        self._number = 0
+        self._number = self._kept = 0
+        self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
         self._sent = now
         self._told_held = False
@@ -59,6 +61,7 @@ class Outgoing:
 
     def _clear(self) -> None:
         self._acks: dict[tuple[str, int], list[ReceivedBatch]] = {}
+        self._batches: list[ReceivedBatch] = []
         self._given_back: GivenBack | None = None
         self._settled: list[str] = []
         self._broken: list[str] = []
@@ -69,6 +72,8 @@ class Outgoing:
     def acknowledge(self, batch: ReceivedBatch) -> None:
         """Note a batch that was received."""
         self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
+        self._batches.append(batch)
+        self._kept += 1
         self.unreported += 1
 
     def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
@@ -76,11 +81,19 @@ class Outgoing:
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
+        ids = before.ids if before is not None and before.epoch == epoch else ()
         more = _data(batches)
+        self._kept -= len(batches)
         merged = {
             key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
         }
-        self._given_back = GivenBack(epoch, merged, count + len(batches), rows + sum(batch.rows for batch in batches))
+        self._given_back = GivenBack(
+            epoch,
+            merged,
+            count + len(batches),
+            rows + sum(batch.rows for batch in batches),
+            (*ids, *(batch.id for batch in batches)),
+        )
 
     def settle(self, worker: str) -> None:
         """Note that nothing more will be accepted from a worker."""
@@ -152,6 +165,8 @@ class Outgoing:
             incarnation=self._incarnation,
             number=self._number,
             acks=tuple(_acknowledgement(worker, epoch, batches) for (worker, epoch), batches in self._acks.items()),
+            kept=self._kept,
+            deliveries=tuple(map(_delivery, self._not_used(progress.queued))),
             settled=tuple(self._settled),
             given_back=self._given_back,
             broken=tuple(self._broken),
@@ -164,6 +179,14 @@ class Outgoing:
         self._clear()
         self._sent, self._unanswered, self._told_held = now, report, need.held
         return report
+
+    def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:
+        """Return the batches that some rank may not have used: all, unless this rank is alone."""
+        return self._batches[max(0, len(self._batches) - queued) :] if self._alone else self._batches
+
+
+def _delivery(batch: ReceivedBatch) -> Delivery:
+    return Delivery(batch.id, batch.epoch, _data([batch]) if batch.without_data else batch.spans)
 
 
 def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:

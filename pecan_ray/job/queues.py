@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.resume_point import BranchPoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease
 
@@ -39,6 +40,17 @@ class Queues:
     def __iter__(self) -> Iterator[Lease]:
         for queue in self._all():
             yield from queue
+
+    def go_on(self, epoch: int, points: Sequence[BranchPoint]) -> None:
+        """Go on where a run before this one was; of data that belongs to no worker alone."""
+        self._epoch = epoch
+        for queue, point in zip(self.common, points, strict=True):
+            queue.go_on(epoch, point.cursor, point.rests)
+
+    @property
+    def common(self) -> list[SplitQueue]:
+        """The queue of each source that any worker may take from."""
+        return [queues[0] for queues in self._shared]
 
     def _all(self) -> Iterator[SplitQueue]:
         return itertools.chain(*self._shared, *self._own.values())

@@ -14,6 +14,7 @@ from pecan_ray.errors import ClusterError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements
 from pecan_ray.job.comparing import compare
+from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.facts import JobEvent, JobFacts, WorkerFacts
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import (
@@ -32,6 +33,8 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.resume import resume_point
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
@@ -47,7 +50,8 @@ class JobState:
     def __init__(self, spec: JobSpec, now: float) -> None:
         self.spec = spec
         self.error: BaseException | None = None
-        self.ledger = Ledger(spec.shape)
+        self.ledger = Ledger(spec.shape, spec.start)
+        self.log = DeliveryLog(spec.shape.world_size)
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
@@ -112,6 +116,7 @@ class JobState:
             self._end_if_deserted(done, orphaned=isinstance(refused, StaleJobError))
         elif self.trainers.complete and not self._begun:
             self._begun = True
+            self.ledger.begin()
             done += [BeginListing(), FindRoom(self.trainers.nodes)]
 
     def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
@@ -134,7 +139,11 @@ class JobState:
             self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches)
             if self.fleet.deliver(ack):
                 self.placement.touched()
-        if (back := report.given_back) is not None:
+        back = report.given_back
+        if self.spec.shape.world_size == 1:
+            self.log.used([report.progress.yielded])
+        self.log.received(report.rank, report.kept, report.deliveries, back.ids if back is not None else ())
+        if back is not None:
             self._rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
         for worker in report.broken:
@@ -187,6 +196,8 @@ class JobState:
             done.append(Log("error", f"{type(error).__name__}: {error}"))
 
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
+        if self.trainers.complete:
+            self.log.used([trainer.progress.yielded for trainer in self.trainers.ranks.values()])
         for rank in self.trainers.silent(now):
             trainer = self.trainers.ranks[rank]
             self.trainers.leave(rank)
@@ -246,6 +257,10 @@ class JobState:
         due = present if all_of_them else [rank for rank in present if self.trainers.ranks[rank].held]
         if due:
             done.append(TellTrainers(tuple(due)))
+
+    def resume_point(self, batches: int) -> ResumePoint | None:
+        """Return where the job stands after so many batches of each rank; None before they were reported."""
+        return resume_point(self.ledger, self.log, batches)
 
     @property
     def rows(self) -> int:

@@ -14,7 +14,7 @@ may exceed, and while leftovers are regrouped the batches of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -113,6 +113,11 @@ class TrainerState:
     def queued(self) -> int:
         """Batches that wait for the training loop."""
         return len(self._queue)
+
+    @property
+    def waiting(self) -> Iterator[ReceivedBatch]:
+        """The batches that wait, in the order in which they are used."""
+        return iter(self._queue)
 
     @property
     def queued_bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 
@@ -35,6 +34,6 @@ class WholePlan:
         if self.made is not None:
             self.made -= batches
 
-    def arrived(self, counts: Sequence[int]) -> bool:
-        """Tell whether the trainers, that have received so many batches each, have all."""
-        return self.made is not None and sum(counts) >= self.made
+    def arrived(self, batches: int) -> bool:
+        """Tell whether the trainers, that have received so many batches together, have all."""
+        return self.made is not None and batches >= self.made
