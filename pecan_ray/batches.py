@@ -7,7 +7,7 @@ import logging
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +20,13 @@ from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.stretches import stretches
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.session import Session
 from pecan_ray.sampling.budget import over_budget
@@ -53,7 +55,12 @@ class Batches:
         order: Callable[[], Ordered],
         parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
+        saved: SavedState | None = None,
+        allow_changed_source: bool = False,
+        go_on: Callable[..., Batches] | None = None,
     ) -> None:
+        """`go_on`: called with a state, makes another one of these that begins there."""
+        self._go_on = go_on
         self._convert = converter(options.format)
         self._options = options
         self._config = config
@@ -70,6 +77,10 @@ class Batches:
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
+        self._state: dict[str, Any] | None = None
+        """Where the run stood when it ended."""
+        self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
+        self._batches_before = saved.batches if saved is not None else 0
         if debug:
             ordered = order()
             self._stream = self._in_process(plan, ordered, engine, seed)
@@ -83,6 +94,8 @@ class Batches:
                 options=options,
                 parts=parts,
                 look_again=look_again,
+                saved=saved,
+                allow_changed_source=allow_changed_source,
             )
             try:
                 ordered = order()  # while the workers start
@@ -90,6 +103,7 @@ class Batches:
             except BaseException:
                 self.close()
                 raise
+        self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._second_look, self._reverted = ordered.second_look, ordered.reverted
         self._op_seconds = ordered.op_seconds
@@ -126,6 +140,8 @@ class Batches:
         received = session.client.next()
         self._quarantine(session.client.take_quarantined())
         if received is None:
+            if self._state is None and not session.closed and not no_state_of(self._options):
+                self._state = self.state_dict()
             raise StopIteration
         self.provenance = received.provenance
         self._elements += received.provenance.rows
@@ -200,6 +216,35 @@ class Batches:
         """The file that keeps elements which failed under ``on_error="quarantine"``: pickled `BadElement`s."""
         job = self._session.name if self._session else self._name
         return Path(self._config.quarantine_path or f"pecan-quarantine-{job}.pickle")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, between two batches: plain values, to be saved with the model.
+
+        A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
+        batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
+        on with what was not yielded, on any number of workers and ranks.  Raises PlanError where there is none:
+        ``debug=True``, ``sharding`` other than "dynamic", ``visitation`` other than "exactly_once".
+        """
+        if self._state is not None:
+            return self._state
+        if self._session is None:
+            raise PlanError("state_dict: there is no state in debug mode.")
+        if why := no_state_of(self._options):
+            raise PlanError(f"state_dict: there is no state, since {why}.")
+        point, used = self._session.resume_point()
+        batches = self._batches_before + used
+        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.
+
+        Raises StateError, and leaves what runs alone, for a state that is damaged or of something else.
+        """
+        if self._go_on is None:
+            raise PlanError("load_state_dict: this iterator was not made by iter_batches().")
+        SavedState.from_json(state)
+        self.close()
+        vars(self).update(vars(self._go_on(state=state)))
 
     def scale(self, *, local: int, remote: int) -> None:
         """Change the numbers of workers while the job runs; workers that go are drained."""

@@ -12,11 +12,13 @@ from typing import Any, Literal
 
 from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
+from pecan_ray.autoorder.kept_order import KeptOrder
 from pecan_ray.autoorder.order_request import job_size
 from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.job.saved_state import SavedState, must_fit, no_state_of
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -372,6 +374,8 @@ class PecanPipeline:
         prefetch_bytes: int = 256 << 20,
         job: str | None = None,
         debug: bool = False,
+        state: Mapping[str, Any] | None = None,
+        allow_changed_source: bool = False,
     ) -> Batches:
         """Run the pipeline on Ray and return an iterator over its batches.
 
@@ -380,6 +384,10 @@ class PecanPipeline:
         while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.
+
+        `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
+        first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
+        `allow_changed_source` other data is told and no error.
         """
         options = IterOptions(
             epochs=epochs,
@@ -396,14 +404,18 @@ class PecanPipeline:
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        found = self._order
+        found, seed = self._order, self._seed
+        saved = None
+        if state is not None:
+            saved = self._saved(state, options, debug=debug)
+            seed, found = saved.seed, self._order_of(saved)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         return Batches(
             self._plan,
             name=self._name,
             engine=self._engine,
-            seed=self._seed,
+            seed=seed,
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
@@ -415,9 +427,54 @@ class PecanPipeline:
             ),
             parts=None if debug else found.parts,
             look_again=count,
+            saved=saved,
+            allow_changed_source=allow_changed_source,
+            go_on=functools.partial(
+                self.iter_batches,
+                epochs=epochs,
+                workers=workers,
+                format=format,
+                rank=rank,
+                world_size=world_size,
+                order=order,
+                visitation=visitation,
+                sharding=sharding,
+                on_error=on_error,
+                prefetch_bytes=prefetch_bytes,
+                job=job,
+                debug=debug,
+                allow_changed_source=allow_changed_source,
+            ),
         )
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _saved(self, state: Mapping[str, Any], options: IterOptions, *, debug: bool) -> SavedState:
+        if debug:
+            raise PlanError("iter_batches: debug=True cannot go on from a state.")
+        if why := no_state_of(options):
+            raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
+        saved = SavedState.from_json(state)
+        must_fit(saved, engine=self._engine, seed=self._seed if self._seeded else None, parts=self._order.parts)
+        if options.epochs is not None and saved.point.epoch > options.epochs:
+            raise PlanError(
+                f"the state is in epoch {saved.point.epoch} of more than epochs={options.epochs}: pass more."
+            )
+        return saved
+
+    def _order_of(self, saved: SavedState) -> JobOrder:
+        """Return the order of operators under which a state was taken: values stay what they were."""
+        if not saved.orders or self._config.order_file is not None:
+            return self._order
+        return JobOrder(
+            self._plan,
+            name=self._name,
+            engine=self._engine,
+            seed=saved.seed,
+            config=self._config,
+            seeded=self._seeded,
+            pinned=KeptOrder(saved.orders, self._name),
+        )
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

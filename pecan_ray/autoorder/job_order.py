@@ -48,15 +48,27 @@ class JobOrder:
     """The order of one pipeline."""
 
     def __init__(
-        self, plan: Plan, *, name: str, engine: EngineName, seed: int, config: Config, seeded: bool = False
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        engine: EngineName,
+        seed: int,
+        config: Config,
+        seeded: bool = False,
+        pinned: KeptOrder | None = None,
     ) -> None:
-        """`seeded`: the user has given the seed, so that results must not depend on times."""
+        """`seeded`: the user has given the seed, so that results must not depend on times.
+
+        `pinned`: the order of a state.
+        """
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
         self._mode = mode_under(config, seeded=seeded)
         folder = usual_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
+        self._state_pins = pinned
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -88,7 +100,7 @@ class JobOrder:
         said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
-        pinned = self._config.order_file is not None
+        pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned or not ordering.stretches else self._second_look(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         return Ordered(plan, tuple(said), ordering.op_seconds(), look, reverted)
@@ -140,6 +152,9 @@ class JobOrder:
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
+        if self._state_pins is not None:
+            fitting = self._state_pins.ordering(self._plan, self._mode)
+            return None if fitting is None else replace(fitting, origin="the state was taken under it")
         if path is None:
             return None
         order = KeptOrder.load(path)

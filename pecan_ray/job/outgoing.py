@@ -53,6 +53,9 @@ class Outgoing:
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
         self._number = self._kept = 0
+        self.told = 0
+        """Batches, of those that are kept, of which the job is known to know."""
+        self._wanted = False
         self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
         self._sent = now
@@ -115,7 +118,11 @@ class Outgoing:
     def answered(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
         if self._unanswered is not None and self._unanswered.number == number:
-            self._unanswered = None
+            self.told, self._unanswered = self._unanswered.kept, None
+
+    def want(self) -> None:
+        """Let the next report be sent at once."""
+        self._wanted = True
 
     def pressing(self, headroom: int) -> bool:
         """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
@@ -138,7 +145,7 @@ class Outgoing:
         if self._unanswered is not None:
             return self._sent + REPEAT_S
         tells_held = need.held and not self._told_held
-        if self._urgent or (tells_held and need.full):
+        if self._urgent or self._wanted or (tells_held and need.full):
             return self._sent
         if need.closing and (self._news or tells_held):
             return self._sent + self._closing_s
@@ -177,7 +184,7 @@ class Outgoing:
             held=need.held,
         )
         self._clear()
-        self._sent, self._unanswered, self._told_held = now, report, need.held
+        self._sent, self._unanswered, self._told_held, self._wanted = now, report, need.held, False
         return report
 
     def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:

@@ -12,7 +12,6 @@ from dataclasses import replace
 
 from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
@@ -33,7 +32,7 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
     if ledger.shape.runs_whole:
         made = ledger.made(epoch) - sum(one.epoch == epoch for one in beyond)
-        return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made)
+        return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
     if epoch < ledger.epoch:
         passes = ledger.shape.repetitions or 1
         ended = Cursor(passes - 1, PAST_ALL)
@@ -74,10 +73,3 @@ def _point(queue: SplitQueue, rests: tuple[Rest, ...]) -> BranchPoint:
         if not (rest.index in told and rest.spans == WHOLE and rest.repetition == cursor.repetition)
     )
     return BranchPoint(replace(cursor, missing=tuple(places)), parts)
-
-
-def refused(shape: LedgerShape) -> str:
-    """Return why a job of this shape has no state; empty if it has one."""
-    if shape.sharding != "dynamic" and not shape.serial:
-        return f"sharding={shape.sharding!r} ties data to workers, and another run has other workers"
-    return "" if shape.visitation == "exactly_once" else f"under visitation={shape.visitation!r} data may be lost"

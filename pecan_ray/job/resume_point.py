@@ -40,11 +40,23 @@ class BranchPoint:
 
 
 @dataclass(frozen=True)
+class KnownListing:
+    """What was known of a source's splits."""
+
+    splits: int = 0
+    complete: bool = False
+    digests: tuple[str, ...] = ()
+    """Of groups of them: `pecan_ray.job.listing_digest`."""
+
+
+@dataclass(frozen=True)
 class ResumePoint:
     """Where a run stands between two batches."""
 
     epoch: int
     branches: tuple[BranchPoint, ...]
+    listings: tuple[KnownListing, ...] = ()
+    """Empty where it need not be the same data."""
     made: int = 0
     """Batches of this epoch that all ranks together have used: of a plan that cannot be cut, these are left out."""
 

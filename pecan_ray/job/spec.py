@@ -31,5 +31,7 @@ class JobSpec:
     """Batches of an epoch, of each trainer, where they are known beforehand."""
     start: ResumePoint | None = None
     """Where a run before this one was."""
+    allow_changed_source: bool = False
+    """Go on there also with other data than it had."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""

@@ -75,7 +75,7 @@ class SplitQueue:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
         self._epoch, self._repetition = epoch, repetition
         self._at = 0
-        self._order: range | Indices = range(0)
+        self._order: range | Indices = range(0) if self._seed is None else np.empty(0, np.int64)
         self._grown = array("q")
         self._seen = self._first
         self._replay: deque[tuple[int, int]] = deque()

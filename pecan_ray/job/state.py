@@ -8,9 +8,10 @@ the same job.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
-from pecan_ray.errors import ClusterError, StaleJobError
+from pecan_ray.errors import ClusterError, StaleJobError, StateError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements
 from pecan_ray.job.comparing import compare
@@ -29,12 +30,13 @@ from pecan_ray.job.instructions import (
     TellTrainers,
 )
 from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.resume_point import KnownListing, ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
@@ -52,6 +54,8 @@ class JobState:
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
         self.log = DeliveryLog(spec.shape.world_size)
+        known = spec.start.listings if spec.start is not None else ()
+        self._listings = ListingCheck(known or (KnownListing(),) * spec.shape.branches)
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
@@ -180,9 +184,22 @@ class JobState:
 
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self.ledger.add_splits(event.branch, event.splits)
+        self._check_data(self._listings.add(event.branch, event.splits), event.branch, now, done)
 
     def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
+        self._check_data(self._listings.end(event.branch), event.branch, now, done)
+
+    def _check_data(self, changed: str, branch: int, now: float, done: Instructions) -> None:
+        """Refuse to go on with other data than a state was taken of, unless the user wants that."""
+        if not changed:
+            return
+        text = f"the data of source {branch} has changed since the state was taken: {changed}"
+        if self.spec.allow_changed_source:
+            self.tell("state", text, now)
+            done.append(Log("warning", text))
+        else:
+            self.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
         self.fail(event.error, now, done)
@@ -260,7 +277,8 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        return resume_point(self.ledger, self.log, batches)
+        point = resume_point(self.ledger, self.log, batches)
+        return None if point is None else replace(point, listings=self._listings.known())
 
     @property
     def rows(self) -> int:

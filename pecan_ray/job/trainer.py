@@ -37,6 +37,7 @@ from pecan_ray.job.trainer_events import (
     RaiseError,
     ReceivedBatch,
     ReportAnswered,
+    ReportWanted,
     SendReport,
     StreamEnded,
     TrainerClosed,
@@ -87,6 +88,7 @@ class TrainerState:
             Noted: lambda event, now, done: self._outgoing.note(event.text),
             BatchWanted: self._on_wanted,
             ReportAnswered: self._on_answered,
+            ReportWanted: lambda event, now, done: self._outgoing.want(),
             TrainerFailed: self._on_failed,
             TrainerClosed: self._on_closed,
             TrainerTime: lambda event, now, done: None,
@@ -123,6 +125,16 @@ class TrainerState:
     def queued_bytes(self) -> int:
         """Bytes of the batches that wait."""
         return self._queue.nbytes
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error waits for the training loop, or was raised there."""
+        return self._error is not None
+
+    @property
+    def told(self) -> int:
+        """Batches of which the job is known to know, but for those that were given back."""
+        return self._outgoing.told
 
     @property
     def over(self) -> bool:

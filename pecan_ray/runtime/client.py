@@ -17,9 +17,10 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
-from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.errors import ClusterError, PecanError, StateError
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, TrainerReport
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
@@ -120,6 +121,19 @@ class BatchClient:
         with self._lock:
             taken, self._quarantined = self._quarantined, []
         return taken
+
+    def resume_point(self) -> tuple[ResumePoint, int]:
+        """Return where the job stands after the batches that the loop has, and how many these are."""
+        with self._lock:
+            used = self.state.yielded
+            if self.state.told < used:
+                self._handle(events.ReportWanted())
+            while self.state.told < used and not (self.state.failed or self.closed):
+                self._served.wait()
+        point: ResumePoint | None = pickle.loads(self.calls.ask(self._controller.resume_point, used))
+        if point is None:
+            raise StateError("there is no state: the job has lost what was told of the batches that were used.")
+        return point, used
 
     def progress(self) -> TrainerProgress:
         """Return how the trainer is doing."""
@@ -282,6 +296,7 @@ class BatchClient:
             reachable = tuple(worker for worker in orders.newcomers if worker in self._workers)
             orders = replace(orders, newcomers=reachable) if reachable != orders.newcomers else orders
             self._handle(events.OrdersCame(orders) if answered is None else events.ReportAnswered(answered, orders))
+            self._served.notify_all()
 
     def _keep_reporting(self) -> None:
         """Send the reports, and let time pass for the state."""

@@ -1,68 +1,43 @@
-"""A run that is cut off, and another one that goes on where it was: by its state, with other parties."""
+"""A run that is cut off after some batches: its state, and what its training loops had by then."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from random import Random
+import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.saved_state import SavedState
 from pecan_ray.simulator.protocol.engine import Made
-from pecan_ray.simulator.protocol.scenario import Fault, Scenario
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
-ENDS_A_RUN = ("fail", "kill trainer")
-
 
 @dataclass(frozen=True)
 class Saved:
-    """A state, and what the training loops had when it was taken."""
+    """A state, and what it stands for."""
 
     point: ResumePoint
     batches: tuple[Made, ...]
-    """The first ones of every rank, as many of each."""
+    """The first ones of every rank, as many of each, and those of the runs before."""
     left_out: int
     """Elements that were left out by then: no batch will hold them."""
 
 
-def save(world: World, rank: int) -> Saved | None:
+def save(world: World, rank: int, before: Saved | None) -> Saved | None:
     """Take a state between two batches of a rank; None while the job does not know of all that it has."""
     used = world.trainers[rank].state.yielded
     point = world.job.state.resume_point(used)
     if point is None:
         return None
-    return Saved(
-        point,
-        tuple(made for trainer in world.trainers for made in trainer.first(used)),
-        world.job.state.ledger.left_out_elements,
-    )
+    batches = tuple(made for trainer in world.trainers for made in trainer.first(used))
+    left_out = world.job.state.ledger.left_out_elements
+    if before is not None:
+        batches, left_out = before.batches + batches, before.left_out + left_out
+    return Saved(_through_json(point), batches, left_out)
 
 
-def can_be_saved(scenario: Scenario) -> bool:
-    """Tell whether a scenario has states, and comes far enough for one."""
-    there = scenario.sharding == "dynamic" and scenario.visitation == "exactly_once" and not scenario.absent
-    return there and scenario.error_budget == 1.0 and scenario.stop_after is None
-
-
-def going_on(scenario: Scenario, random: Random) -> Scenario:
-    """Return the same data with other parties: ranks, workers, speeds, network."""
-    return replace(
-        scenario,
-        seed=scenario.seed,
-        ranks=random.choice((scenario.ranks, 1, 2, 3)),
-        local=random.choice((1, 2)),
-        remote=random.choice((0, 1, 3)),
-        lot=random.choice((1, 4, 16)),
-        window=random.choice((1, 4)),
-        prefetch_bytes=random.choice((1, 5000, 1 << 26)),
-        page=random.choice((1, 2, 100)),
-        faults=tuple(fault for fault in scenario.faults if fault.kind not in ENDS_A_RUN),
-    )
-
-
-def without_ends(scenario: Scenario) -> Scenario:
-    """Return a scenario without the faults that end a run."""
-    kept: tuple[Fault, ...] = tuple(fault for fault in scenario.faults if fault.kind not in ENDS_A_RUN)
-    return replace(scenario, faults=kept)
+def _through_json(point: ResumePoint) -> ResumePoint:
+    written = json.dumps(SavedState(point, 0, 0, "python", ()).to_json())
+    return SavedState.from_json(json.loads(written)).point

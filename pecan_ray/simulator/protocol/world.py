@@ -61,6 +61,7 @@ class World:
         self.job_state, self.trainer_state = job_state, trainer_state
         self.clock = Clock(scenario.seed)
         self.links = Links(self.clock, scenario.delay_s, scenario.lost, scenario.doubled)
+        self._saved = saved
         self.spec = spec_of(scenario, saved)
         self.audit = Audit(self, saved)
         self.job = JobModel(self)
@@ -116,7 +117,7 @@ class World:
             trainer = self.trainers[rank]
             if trainer.ended is not None:
                 return None
-            if trainer.state.yielded >= batches and (saved := save(self, rank)) is not None:
+            if trainer.state.yielded >= batches and (saved := save(self, rank, self._saved)) is not None:
                 return saved
         return None
 
