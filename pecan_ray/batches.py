@@ -26,6 +26,7 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import holds_back
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.session import Session
@@ -80,6 +81,7 @@ class Batches:
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
+        self._no_state = no_state_of(options, holds_back=holds_back(plan))
         self._batches_before = saved.batches if saved is not None else 0
         if debug:
             ordered = order()
@@ -140,7 +142,7 @@ class Batches:
         received = session.client.next()
         self._quarantine(session.client.take_quarantined())
         if received is None:
-            if self._state is None and not session.closed and not no_state_of(self._options):
+            if self._state is None and not session.closed and not self._no_state:
                 self._state = self.state_dict()
             raise StopIteration
         self.provenance = received.provenance
@@ -223,14 +225,15 @@ class Batches:
         A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
         batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
         on with what was not yielded, on any number of workers and ranks.  Raises PlanError where there is none:
-        ``debug=True``, ``sharding`` other than "dynamic", ``visitation`` other than "exactly_once".
+        ``debug=True``, ``sharding`` other than "dynamic", ``visitation`` other than "exactly_once", and
+        ``order="strict"`` with shuffles, buckets or mixes.
         """
         if self._state is not None:
             return self._state
         if self._session is None:
             raise PlanError("state_dict: there is no state in debug mode.")
-        if why := no_state_of(self._options):
-            raise PlanError(f"state_dict: there is no state, since {why}.")
+        if self._no_state:
+            raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
         return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders).to_json()

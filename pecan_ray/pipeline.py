@@ -53,7 +53,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.shape import num_batches
+from pecan_ray.plan.shape import holds_back, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
@@ -452,7 +452,7 @@ class PecanPipeline:
     def _saved(self, state: Mapping[str, Any], options: IterOptions, *, debug: bool) -> SavedState:
         if debug:
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
-        if why := no_state_of(options):
+        if why := no_state_of(options, holds_back=holds_back(self._plan)):
             raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
         saved = SavedState.from_json(state)
         must_fit(saved, engine=self._engine, seed=self._seed if self._seeded else None, parts=self._order.parts)

@@ -90,12 +90,17 @@ class SavedState:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
 
 
-def no_state_of(options: IterOptions) -> str:
-    """Return why a run with these options has no state; empty if it has one."""
+def no_state_of(options: IterOptions, *, holds_back: bool) -> str:
+    """Return why a run with these options has no state; empty if it has one.
+
+    `holds_back`: its workers keep elements in shuffle buffers, buckets or mixes.
+    """
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} ties data to workers, and another run has other ones"
     if options.visitation != "exactly_once":
         return f"visitation={options.visitation!r} lets data be lost or repeated"
+    if options.order == "strict" and holds_back:
+        return "order='strict' could not go on with exactly the next batch of a shuffle, a bucket or a mix"
     return ""
 
 

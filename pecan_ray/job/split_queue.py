@@ -7,7 +7,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -188,7 +188,7 @@ class SplitQueue:
         if not self._replay and self._seen < splits and enough:
             self._notice(splits)
         if self._unlisted or self._missing:
-            self._take_up(splits)
+            self._take_up()
 
     def _notice(self, listed: int, begun: int | None = None) -> None:
         """Let splits join the order behind those that were begun."""
@@ -204,19 +204,21 @@ class SplitQueue:
         self._seen += len(fresh) * self._step
         self._grown.extend((begun, listed))
 
-    def _take_up(self, splits: int) -> None:
-        """Let begun splits of a run before this one wait, as far as they are listed."""
-        while self._missing and not self._replay:
-            start, stop = self._missing[0]
+    def _take_up(self) -> None:
+        """Let begun splits of a run before this one wait, as far as they have places, in the order of their passes."""
+        if self._replay:
+            return
+        found: list[tuple[int, int, Lease]] = []
+        while self._missing and self._missing[0][0] < len(self._order):
+            start, stop = self._missing.popleft()
             known = min(stop, len(self._order))
-            for place in range(start, known):
-                self._returned.append(self._lease(int(self._order[place])))
+            found += [(self._repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
             if known < stop:
-                self._missing[0] = (max(start, known), stop)
-                break
-            self._missing.popleft()
-        for rest in self._unlisted:
-            if rest.index < splits:
-                split = self._listing[rest.index]
-                self._returned.append(Lease(self._epoch, split, rest.spans, self._branch, rest.repetition))
-        self._unlisted = [rest for rest in self._unlisted if rest.index >= splits]
+                self._missing.appendleft((known, stop))
+        listed = [rest for rest in self._unlisted if rest.index < self._seen]
+        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen]
+        places = self.places([rest.index for rest in listed])
+        for rest, place in zip(listed, places, strict=True):
+            lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
+            found.append((rest.repetition, place, lease))
+        self._returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))
