@@ -12,13 +12,12 @@ from typing import Any, Literal
 
 from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.kept_order import KeptOrder
 from pecan_ray.autoorder.order_request import job_size
 from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.job.saved_state import SavedState, must_fit, no_state_of
+from pecan_ray.job.saved_state import SavedState, must_fit, must_go_on
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -404,18 +403,17 @@ class PecanPipeline:
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        found, seed = self._order, self._seed
-        saved = None
-        if state is not None:
-            saved = self._saved(state, options, debug=debug)
-            seed, found = saved.seed, self._order_of(saved)
+        if state is not None and debug:
+            raise PlanError("iter_batches: debug=True cannot go on from a state.")
+        saved = None if state is None else self._saved(state, options)
+        found = self._order if saved is None else self._order.pinned(saved.orders)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         return Batches(
             self._plan,
             name=self._name,
             engine=self._engine,
-            seed=seed,
+            seed=self._seed if saved is None else saved.seed,
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
@@ -430,51 +428,17 @@ class PecanPipeline:
             saved=saved,
             allow_changed_source=allow_changed_source,
             go_on=functools.partial(
-                self.iter_batches,
-                epochs=epochs,
-                workers=workers,
-                format=format,
-                rank=rank,
-                world_size=world_size,
-                order=order,
-                visitation=visitation,
-                sharding=sharding,
-                on_error=on_error,
-                prefetch_bytes=prefetch_bytes,
-                job=job,
-                debug=debug,
-                allow_changed_source=allow_changed_source,
+                self.iter_batches, **vars(options), debug=debug, allow_changed_source=allow_changed_source
             ),
         )
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _saved(self, state: Mapping[str, Any], options: IterOptions, *, debug: bool) -> SavedState:
-        if debug:
-            raise PlanError("iter_batches: debug=True cannot go on from a state.")
-        if why := no_state_of(options, holds_back=holds_back(self._plan)):
-            raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
+    def _saved(self, state: Mapping[str, Any], options: IterOptions) -> SavedState:
         saved = SavedState.from_json(state)
+        must_go_on(saved, options, holds_back=holds_back(self._plan))
         must_fit(saved, engine=self._engine, seed=self._seed if self._seeded else None, parts=self._order.parts)
-        if options.epochs is not None and saved.point.epoch > options.epochs:
-            raise PlanError(
-                f"the state is in epoch {saved.point.epoch} of more than epochs={options.epochs}: pass more."
-            )
         return saved
-
-    def _order_of(self, saved: SavedState) -> JobOrder:
-        """Return the order of operators under which a state was taken: values stay what they were."""
-        if not saved.orders or self._config.order_file is not None:
-            return self._order
-        return JobOrder(
-            self._plan,
-            name=self._name,
-            engine=self._engine,
-            seed=saved.seed,
-            config=self._config,
-            seeded=self._seeded,
-            pinned=KeptOrder(saved.orders, self._name),
-        )
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

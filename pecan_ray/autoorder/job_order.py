@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -56,19 +56,15 @@ class JobOrder:
         seed: int,
         config: Config,
         seeded: bool = False,
-        pinned: KeptOrder | None = None,
     ) -> None:
-        """`seeded`: the user has given the seed, so that results must not depend on times.
-
-        `pinned`: the order of a state.
-        """
+        """`seeded`: the user has given the seed, so that results must not depend on times."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
         self._config, self._seeded = config, seeded
         self._mode = mode_under(config, seeded=seeded)
         folder = usual_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
-        self._state_pins = pinned
+        self._state_pins: KeptOrder | None = None
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -84,6 +80,17 @@ class JobOrder:
     def movable(self) -> bool:
         """Whether there are operators to exchange."""
         return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
+
+    def pinned(self, orders: Sequence[tuple[str, ...]]) -> JobOrder:
+        """Return the order under which a state was taken, so that values stay what they were; a file pins it too."""
+        if not orders or self._config.order_file is not None:
+            return self
+        config, seeded = self._config, self._seeded
+        other = JobOrder(
+            self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded
+        )
+        other._state_pins = KeptOrder(tuple(orders), self._name)
+        return other
 
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""

@@ -13,7 +13,7 @@ most one smaller batch, whatever the number of workers; with several trainers, e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal
 
 from pecan_ray.job.epoch_end import EpochEnd
@@ -23,21 +23,20 @@ from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.turns import elsewhere, has_work
-from pecan_ray.job.whole_plan import WholePlan
+from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
-from pecan_ray.sampling.spans import Span
 
 
 class Ledger:
     """Bookkeeper of one job: splits in, leases out, acknowledgements in."""
 
     def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
-        """`start`: go on there."""
         self.shape = shape
-        self.epoch = start.epoch if start is not None else 0
+        self.epoch = 0 if start is None else start.epoch
         self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
-        self.queues = Queues(shape)
+        self.queues = Queues(shape, start)
+        self.made = MadeBatches({} if start is None else {start.epoch: start.made})
         self.workers: dict[str, WorkerHoldings] = {}
         self.leftovers = Leftovers(shape.world_size, shape.batch_size, only_full=shape.drop_remainder)
         self.counts = [0] * shape.world_size
@@ -52,15 +51,6 @@ class Ledger:
         """Leftovers of this epoch were distributed."""
         self._end = EpochEnd()
         self._whole = WholePlan()
-        self._made: dict[int, int] = {}
-        """Batches of plans that cannot be cut, in epochs that are over or that a run before this one began."""
-        if start is not None:
-            self._made[self.epoch] = start.made
-            self.queues.go_on(self.epoch, start.branches)
-
-    def begin(self) -> None:
-        """Note that all trainers are there: they may hear that nothing is left of a run before this one."""
-        self.finished = self.epoch == self.shape.epochs
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
@@ -104,26 +94,8 @@ class Ledger:
         state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
-            return Assignment(self.epoch, delivered=self._delivered())
+            return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts))
         return Assignment(self.epoch)
-
-    def _delivered(self) -> tuple[int, ...]:
-        """Return how many batches of a whole plan each rank has, those of a run before this one included."""
-        before, ranks = self._made.get(self.epoch, 0), self.shape.world_size
-        return tuple(count + len(range(rank, before, ranks)) for rank, count in enumerate(self.counts))
-
-    def made(self, epoch: int) -> int:
-        """Return how many batches of an epoch were received, where the plan cannot be cut."""
-        return self._made.get(epoch, 0) + (sum(self.counts) if epoch == self.epoch else 0)
-
-    def begun(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
-        """Yield what was begun in this epoch and is not delivered."""
-        yield from self.leftovers.places()
-        for state in self.workers.values():
-            yield from ((key, held.missing) for key, held in state.holdings.items())
-            yield from ((lease.key, lease.spans) for lease in state.group)
-        for branch, queue in enumerate(self.queues.common):
-            yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.rests())
 
     def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
         """Give a worker its next lease of a branch; "none" ends the branch for this assignment."""
@@ -267,7 +239,7 @@ class Ledger:
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
-        return self.queues.empty_source or self._whole.arrived(self.made(self.epoch))
+        return self.queues.empty_source or self._whole.arrived(self.made.of(self.epoch, self.counts))
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or returned."""
@@ -295,8 +267,7 @@ class Ledger:
         self._regrouped, latecomers, self._end = False, self._end.latecomers, EpochEnd()
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._whole.rest
-        if self.shape.runs_whole:
-            self._made[self.epoch] = self.made(self.epoch)
+        self.made.end(self.epoch, self.counts)
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()

@@ -15,7 +15,7 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
-from pecan_ray.sampling.spans import Spans
+from pecan_ray.sampling.spans import Span, Spans
 
 WHOLE = ((0, END),)
 PAST_ALL = 1 << 53
@@ -31,21 +31,32 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     missing: dict[LeaseKey, Spans] = {}
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
     if ledger.shape.runs_whole:
-        made = ledger.made(epoch) - sum(one.epoch == epoch for one in beyond)
+        counts = ledger.counts if epoch == ledger.epoch else ()
+        made = ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
         return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
     if epoch < ledger.epoch:
         passes = ledger.shape.repetitions or 1
         ended = Cursor(passes - 1, PAST_ALL)
         points = [BranchPoint(ended, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]
         return ResumePoint(epoch, tuple(points))
-    _add(missing, ledger.begun())
+    _add(missing, _begun(ledger))
     return ResumePoint(
         epoch,
         tuple(_point(queue, tuple(_rests(missing, branch))) for branch, queue in enumerate(ledger.queues.common)),
     )
 
 
-def _add(missing: dict[LeaseKey, Spans], more: Iterable[tuple[LeaseKey, Iterable[tuple[int, int]]]]) -> None:
+def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+    """Yield what was begun in this epoch and is not delivered."""
+    yield from ledger.leftovers.places()
+    for state in ledger.workers.values():
+        yield from ((key, held.missing) for key, held in state.holdings.items())
+        yield from ((lease.key, lease.spans) for lease in state.group)
+    for branch, queue in enumerate(ledger.queues.common):
+        yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.rests())
+
+
+def _add(missing: dict[LeaseKey, Spans], more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
     for key, spans in more:
         known = missing.setdefault(key, Spans())
         for start, stop in spans:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
-from pecan_ray.errors import StateError
+from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
 from pecan_ray.options import IterOptions
 from pecan_ray.plan.splits import OUTPUT_BITS
@@ -29,8 +29,8 @@ MOST_BYTES = 1 << 28
 """What packed numbers may take when they are unpacked."""
 ELEMENT = 1 << OUTPUT_BITS
 
-Json: TypeAlias = Any
-"""What `json` reads and writes."""
+Plain: TypeAlias = Any
+"""What JSON has."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class SavedState:
     orders: tuple[tuple[str, ...], ...] = ()
     """The order of operators in each stretch in which they can be exchanged."""
 
-    def to_json(self) -> dict[str, Json]:
+    def to_json(self) -> dict[str, Plain]:
         """Return it as plain values."""
-        fields: dict[str, Json] = {
+        fields: dict[str, Plain] = {
             "pecan_ray_state": FORMAT,
             "epoch": self.point.epoch,
             "batches": self.batches,
@@ -66,7 +66,7 @@ class SavedState:
         return {**fields, "checksum": _checksum(fields)}
 
     @classmethod
-    def from_json(cls, state: Mapping[str, Json]) -> SavedState:
+    def from_json(cls, state: Mapping[str, Plain]) -> SavedState:
         """Return what was saved; raises StateError where it is no state, a newer one, or damaged."""
         if not isinstance(state, Mapping) or not isinstance(state.get("pecan_ray_state"), int):
             raise StateError("this is no state of pecan_ray: pass what state_dict() has returned.")
@@ -104,6 +104,14 @@ def no_state_of(options: IterOptions, *, holds_back: bool) -> str:
     return ""
 
 
+def must_go_on(saved: SavedState, options: IterOptions, *, holds_back: bool) -> None:
+    """Raise PlanError where a run with these options cannot go on from a state."""
+    if why := no_state_of(options, holds_back=holds_back):
+        raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
+    if options.epochs is not None and saved.point.epoch > options.epochs:
+        raise PlanError(f"the state is in epoch {saved.point.epoch} of epochs={options.epochs}: pass more of them.")
+
+
 def must_fit(saved: SavedState, *, engine: str, seed: int | None, parts: Sequence[tuple[str, str]]) -> None:
     """Raise StateError, naming what differs, unless a state is of this pipeline; `seed`: None if any will do."""
     mine = [("engine", engine), *parts]
@@ -117,20 +125,20 @@ def must_fit(saved: SavedState, *, engine: str, seed: int | None, parts: Sequenc
             raise StateError(f"the state is of another pipeline: it has {there} where this one has {here}.")
 
 
-def _checksum(fields: Mapping[str, Json]) -> str:
+def _checksum(fields: Mapping[str, Plain]) -> str:
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}"
 
 
-def _listing(listing: KnownListing) -> dict[str, Json]:
+def _listing(listing: KnownListing) -> dict[str, Plain]:
     return {"splits": listing.splits, "complete": listing.complete, "digests": list(listing.digests)}
 
 
-def _listing_of(source: Mapping[str, Json]) -> KnownListing:
+def _listing_of(source: Mapping[str, Plain]) -> KnownListing:
     return KnownListing(int(source["splits"]), bool(source["complete"]), tuple(source["digests"]))
 
 
-def _branch(point: BranchPoint) -> dict[str, Json]:
+def _branch(point: BranchPoint) -> dict[str, Plain]:
     cursor = point.cursor
     return {
         "repetition": cursor.repetition,
@@ -141,7 +149,7 @@ def _branch(point: BranchPoint) -> dict[str, Json]:
     }
 
 
-def _branch_of(source: Mapping[str, Json]) -> BranchPoint:
+def _branch_of(source: Mapping[str, Plain]) -> BranchPoint:
     missing, grown = (_pairs(_unpacked(source[name])) for name in ("missing", "grown"))
     cursor = Cursor(int(source["repetition"]), int(source["begun"]), missing, grown)
     return BranchPoint(cursor, tuple(_rests(_unpacked(source["rests"]))))
@@ -186,7 +194,7 @@ def _packed(numbers: Sequence[int]) -> list[int] | str:
     return base64.b85encode(zlib.compress(out, 9)).decode()
 
 
-def _unpacked(packed: Json) -> list[int]:
+def _unpacked(packed: Plain) -> list[int]:
     if isinstance(packed, list):
         return [int(number) for number in packed]
     unpacking = zlib.decompressobj()

@@ -17,10 +17,9 @@ from typing import Any
 import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
-from pecan_ray.errors import ClusterError, PecanError, StateError
+from pecan_ray.errors import ClusterError, PecanError
 from pecan_ray.job import trainer_events as events
 from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, TrainerReport
-from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
@@ -122,18 +121,15 @@ class BatchClient:
             taken, self._quarantined = self._quarantined, []
         return taken
 
-    def resume_point(self) -> tuple[ResumePoint, int]:
-        """Return where the job stands after the batches that the loop has, and how many these are."""
+    def tell_all(self) -> int:
+        """Wait until the job knows of all batches that the loop has; return how many these are."""
         with self._lock:
             used = self.state.yielded
-            if self.state.told < used:
+            if self.state.outgoing.told < used:
                 self._handle(events.ReportWanted())
-            while self.state.told < used and not (self.state.failed or self.closed):
+            while self.state.outgoing.told < used and not self._over():
                 self._served.wait()
-        point: ResumePoint | None = pickle.loads(self.calls.ask(self._controller.resume_point, used))
-        if point is None:
-            raise StateError("there is no state: the job has lost what was told of the batches that were used.")
-        return point, used
+        return used
 
     def progress(self) -> TrainerProgress:
         """Return how the trainer is doing."""
@@ -261,20 +257,9 @@ class BatchClient:
         except CallsClosedError:
             return
         except ray.exceptions.RayError as error:
-            self._happened(events.TrainerFailed(self._gone(error)))
+            self._happened(events.TrainerFailed(_gone(self.calls, error)))
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
-
-    def _gone(self, error: ray.exceptions.RayError) -> ClusterError:
-        """Say why the controller does not answer."""
-        try:
-            with self.calls.connection():
-                return ClusterError(
-                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
-                    "lost; start the run again."
-                )
-        except ClusterError as disconnected:
-            return disconnected
 
     def _over(self) -> bool:
         return self.closed or self.state.over
@@ -325,3 +310,15 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     if isinstance(error, PecanError):
         return error
     return ClusterError(f"{where} has failed: {type(error).__name__}: {error}").with_traceback(error.__traceback__)
+
+
+def _gone(calls: Calls, error: ray.exceptions.RayError) -> ClusterError:
+    """Say why the controller does not answer."""
+    try:
+        with calls.connection():
+            return ClusterError(
+                f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
+                "lost; start the run again."
+            )
+    except ClusterError as disconnected:
+        return disconnected

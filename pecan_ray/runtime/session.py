@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import secrets
 import sys
 import time
@@ -18,7 +19,7 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError
+from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
@@ -161,7 +162,11 @@ class Session:
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""
-        return self.client.resume_point()
+        used = self.client.tell_all()
+        point = pickle.loads(self.client.calls.ask(self.controller.resume_point, used))
+        if not isinstance(point, ResumePoint):
+            raise StateError("there is no state: the job does not know of all batches that were used.")
+        return point, used
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

@@ -92,7 +92,7 @@ class Audit:
     def queue(self, trainer: TrainerModel) -> None:
         """Look at the bytes in a trainer's queue."""
         state: TrainerState = trainer.state
-        excess = state.queued_bytes - self._scenario.prefetch_bytes
+        excess = state.queue.nbytes - self._scenario.prefetch_bytes
         if excess <= 0:
             return
         self._rounds = max(self._rounds, self._world.job.state.ledger.leftovers.rounds)

@@ -221,7 +221,7 @@ class TrainerModel(Party):
 
     def first(self, batches: int) -> list[Made]:
         """Return the first batches that its training loop has, or will have: no other rank has used more."""
-        to_come = [self._batches[batch.id] for batch in self.state.waiting]
+        to_come = [self._batches[batch.id] for batch in self.state.queue]
         return [*self._used, *to_come][:batches]
 
     def _stop_waiting(self) -> None:
@@ -256,7 +256,7 @@ class TrainerModel(Party):
         state = self.state
         streams = [name for name, stream in self.streams.items() if not stream.over]
         return (
-            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {state.queued} ({state.queued_bytes} "
+            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {len(state.queue)} ({state.queue.nbytes} "
             f"bytes), waits since {self.waits_since}, frozen until {self.frozen_until:.0f} s, streams {streams}, says "
             f"{self.said}, {state.orders}"
         )
