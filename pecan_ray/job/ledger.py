@@ -49,8 +49,7 @@ class Ledger:
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._regrouped = False
         """Leftovers of this epoch were distributed."""
-        self._end = EpochEnd()
-        self._whole = WholePlan()
+        self._end, self._whole = EpochEnd(), WholePlan()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
@@ -234,8 +233,7 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        grouped = bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
-        return self._regrouped and grouped
+        return self._regrouped and (bool(self.leftovers.groups) or any(one.regroups for one in self.workers.values()))
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
