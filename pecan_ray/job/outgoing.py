@@ -157,15 +157,11 @@ class Outgoing:
     def _urgent(self) -> bool:
         return bool(self._settled or self._given_back or self._broken)
 
-    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport | None:
-        """Return the report that must be sent now, if one must."""
+    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport:
+        """Return the report that is due: the last one again, where it was not answered."""
         if self._unanswered is not None:
-            if now - self._sent < REPEAT_S:
-                return None
             self._sent = now
             return self._unanswered
-        if now < self.due(need):
-            return None
         self._number += 1
         report = TrainerReport(
             rank=self._rank,

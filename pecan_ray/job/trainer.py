@@ -54,6 +54,9 @@ from pecan_ray.job.windows import StepTotals
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
+NO_NEED, CLOSING = Need(), Need(closing=True)
+"""Of a rank that is alone: nobody waits for its report, or the job does."""
+
 
 class TrainerState:
     """What one rank knows, and what it does about what happens."""
@@ -101,9 +104,12 @@ class TrainerState:
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
-        self._adopt_held(done)
-        self._let_go(done)
-        self._say_waits(now, done)
+        if self.world_size > 1:
+            self._adopt_held(done)
+        if self.orders.settle:
+            self._let_go(done)
+        if self._wanted_since is not None or self._waits:
+            self._say_waits(now, done)
         self._report(now, done)
         return done
 
@@ -198,8 +204,7 @@ class TrainerState:
         waits: dict[Hashable, str] = {}
         if self._wanted_since is not None:
             waits[self._wanted_since] = _waited_for(self.rank, self.orders, self._held())
-        if waits or self._waits:
-            done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
+        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()
@@ -264,7 +269,7 @@ class TrainerState:
 
         Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
         """
-        if not self.orders.settle or not self.queue or self._room() or self._usable(self.queue.head):
+        if not self.queue or self._room() or self._usable(self.queue.head):
             return
         for worker in self.orders.settle:
             if worker in self._streams and not self._credits.granted(worker):
@@ -279,18 +284,20 @@ class TrainerState:
 
     def _need(self) -> Need:
         orders = self.orders
+        if self.world_size == 1:
+            return CLOSING if orders.closing or orders.settle else NO_NEED
         headroom = orders.allowed - self.queue.used(orders.epoch)  # batches that may be used and were not
         return Need(
             closing=orders.closing or bool(orders.settle),
-            pressing=self.world_size > 1 and self.outgoing.pressing(headroom),
+            pressing=self.outgoing.pressing(headroom),
             held=self._held(),
             full=not self._credits.room(self.queue.nbytes),
         )
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
-        report = self.outgoing.next(now, self._need(), self.orders.met, self.progress(now))
-        if report is not None:
-            done.append(SendReport(report))
+        need = self._need()
+        if now >= self.outgoing.due(need):
+            done.append(SendReport(self.outgoing.next(now, need, self.orders.met, self.progress(now))))
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing."""

@@ -11,8 +11,8 @@ import pickle
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import ray
 
@@ -30,12 +30,12 @@ from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
 
+WANTED = events.BatchWanted()
 END_S = 10.0
 """How long `close` waits for a thread."""
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Which data a batch holds: for checks, logs and exact accounting."""
 
     epoch: int
@@ -44,8 +44,7 @@ class Provenance:
     rows: int
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A batch as it came."""
 
     columns: Element
@@ -100,7 +99,7 @@ class BatchClient:
         with self._lock:
             if self.closed:
                 return None
-            self._handle(events.BatchWanted())
+            self._handle(WANTED)
             while (outcome := self._outcome) is None and not self.closed:
                 self._served.wait()
             self._outcome = None
