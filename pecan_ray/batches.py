@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,11 +20,14 @@ from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import holds_back
+from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.session import Session, job_name
@@ -54,7 +57,12 @@ class Batches:
         order: Callable[[], Ordered],
         parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
+        saved: SavedState | None = None,
+        allow_changed_source: bool = False,
+        go_on: Callable[..., Batches] | None = None,
     ) -> None:
+        """`go_on`: called with a state, makes another one of these that begins there."""
+        self._go_on = go_on
         self._convert = converter(options.format)
         self._options = options
         self._config = config
@@ -73,6 +81,11 @@ class Batches:
         """Which data the batch that was yielded last holds."""
         self._job = name if debug else job_name(name, options)
         self._quarantine = self._open_quarantine()
+        self._state: dict[str, Any] | None = None
+        """Where the run stood when it ended."""
+        self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
+        self._no_state = no_state_of(options, holds_back=holds_back(plan))
+        self._batches_before = saved.batches if saved is not None else 0
         if debug:
             ordered = order()
             self._stream = self._in_process(plan, ordered, engine, seed)
@@ -86,6 +99,8 @@ class Batches:
                 options=options,
                 parts=parts,
                 look_again=look_again,
+                saved=saved,
+                allow_changed_source=allow_changed_source,
             )
             try:
                 ordered = order()  # while the workers start
@@ -93,6 +108,7 @@ class Batches:
             except BaseException:
                 self.close()
                 raise
+        self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._second_look, self._reverted = ordered.second_look, ordered.reverted
         self._op_seconds = ordered.op_seconds
@@ -129,6 +145,8 @@ class Batches:
         received = session.client.next()
         self._keep_bad(session.client.take_quarantined())
         if received is None:
+            if self._state is None and not session.closed and not self._no_state:
+                self._state = self.state_dict()
             raise StopIteration
         self.provenance = received.provenance
         self._elements += received.provenance.rows
@@ -207,6 +225,37 @@ class Batches:
     def quarantine_path(self) -> Path:
         """The file of elements that failed under ``on_error="quarantine"``: `pecan_ray.replay.quarantined` reads it."""
         return Path(self._config.quarantine_path) if self._config.quarantine_path else default_path(self._job)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands, between two batches: plain values, to be saved with the model.
+
+        A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
+        batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
+        on with what was not yielded, on any number of workers and ranks.  Raises PlanError where there is none:
+        ``debug=True``, ``sharding`` other than "dynamic", ``visitation`` other than "exactly_once", and
+        ``order="strict"`` with shuffles, buckets or mixes.
+        """
+        if self._state is not None:
+            return self._state
+        if self._session is None:
+            raise PlanError("state_dict: there is no state in debug mode.")
+        if self._no_state:
+            raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
+        point, used = self._session.resume_point()
+        batches = self._batches_before + used
+        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders).to_json()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.
+
+        Raises StateError, and leaves what runs alone, for a state that is damaged or of something else.
+        """
+        if self._go_on is None:
+            raise PlanError("load_state_dict: this iterator was not made by iter_batches().")
+        SavedState.from_json(state)
+        self.close()
+        begun = self._go_on(state=state)
+        vars(self).update(vars(begun), _begun=begun)  # with it would go what it has opened
 
     def scale(self, *, local: int, remote: int) -> None:
         """Change the numbers of workers while the job runs; workers that go are drained."""

@@ -17,6 +17,7 @@
     │   └── OrderError            an element failed in an order of operators that AutoOrder chose, not in the user's
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
     ├── JournalError              what a job has written down cannot be read
+    ├── StateError                a state that was saved cannot be gone on from: damaged, or of something else
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
     │   ├── WorkerStartError      a worker process failed while it was being set up
     │   ├── RankTakenError        another process has this rank of the job
@@ -112,6 +113,10 @@ class OrderError(ElementError):
 
 class ErrorBudgetError(PecanError):
     """More elements were skipped or quarantined than the error budget allows."""
+
+
+class StateError(PecanError):
+    """A state that was saved cannot be gone on from: it is damaged, or of another pipeline, version or data."""
 
 
 class JournalError(PecanError):

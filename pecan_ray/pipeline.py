@@ -17,6 +17,7 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.job.saved_state import SavedState, must_fit, must_go_on
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -51,7 +52,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.shape import num_batches
+from pecan_ray.plan.shape import holds_back, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
@@ -372,6 +373,8 @@ class PecanPipeline:
         prefetch_bytes: int = 256 << 20,
         job: str | None = None,
         debug: bool = False,
+        state: Mapping[str, Any] | None = None,
+        allow_changed_source: bool = False,
     ) -> Batches:
         """Run the pipeline on Ray and return an iterator over its batches.
 
@@ -380,6 +383,10 @@ class PecanPipeline:
         while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.
+
+        `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
+        first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
+        `allow_changed_source` other data is told and no error.
         """
         options = IterOptions(
             epochs=epochs,
@@ -396,14 +403,17 @@ class PecanPipeline:
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        found = self._order
+        if state is not None and debug:
+            raise PlanError("iter_batches: debug=True cannot go on from a state.")
+        saved = None if state is None else self._saved(state, options)
+        found = self._order if saved is None else self._order.pinned(saved.orders)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         return Batches(
             self._plan,
             name=self._name,
             engine=self._engine,
-            seed=self._seed,
+            seed=self._seed if saved is None else saved.seed,
             config=replace(self._config, reorder_check=None),
             options=options,
             debug=debug,
@@ -415,9 +425,20 @@ class PecanPipeline:
             ),
             parts=None if debug else found.parts,
             look_again=count,
+            saved=saved,
+            allow_changed_source=allow_changed_source,
+            go_on=functools.partial(
+                self.iter_batches, **vars(options), debug=debug, allow_changed_source=allow_changed_source
+            ),
         )
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _saved(self, state: Mapping[str, Any], options: IterOptions) -> SavedState:
+        saved = SavedState.from_json(state)
+        must_go_on(saved, options, holds_back=holds_back(self._plan))
+        must_fit(saved, engine=self._engine, seed=self._seed if self._seeded else None, parts=self._order.parts)
+        return saved
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

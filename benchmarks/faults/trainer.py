@@ -87,7 +87,7 @@ def _explain(batches: pecan.Batches, file: Path, ended: threading.Event) -> None
             session = batches._session
             assert session is not None
             state = "\n".join(f"{name} = {value!r}" for name, value in vars(session.client.state).items())
-            file.write_text(f"{state}\n{vars(session.client.state._outgoing)!r}\n")
+            file.write_text(f"{state}\n{vars(session.client.state.outgoing)!r}\n")
             file.with_suffix(".ask").unlink()
 
 

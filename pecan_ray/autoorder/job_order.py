@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -48,7 +48,14 @@ class JobOrder:
     """The order of one pipeline."""
 
     def __init__(
-        self, plan: Plan, *, name: str, engine: EngineName, seed: int, config: Config, seeded: bool = False
+        self,
+        plan: Plan,
+        *,
+        name: str,
+        engine: EngineName,
+        seed: int,
+        config: Config,
+        seeded: bool = False,
     ) -> None:
         """`seeded`: the user has given the seed, so that results must not depend on times."""
         self._plan, self._name, self._engine, self._seed = plan, name, engine, seed
@@ -57,6 +64,7 @@ class JobOrder:
         folder = usual_folder() if config.order_folder is None else config.order_folder
         self._folder = OrderFolder(folder) if os.fspath(folder) else None
         self._found: dict[bool, Ordering] = {}
+        self._state_pins: KeptOrder | None = None
 
     @functools.cached_property
     def parts(self) -> tuple[tuple[str, str], ...]:
@@ -73,6 +81,17 @@ class JobOrder:
         """Whether there are operators to exchange."""
         return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
 
+    def pinned(self, orders: Sequence[tuple[str, ...]]) -> JobOrder:
+        """Return the order under which a state was taken, so that values stay what they were; a file pins it too."""
+        if not orders or self._config.order_file is not None:
+            return self
+        config, seeded = self._config, self._seeded
+        other = JobOrder(
+            self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded
+        )
+        other._state_pins = KeptOrder(tuple(orders), self._name)
+        return other
+
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""
         self._pinned()
@@ -88,7 +107,7 @@ class JobOrder:
         said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
-        pinned = self._config.order_file is not None
+        pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned or not ordering.stretches else self._second_look(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         return Ordered(plan, tuple(said), ordering.op_seconds(), look, reverted)
@@ -140,6 +159,9 @@ class JobOrder:
 
     def _pinned(self) -> Ordering | None:
         path = self._config.order_file
+        if self._state_pins is not None:
+            fitting = self._state_pins.ordering(self._plan, self._mode)
+            return None if fitting is None else replace(fitting, origin="the state was taken under it")
         if path is None:
             return None
         order = KeptOrder.load(path)

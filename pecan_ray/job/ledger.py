@@ -21,20 +21,22 @@ from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import Queues
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.turns import elsewhere, has_work
-from pecan_ray.job.whole_plan import WholePlan
+from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
 
 class Ledger:
     """Bookkeeper of one job: splits in, leases out, acknowledgements in."""
 
-    def __init__(self, shape: LedgerShape) -> None:
+    def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
         self.shape = shape
-        self.epoch = 0
+        self.epoch = 0 if start is None else start.epoch
         self.finished = self.ran_dry = False
         """An endless run has ended, since an epoch of it had not a single batch."""
-        self.queues = Queues(shape)
+        self.queues = Queues(shape, start)
+        self.made = MadeBatches({} if start is None else {start.epoch: start.made})
         self.workers: dict[str, WorkerHoldings] = {}
         self.leftovers = Leftovers(shape.world_size, shape.batch_size, only_full=shape.drop_remainder)
         self.counts = [0] * shape.world_size
@@ -47,8 +49,7 @@ class Ledger:
         """Of the workers those that are gone, and about which ranks have yet to settle."""
         self._regrouped = False
         """Leftovers of this epoch were distributed."""
-        self._end = EpochEnd()
-        self._whole = WholePlan()
+        self._end, self._whole = EpochEnd(), WholePlan()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
@@ -92,7 +93,7 @@ class Ledger:
         state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
-            return Assignment(self.epoch, delivered=tuple(self.counts))
+            return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts))
         return Assignment(self.epoch)
 
     def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
@@ -232,12 +233,11 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        grouped = bool(self.leftovers.groups) or any(state.regroups for state in self.workers.values())
-        return self._regrouped and grouped
+        return self._regrouped and (bool(self.leftovers.groups) or any(one.regroups for one in self.workers.values()))
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
-        return self.queues.empty_source or self._whole.arrived(self.counts)
+        return self.queues.empty_source or self._whole.arrived(self.made.of(self.epoch, self.counts))
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or returned."""
@@ -265,6 +265,7 @@ class Ledger:
         self._regrouped, latecomers, self._end = False, self._end.latecomers, EpochEnd()
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._whole.rest
+        self.made.end(self.epoch, self.counts)
         self.epoch += 1
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()

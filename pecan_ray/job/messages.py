@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.windows import StepTotals
@@ -132,6 +133,8 @@ class GivenBack:
     spans: LeaseSpans
     batches: int
     rows: int
+    ids: tuple[int, ...] = ()
+    """Of these batches, by which it told of them."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,10 @@ class TrainerReport:
     """Names the process: another one that has the same rank is another trainer."""
     number: int
     acks: tuple[Acknowledgement, ...] = ()
+    kept: int = 0
+    """Batches that it has received in all and not given back;"""
+    deliveries: tuple[Delivery, ...] = ()
+    """of those since the last report, in the order in which they came, the ones that a state might be taken before."""
     settled: tuple[str, ...] = ()
     """Lost workers from which nothing more will be accepted."""
     given_back: GivenBack | None = None

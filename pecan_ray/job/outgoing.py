@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
@@ -51,7 +52,11 @@ class Outgoing:
         self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
-        self._number = 0
+        self._number = self._kept = 0
+        self.told = 0
+        """Batches, of those that are kept, of which the job is known to know."""
+        self._wanted = False
+        self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
         self._sent = now
         self._told_held = False
@@ -59,6 +64,7 @@ class Outgoing:
 
     def _clear(self) -> None:
         self._acks: dict[tuple[str, int], list[ReceivedBatch]] = {}
+        self._batches: list[ReceivedBatch] = []
         self._given_back: GivenBack | None = None
         self._settled: list[str] = []
         self._broken: list[str] = []
@@ -69,6 +75,8 @@ class Outgoing:
     def acknowledge(self, batch: ReceivedBatch) -> None:
         """Note a batch that was received."""
         self._acks.setdefault((batch.worker, batch.epoch), []).append(batch)
+        self._batches.append(batch)
+        self._kept += 1
         self.unreported += 1
 
     def give_back(self, epoch: int, batches: Sequence[ReceivedBatch]) -> None:
@@ -76,11 +84,19 @@ class Outgoing:
         before = self._given_back
         spans = dict(before.spans) if before is not None and before.epoch == epoch else {}
         count, rows = (before.batches, before.rows) if before is not None and before.epoch == epoch else (0, 0)
+        ids = before.ids if before is not None and before.epoch == epoch else ()
         more = _data(batches)
+        self._kept -= len(batches)
         merged = {
             key: [*spans.get(key, ()), *more.get(key, ())] for key in (*spans, *(k for k in more if k not in spans))
         }
-        self._given_back = GivenBack(epoch, merged, count + len(batches), rows + sum(batch.rows for batch in batches))
+        self._given_back = GivenBack(
+            epoch,
+            merged,
+            count + len(batches),
+            rows + sum(batch.rows for batch in batches),
+            (*ids, *(batch.id for batch in batches)),
+        )
 
     def settle(self, worker: str) -> None:
         """Note that nothing more will be accepted from a worker."""
@@ -102,7 +118,11 @@ class Outgoing:
     def answered(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
         if self._unanswered is not None and self._unanswered.number == number:
-            self._unanswered = None
+            self.told, self._unanswered = self._unanswered.kept, None
+
+    def want(self) -> None:
+        """Let the next report be sent at once."""
+        self._wanted = True
 
     def pressing(self, headroom: int) -> bool:
         """Tell whether others may soon wait for what was received here, with so many batches left that may be used.
@@ -125,7 +145,7 @@ class Outgoing:
         if self._unanswered is not None:
             return self._sent + REPEAT_S
         tells_held = need.held and not self._told_held
-        if self._urgent or (tells_held and need.full):
+        if self._urgent or self._wanted or (tells_held and need.full):
             return self._sent
         if need.closing and (self._news or tells_held):
             return self._sent + self._closing_s
@@ -137,21 +157,19 @@ class Outgoing:
     def _urgent(self) -> bool:
         return bool(self._settled or self._given_back or self._broken)
 
-    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport | None:
-        """Return the report that must be sent now, if one must."""
+    def next(self, now: float, need: Need, met: int, progress: TrainerProgress) -> TrainerReport:
+        """Return the report that is due: the last one again, where it was not answered."""
         if self._unanswered is not None:
-            if now - self._sent < REPEAT_S:
-                return None
             self._sent = now
             return self._unanswered
-        if now < self.due(need):
-            return None
         self._number += 1
         report = TrainerReport(
             rank=self._rank,
             incarnation=self._incarnation,
             number=self._number,
             acks=tuple(_acknowledgement(worker, epoch, batches) for (worker, epoch), batches in self._acks.items()),
+            kept=self._kept,
+            deliveries=tuple(map(_delivery, self._not_used(progress.queued))),
             settled=tuple(self._settled),
             given_back=self._given_back,
             broken=tuple(self._broken),
@@ -162,8 +180,16 @@ class Outgoing:
             held=need.held,
         )
         self._clear()
-        self._sent, self._unanswered, self._told_held = now, report, need.held
+        self._sent, self._unanswered, self._told_held, self._wanted = now, report, need.held, False
         return report
+
+    def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:
+        """Return the batches that some rank may not have used: all, unless this rank is alone."""
+        return self._batches[max(0, len(self._batches) - queued) :] if self._alone else self._batches
+
+
+def _delivery(batch: ReceivedBatch) -> Delivery:
+    return Delivery(batch.id, batch.epoch, _data([batch]) if batch.without_data else batch.spans)
 
 
 def _joined(batches: Iterable[ReceivedBatch]) -> dict[LeaseKey, list[Span]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease
 
@@ -17,9 +18,10 @@ NOTHING_FRESH = (0, 0)
 class Queues:
     """All leases of a job that nobody has taken."""
 
-    def __init__(self, shape: LedgerShape) -> None:
+    def __init__(self, shape: LedgerShape, start: ResumePoint | None = None) -> None:
+        """`start`: go on there, with data that belongs to no worker alone."""
         self._shape = shape
-        self._epoch = 0
+        self._epoch = 0 if start is None else start.epoch
         self.listings = [Listing() for _ in range(shape.branches)]
         share = NOTHING_FRESH if shape.static or shape.sharding == "off" else (0, 1)
         self._shared = [[queue] for queue in self._of_share(share)]
@@ -27,6 +29,8 @@ class Queues:
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
         self._dealt = False
+        for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
+            queue.go_on(self._epoch, point.cursor, point.rests)
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
@@ -39,6 +43,11 @@ class Queues:
     def __iter__(self) -> Iterator[Lease]:
         for queue in self._all():
             yield from queue
+
+    @property
+    def common(self) -> list[SplitQueue]:
+        """The queue of each source that any worker may take from."""
+        return [queues[0] for queues in self._shared]
 
     def _all(self) -> Iterator[SplitQueue]:
         return itertools.chain(*self._shared, *self._own.values())

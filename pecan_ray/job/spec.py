@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.options import AutoWorkers, Workers
 
 
@@ -28,5 +29,9 @@ class JobSpec:
     """So long after it begins the job shall have ended."""
     epoch_batches: int | None = None
     """Batches of an epoch, of each trainer, where they are known beforehand."""
+    start: ResumePoint | None = None
+    """Where a run before this one was."""
+    allow_changed_source: bool = False
+    """Go on there also with other data than it had."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""

@@ -1,23 +1,28 @@
-"""The splits of one source that nobody has begun: cursors over an epoch's order instead of an object for each split."""
+"""The splits of one source that nobody has begun: a cursor over an epoch's order instead of an object for each."""
 
 from __future__ import annotations
 
 import sys
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
-from operator import attrgetter
-from typing import Any
+from operator import attrgetter, itemgetter
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.order import split_permutation
-from pecan_ray.sampling.randomness import random_key
+from pecan_ray.sampling.order import split_ranks
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
+GROWTH = 1.25
+"""While a listing goes on, what is listed joins the shuffled order when there are so many times more splits, or when
+the order is used up: so a few numbers tell how an order has come about."""
+Indices: TypeAlias = npt.NDArray[np.int64]
 
 
 class Listing:
@@ -46,8 +51,8 @@ class Listing:
 class SplitQueue:
     """Leases that wait in the passes over a source: first those that came back, then what nobody has begun.
 
-    Without shuffling splits go in the order of the listing.  With it they go in a permutation of all of them; those
-    that are asked for before the listing is complete are drawn from the ones known so far.
+    Without shuffling splits go in the order of the listing.  With it they go in a random order of all of them; while
+    the listing goes on, in that order of the ones known so far.
     """
 
     def __init__(
@@ -60,28 +65,62 @@ class SplitQueue:
         self._listing, self._branch, self._seed, self._passes = listing, branch, seed, passes
         self._first, self._step = share if share[1] else (sys.maxsize, 1)
         self._returned: deque[Lease] = deque()
+        self._unlisted: list[Rest] = []
+        """Of a run before this one, begun splits that are not listed yet,"""
+        self._missing: deque[tuple[int, int]] = deque()
+        """and the places of those in the order, as far as it has not come about again."""
         self.begin(0, 0)
 
     def begin(self, epoch: int, repetition: int) -> None:
         """Begin a pass: all splits wait again; what came back from the pass before still goes first."""
         self._epoch, self._repetition = epoch, repetition
         self._at = 0
-        self._order: Sequence[int] | np.ndarray[tuple[int], np.dtype[np.int64]] | None = None
-        self._drawable = array("q")
+        self._order: range | Indices = range(0) if self._seed is None else np.empty(0, np.int64)
+        self._grown = array("q")
         self._seen = self._first
+        self._replay: deque[tuple[int, int]] = deque()
+        """Of a run before this one, how its order grew: nothing is begun before it has grown so again."""
+
+    def go_on(self, epoch: int, cursor: Cursor, rests: Iterable[Rest]) -> None:
+        """Go on where a run before this one was: at its cursor, with what is missing of begun splits."""
+        self.begin(epoch, cursor.repetition)
+        self._at = cursor.taken
+        self._replay.extend(cursor.grown)
+        self._missing.extend(cursor.missing)
+        self._unlisted.extend(rests)
+
+    def cursor(self) -> Cursor:
+        """Return how far the pass has come."""
+        grown = (*zip(self._grown[::2], self._grown[1::2], strict=True), *self._replay)
+        return Cursor(self._repetition, self._at, tuple(self._missing), grown)
+
+    def rests(self) -> Iterator[Rest]:
+        """Yield what has come back, or has not been listed since a run before this one."""
+        for lease in self._returned:
+            yield Rest(lease.split.index, lease.repetition, lease.spans)
+        yield from self._unlisted
+
+    def places(self, indices: Sequence[int]) -> list[int]:
+        """Return the places in the pass's order of splits that were begun in it."""
+        if isinstance(self._order, range):
+            return [self._order.index(index) for index in indices]
+        by_index = np.empty(len(range(self._first, self._seen, self._step)), np.int64)
+        by_index[(self._order - self._first) // self._step] = np.arange(len(self._order))
+        return [int(by_index[(index - self._first) // self._step]) for index in indices]
 
     def __len__(self) -> int:
         return len(self._returned) + self._fresh()
 
     def __bool__(self) -> bool:
-        return bool(self._returned) or self._fresh() > 0
+        return self._fresh() > 0 or bool(self._returned)
 
     def __iter__(self) -> Iterator[Lease]:
         """Yield what waits, in no particular order where it is shuffled."""
-        yield from self._returned
         self._catch_up()
-        left = self._drawable if self._order is None else self._order[self._at :]
-        yield from (self._lease(int(index)) for index in left)
+        yield from self._returned
+        if not self._replay:
+            yield from (self._lease(int(index)) for index in self._order[self._at :])
+            yield from (self._lease(index) for index in self._unnoticed[max(0, self._at - len(self._order)) :])
 
     def put_back(self, lease: Lease) -> None:
         """Let a lease be the next one."""
@@ -90,6 +129,8 @@ class SplitQueue:
     def clear(self) -> None:
         """Drop what came back; the epoch begins anew."""
         self._returned.clear()
+        self._missing.clear()
+        self._unlisted.clear()
         self.begin(self._epoch, 0)
 
     @property
@@ -100,59 +141,84 @@ class SplitQueue:
         return MANY if self._passes is None else max(0, self._passes - self._repetition - 1)
 
     @property
+    def listed(self) -> int:
+        """Splits that have a place in the pass's order."""
+        return len(self._order)
+
+    @property
     def splits(self) -> int:
         """Number of splits in a pass, as far as they are known."""
         return len(range(self._first, len(self._listing), self._step))
 
     def take(self) -> Lease | None:
         """Return the next lease, or None if none waits now."""
+        fresh = self._fresh()
         if self._returned:
             return self._returned.popleft()
-        if not self._fresh():
-            if not self.passes_left:
+        if not fresh:
+            if self._replay or not self.passes_left:
                 return None
             self.begin(self._epoch, self._repetition + 1)
             self._catch_up()
-        if self._order is not None:
-            index = int(self._order[self._at])
-            self._at += 1
-            return self._lease(index)
-        return self._lease(self._draw())
+        if self._at >= len(self._order):
+            self._notice(len(self._listing))
+        index = int(self._order[self._at])
+        self._at += 1
+        return self._lease(index)
 
     def _lease(self, index: int) -> Lease:
         return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self._repetition)
 
+    @property
+    def _unnoticed(self) -> range:
+        """Splits that were listed and have no place in the order yet."""
+        return range(self._seen, len(self._listing), self._step)
+
     def _fresh(self) -> int:
         self._catch_up()
-        return len(self._drawable) if self._order is None else len(self._order) - self._at
-
-    def _draw(self) -> int:
-        assert self._seed is not None
-        known, left = len(self._listing), len(self._drawable)
-        drawn = random_key(self._seed, self._epoch, 0, self._branch, known, left, 0, "draw")[0] % left
-        self._drawable[drawn], self._drawable[-1] = self._drawable[-1], self._drawable[drawn]
-        return self._drawable.pop()
+        return 0 if self._replay else max(0, len(self._order) + len(self._unnoticed) - self._at)
 
     def _catch_up(self) -> None:
         """Take notice of splits that were listed since."""
         splits = len(self._listing)
-        if self._seed is None:
-            if self._order is None or splits != self._seen:
-                self._order, self._seen = range(self._first, splits, self._step), splits
-            return
-        if self._order is not None:
-            return
-        if self._listing.complete:
-            self._order, self._drawable = self._rest_of_permutation(splits, self._seed), array("q")
-        elif self._seen < splits:
-            fresh = range(self._seen, splits, self._step)
-            self._drawable.extend(fresh)
-            self._seen += len(fresh) * self._step
+        while self._replay and self._replay[0][1] <= splits:
+            begun, listed = self._replay.popleft()
+            self._notice(listed, begun)
+        enough = self._seed is None or self._listing.complete or splits >= GROWTH * self._seen
+        if not self._replay and self._seen < splits and enough:
+            self._notice(splits)
+        if self._unlisted or self._missing:
+            self._take_up()
 
-    def _rest_of_permutation(self, splits: int, seed: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the order of what was not drawn before the listing was complete."""
-        permutation = split_permutation(splits, seed, self._epoch, self._repetition, self._branch)
-        waiting = np.zeros(splits, np.bool_)
-        waiting[self._seen :: self._step] = True
-        waiting[np.frombuffer(self._drawable, np.int64)] = True
-        return permutation if waiting.all() else permutation[waiting[permutation]]
+    def _notice(self, listed: int, begun: int | None = None) -> None:
+        """Let splits join the order behind those that were begun."""
+        if self._seed is None:
+            self._order, self._seen = range(self._first, listed, self._step), listed
+            return
+        begun = self._at if begun is None else begun
+        fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
+        waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
+        ranks = split_ranks(waiting, self._seed, self._epoch, self._repetition, self._branch)
+        waiting = waiting[np.argsort(ranks)]
+        self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
+        self._seen += len(fresh) * self._step
+        self._grown.extend((begun, listed))
+
+    def _take_up(self) -> None:
+        """Let begun splits of a run before this one wait, as far as they have places, in the order of their passes."""
+        if self._replay:
+            return
+        found: list[tuple[int, int, Lease]] = []
+        while self._missing and self._missing[0][0] < len(self._order):
+            start, stop = self._missing.popleft()
+            known = min(stop, len(self._order))
+            found += [(self._repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
+            if known < stop:
+                self._missing.appendleft((known, stop))
+        listed = [rest for rest in self._unlisted if rest.index < self._seen]
+        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen]
+        places = self.places([rest.index for rest in listed])
+        for rest, place in zip(listed, places, strict=True):
+            lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
+            found.append((rest.repetition, place, lease))
+        self._returned.extend(lease for _, _, lease in sorted(found, key=itemgetter(0, 1)))

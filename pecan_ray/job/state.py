@@ -8,13 +8,14 @@ the same job.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import replace
 from typing import Any
 
-from pecan_ray.errors import ClusterError, StaleJobError
+from pecan_ray.errors import ClusterError, StaleJobError, StateError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements
-from pecan_ray.job.comparing import compare
-from pecan_ray.job.facts import JobEvent, JobFacts, WorkerFacts
+from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import (
     BeginListing,
@@ -28,14 +29,18 @@ from pecan_ray.job.instructions import (
     TellTrainers,
 )
 from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.resume import resume_point
+from pecan_ray.job.resume_point import KnownListing, ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
 from pecan_ray.job.staffing import Staffing
+from pecan_ray.job.summing_up import job_facts
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
@@ -47,21 +52,25 @@ class JobState:
     def __init__(self, spec: JobSpec, now: float) -> None:
         self.spec = spec
         self.error: BaseException | None = None
-        self.ledger = Ledger(spec.shape)
+        self.ledger = Ledger(spec.shape, spec.start)
+        self.log = DeliveryLog(spec.shape.world_size)
+        known = spec.start.listings if spec.start is not None else ()
+        self._listings = ListingCheck(known or (KnownListing(),) * spec.shape.branches)
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
         self.placement = PlacementLoop(spec, now)
         self.told: list[JobEvent] = []
         """What is worth telling in the report."""
-        self._began = now
-        self._rows = self._bytes = 0
-        self._epoch_ends: list[float] = []
+        self.began = now
+        self.rows = self.bytes = 0
+        """Elements that trainers have received and kept, and their bytes."""
+        self.epoch_ends: list[float] = []
         self._begun = self._ended = False
         self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
-        self._questions = Questions(self)
-        self._staffing = Staffing(self, self._orders, self._questions)
+        self.questions = Questions(self)
+        self._staffing = Staffing(self, self._orders, self.questions)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerCame: self._on_came,
             events.TrainerReported: self._on_reported,
@@ -72,7 +81,7 @@ class JobState:
             events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,
-            **self._questions.handlers,
+            **self.questions.handlers,
             **self._staffing.handlers,
         }
 
@@ -82,8 +91,8 @@ class JobState:
         if self._ended:
             return done
         self._handlers[type(event)](event, now, done)
-        self._epoch_ends += [now - self._began] * (self.ledger.epoch - len(self._epoch_ends))
-        self._questions.answer_waiting(now, done)
+        self.epoch_ends += [now - self.began] * (self.ledger.epoch - len(self.epoch_ends))
+        self.questions.answer_waiting(now, done)
         self._staffing.release_drained(now, done)
         self._renew_orders(done)
         return done
@@ -96,7 +105,7 @@ class JobState:
     @property
     def ordered(self) -> bool:
         """Whether the order of operators is known."""
-        return self._questions.ordered
+        return self.questions.ordered
 
     @property
     def over(self) -> bool:
@@ -112,6 +121,7 @@ class JobState:
             self._end_if_deserted(done, orphaned=isinstance(refused, StaleJobError))
         elif self.trainers.complete and not self._begun:
             self._begun = True
+            self.ledger.finished = self.ledger.epoch == self.spec.shape.epochs  # so a run before may have ended
             done += [BeginListing(), FindRoom(self.trainers.nodes)]
 
     def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
@@ -129,19 +139,23 @@ class JobState:
             return
         trainer.reported, trainer.progress, trainer.held = report.number, report.progress, report.held
         for ack in report.acks:
-            self._rows += ack.rows
-            self._bytes += ack.bytes
+            self.rows += ack.rows
+            self.bytes += ack.bytes
             self.ledger.acked(report.rank, ack.worker, ack.epoch, ack.spans, ack.batches)
             if self.fleet.deliver(ack):
                 self.placement.touched()
-        if (back := report.given_back) is not None:
-            self._rows -= back.rows
+        back = report.given_back
+        if self.spec.shape.world_size == 1:
+            self.log.used([report.progress.yielded])
+        self.log.received(report.rank, report.kept, report.deliveries, back.ids if back is not None else ())
+        if back is not None:
+            self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
         for worker in report.broken:
             self._staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
-        self._questions.leave_out(report.left_out, now, done)
+        self.questions.leave_out(report.left_out, now, done)
         for note in report.notes:
             self.tell("transport", note, now)
         if not self.over:
@@ -171,9 +185,22 @@ class JobState:
 
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self.ledger.add_splits(event.branch, event.splits)
+        self._check_data(self._listings.add(event.branch, event.splits), event.branch, now, done)
 
     def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
+        self._check_data(self._listings.end(event.branch), event.branch, now, done)
+
+    def _check_data(self, changed: str, branch: int, now: float, done: Instructions) -> None:
+        """Refuse to go on with other data than a state was taken of, unless the user wants that."""
+        if not changed:
+            return
+        text = f"the data of source {branch} has changed since the state was taken: {changed}"
+        if self.spec.allow_changed_source:
+            self.tell("state", text, now)
+            done.append(Log("warning", text))
+        else:
+            self.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
         self.fail(event.error, now, done)
@@ -187,6 +214,8 @@ class JobState:
             done.append(Log("error", f"{type(error).__name__}: {error}"))
 
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
+        if self.trainers.complete:
+            self.log.used([trainer.progress.yielded for trainer in self.trainers.ranks.values()])
         for rank in self.trainers.silent(now):
             trainer = self.trainers.ranks[rank]
             self.trainers.leave(rank)
@@ -220,9 +249,9 @@ class JobState:
                 "iter_batches() with the same job name on the same Ray cluster"
             )
             return waits
-        if not self._questions.ordered:
+        if not self.questions.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
-        elif not self.ledger.queues.listed and self._questions.idle:
+        elif not self.ledger.queues.listed and self.questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
         waits.update(self._staffing.waiting_for())
@@ -234,7 +263,7 @@ class JobState:
 
     def tell(self, kind: str, text: str, now: float) -> None:
         """Note an event for the report."""
-        self.told.append(JobEvent(now - self._began, kind, text))
+        self.told.append(JobEvent(now - self.began, kind, text))
 
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
@@ -247,10 +276,10 @@ class JobState:
         if due:
             done.append(TellTrainers(tuple(due)))
 
-    @property
-    def rows(self) -> int:
-        """Elements that trainers have received and kept."""
-        return self._rows
+    def resume_point(self, batches: int) -> ResumePoint | None:
+        """Return where the job stands after so many batches of each rank; None before they were reported."""
+        point = resume_point(self.ledger, self.log, batches)
+        return None if point is None else replace(point, listings=self._listings.known())
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
@@ -259,35 +288,8 @@ class JobState:
     def cost(self, now: float) -> Cost | None:
         """Return what the job has cost so far; None without prices."""
         prices, hosts = self.placement.prices, max(1, len(self.fleet.hosts))
-        return None if prices is None else spent(self.placement.deployments, prices, hosts, until=now - self._began)
+        return None if prices is None else spent(self.placement.deployments, prices, hosts, until=now - self.began)
 
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""
-        placing = self.placement.placing
-        workers = {
-            name: WorkerFacts(one.placement, done.elements, done.batches, done.bytes, done.threads)
-            for name, one in (*self.fleet.past.items(), *self.fleet.workers.items())
-            if (done := one.progress) is not None
-        }
-        return JobFacts(
-            job=self.spec.name,
-            seconds=now - self._began,
-            epochs=self.ledger.epoch,
-            elements=self._rows,
-            bytes=self._bytes,
-            bad_elements=self.bad.count,
-            left_out_elements=self.ledger.left_out_elements,
-            dropped=tuple((lease.key, lease.spans) for lease in self.ledger.dropped),
-            workers_lost=self.fleet.losses.count,
-            workers=workers,
-            events=tuple(self.told),
-            timeline=self.placement.timeline(),
-            windows=tuple(self.placement.observed.windows) if self.placement.observed is not None else (),
-            deployments=tuple(self.placement.deployments),
-            epoch_ends=tuple(self._epoch_ends),
-            comparison=compare(self.placement.timeline(), placing.policy) if placing is not None else None,
-            prices=self.placement.prices,
-            trainers=self.spec.shape.world_size,
-            hosts=max(1, len(self.fleet.hosts)),
-            reverted=self._questions.reverted,
-        )
+        return job_facts(self, now)

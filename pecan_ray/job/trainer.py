@@ -37,6 +37,7 @@ from pecan_ray.job.trainer_events import (
     RaiseError,
     ReceivedBatch,
     ReportAnswered,
+    ReportWanted,
     SendReport,
     StreamEnded,
     TrainerClosed,
@@ -53,6 +54,9 @@ from pecan_ray.job.windows import StepTotals
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
+NO_NEED, CLOSING = Need(), Need(closing=True)
+"""Of a rank that is alone: nobody waits for its report, or the job does."""
+
 
 class TrainerState:
     """What one rank knows, and what it does about what happens."""
@@ -64,10 +68,10 @@ class TrainerState:
         self.waited_s = 0.0
         self.first_batch_s: float | None = None
         self.steps = StepTotals()
-        self._queue = TrainerQueue()
+        self.queue = TrainerQueue()
         self._adopted = -1
         """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
-        self._outgoing = Outgoing(rank, world_size, incarnation, now)
+        self.outgoing = Outgoing(rank, world_size, incarnation, now)
         self._credits = CreditBook(prefetch_bytes)
         self._streams: set[str] = set()
         self._seen: set[str] = set()
@@ -84,9 +88,10 @@ class TrainerState:
             OrdersCame: self._on_orders,
             BatchesCame: self._on_batches,
             StreamEnded: self._on_stream_ended,
-            Noted: lambda event, now, done: self._outgoing.note(event.text),
+            Noted: lambda event, now, done: self.outgoing.note(event.text),
             BatchWanted: self._on_wanted,
             ReportAnswered: self._on_answered,
+            ReportWanted: lambda event, now, done: self.outgoing.want(),
             TrainerFailed: self._on_failed,
             TrainerClosed: self._on_closed,
             TrainerTime: lambda event, now, done: None,
@@ -99,9 +104,12 @@ class TrainerState:
         done: list[TrainerInstruction] = []
         self._handlers[type(event)](event, now, done)
         self._serve(now, done)
-        self._adopt_held(done)
-        self._let_go(done)
-        self._say_waits(now, done)
+        if self.world_size > 1:
+            self._adopt_held(done)
+        if self.orders.settle:
+            self._let_go(done)
+        if self._wanted_since is not None or self._waits:
+            self._say_waits(now, done)
         self._report(now, done)
         return done
 
@@ -110,23 +118,13 @@ class TrainerState:
         self._began = now
 
     @property
-    def queued(self) -> int:
-        """Batches that wait for the training loop."""
-        return len(self._queue)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of the batches that wait."""
-        return self._queue.nbytes
-
-    @property
     def over(self) -> bool:
         """Whether nothing more has to be fetched or told."""
         return self._closed or self._error is not None or self.orders.finished
 
     def due(self, now: float) -> float:
         """Return the time at which `TrainerTime` must be handled if nothing else happens."""
-        times = [self._outgoing.due(self._need())]
+        times = [self.outgoing.due(self._need())]
         if self._wanted_since is not None and self._waits.due is not None:
             times.append(self._waits.due)
         return min(times)
@@ -149,32 +147,32 @@ class TrainerState:
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
-        self._queue.forget_before(orders.epoch - 1)
+        self.queue.forget_before(orders.epoch - 1)
         self._grant(self._credits.freed(self._room()), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
-            self._queue.add(batch)
-            self._outgoing.acknowledge(batch)
-        self._outgoing.left_out(event.left_out)
+            self.queue.add(batch)
+            self.outgoing.acknowledge(batch)
+        self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        self._grant(self._credits.used(event.worker, nbytes, self._queue.nbytes, self._room()), done)
+        self._grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, self._room()), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
         self._credits.closed(event.worker)
         if event.broke:
-            self._outgoing.broken(event.worker)
+            self.outgoing.broken(event.worker)
         if event.worker in self.orders.settle:
             self._settle(event.worker)
 
     def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
         if self._wanted_since is None:
             self._wanted_since = now
-            self._ready_when_asked = len(self._queue)
+            self._ready_when_asked = len(self.queue)
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
-        self._outgoing.answered(event.number, now)
+        self.outgoing.answered(event.number, now)
         if event.orders is not None:
             self._obey(event.orders, done)
         self._consider_giving_back(done)
@@ -184,7 +182,7 @@ class TrainerState:
             self._error = event.error
 
     def _on_closed(self, event: TrainerClosed, now: float, done: list[TrainerInstruction]) -> None:
-        done.extend(Discard(batch) for batch in self._queue.clear())
+        done.extend(Discard(batch) for batch in self.queue.clear())
         self._closed = True
         self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
 
@@ -194,9 +192,9 @@ class TrainerState:
             return
         if self._error is not None:
             done.append(RaiseError(self._error))
-        elif self._queue and self._usable(self._queue.head):
+        elif self.queue and self._usable(self.queue.head):
             self._hand_over(self._wanted_since, now, done)
-        elif self.orders.finished and not self._queue:
+        elif self.orders.finished and not self.queue:
             done.append(EndOfData())
         else:
             return
@@ -206,11 +204,10 @@ class TrainerState:
         waits: dict[Hashable, str] = {}
         if self._wanted_since is not None:
             waits[self._wanted_since] = _waited_for(self.rank, self.orders, self._held())
-        if waits or self._waits:
-            done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
+        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
-        batch = self._queue.use()
+        batch = self.queue.use()
         self.yielded += 1
         self.rows += batch.rows
         self.waited_s += now - asked
@@ -226,27 +223,27 @@ class TrainerState:
     def _usable(self, batch: ReceivedBatch) -> bool:
         if self.world_size == 1 or batch.epoch < self.orders.epoch:
             return True
-        return batch.epoch == self.orders.epoch and self._queue.used(batch.epoch) < self.orders.allowed
+        return batch.epoch == self.orders.epoch and self.queue.used(batch.epoch) < self.orders.allowed
 
     def _held(self) -> bool:
-        return bool(self._queue) and self._wanted_since is not None and not self._usable(self._queue.head)
+        return bool(self.queue) and self._wanted_since is not None and not self._usable(self.queue.head)
 
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, its batches must not take the memory that theirs are made in."""
         if self._held():
-            done.extend(Adopt(batch) for batch in self._queue if batch.id > self._adopted)
-            self._adopted = max(self._adopted, self._queue.newest.id)
+            done.extend(Adopt(batch) for batch in self.queue if batch.id > self._adopted)
+            self._adopted = max(self._adopted, self.queue.newest.id)
 
     def _room(self) -> bool:
         """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself.
 
         With a batch of a later epoch in the queue, nothing is regrouped any more: these orders are of the past.
         """
-        if self._credits.room(self._queue.nbytes):
+        if self._credits.room(self.queue.nbytes):
             return True
-        if not self.orders.regrouping or self._queue.newest.epoch > self.orders.epoch:
+        if not self.orders.regrouping or self.queue.newest.epoch > self.orders.epoch:
             return False
-        return not self._usable(self._queue.head)
+        return not self._usable(self.queue.head)
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -254,25 +251,25 @@ class TrainerState:
         The job asks for them when all batches are acknowledged: with one that is not, these orders are of the past.
         """
         keep, epoch = self.orders.keep, self.orders.epoch
-        if keep is None or self._outgoing.unacknowledged:
+        if keep is None or self.outgoing.unacknowledged:
             return
-        mine = self._queue.give_back(epoch, keep)
+        mine = self.queue.give_back(epoch, keep)
         if mine:
-            self._outgoing.give_back(epoch, mine)
+            self.outgoing.give_back(epoch, mine)
             done.extend(Discard(batch) for batch in mine)
 
     def _settle(self, worker: str) -> None:
         if worker not in self._streams and worker not in self._settled:
             self._seen.add(worker)
             self._settled.add(worker)
-            self._outgoing.settle(worker)
+            self.outgoing.settle(worker)
 
     def _let_go(self, done: list[TrainerInstruction]) -> None:
         """Settle about workers that drain while other ranks hold this one up, and nothing can be on its way from them.
 
         Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
         """
-        if not self.orders.settle or not self._queue or self._room() or self._usable(self._queue.head):
+        if not self.queue or self._room() or self._usable(self.queue.head):
             return
         for worker in self.orders.settle:
             if worker in self._streams and not self._credits.granted(worker):
@@ -287,22 +284,24 @@ class TrainerState:
 
     def _need(self) -> Need:
         orders = self.orders
-        headroom = orders.allowed - self._queue.used(orders.epoch)  # batches that may be used and were not
+        if self.world_size == 1:
+            return CLOSING if orders.closing or orders.settle else NO_NEED
+        headroom = orders.allowed - self.queue.used(orders.epoch)  # batches that may be used and were not
         return Need(
             closing=orders.closing or bool(orders.settle),
-            pressing=self.world_size > 1 and self._outgoing.pressing(headroom),
+            pressing=self.outgoing.pressing(headroom),
             held=self._held(),
-            full=not self._credits.room(self._queue.nbytes),
+            full=not self._credits.room(self.queue.nbytes),
         )
 
     def _report(self, now: float, done: list[TrainerInstruction]) -> None:
-        report = self._outgoing.next(now, self._need(), self.orders.met, self.progress(now))
-        if report is not None:
-            done.append(SendReport(report))
+        need = self._need()
+        if now >= self.outgoing.due(need):
+            done.append(SendReport(self.outgoing.next(now, need, self.orders.met, self.progress(now))))
 
     def progress(self, now: float) -> TrainerProgress:
         """Return how the trainer is doing."""
-        return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self._queue), self.steps)
+        return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self.queue), self.steps)
 
 
 def _waited_for(rank: int, orders: Orders, held: bool) -> str:

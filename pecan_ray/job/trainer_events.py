@@ -70,6 +70,11 @@ class ReportAnswered:
 
 
 @dataclass(frozen=True)
+class ReportWanted:
+    """Somebody waits until the job knows of all that was received."""
+
+
+@dataclass(frozen=True)
 class TrainerFailed:
     """Something in the trainer's process went wrong that the training loop must raise."""
 
@@ -93,6 +98,7 @@ TrainerEvent: TypeAlias = (
     | Noted
     | BatchWanted
     | ReportAnswered
+    | ReportWanted
     | TrainerFailed
     | TrainerClosed
     | TrainerTime

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -35,6 +35,26 @@ class WholePlan:
         if self.made is not None:
             self.made -= batches
 
-    def arrived(self, counts: Sequence[int]) -> bool:
-        """Tell whether the trainers, that have received so many batches each, have all."""
-        return self.made is not None and sum(counts) >= self.made
+    def arrived(self, batches: int) -> bool:
+        """Tell whether the trainers, that have received so many batches together, have all."""
+        return self.made is not None and batches >= self.made
+
+
+@dataclass
+class MadeBatches:
+    """How many batches of whole plans the trainers have received in epochs before this one, and in runs before."""
+
+    epochs: dict[int, int] = field(default_factory=dict)
+
+    def of(self, epoch: int, counts: Sequence[int]) -> int:
+        """Return how many of an epoch there are, with those that each rank has received of it since."""
+        return self.epochs.get(epoch, 0) + sum(counts)
+
+    def by_rank(self, epoch: int, counts: Sequence[int]) -> tuple[int, ...]:
+        """Return the same for each rank: they get the batches in turn."""
+        before, ranks = self.epochs.get(epoch, 0), len(counts)
+        return tuple(count + len(range(rank, before, ranks)) for rank, count in enumerate(counts))
+
+    def end(self, epoch: int, counts: Sequence[int]) -> None:
+        """Note that an epoch is over."""
+        self.epochs[epoch] = self.of(epoch, counts)

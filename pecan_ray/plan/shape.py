@@ -64,6 +64,15 @@ def plan_shape(plan: Plan) -> PlanShape:
     )
 
 
+def holds_back(plan: Plan) -> bool:
+    """Tell whether workers keep elements back in a way that depends on all that came before: shuffles, buckets, mixes.
+
+    Plans that one worker runs as a whole are run again from their beginnings.
+    """
+    keeps = isinstance(plan.head, Join) or any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
+    return keeps and not _is_serial(plan)
+
+
 def last_batching(plan: Plan) -> BatchingOp | None:
     """Return the operator that forms the final batches, if the plan ends with batches."""
     for op in reversed(plan.ops):

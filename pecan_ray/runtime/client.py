@@ -13,8 +13,8 @@ import resource
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import ray
 
@@ -32,12 +32,12 @@ from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
 
+WANTED = events.BatchWanted()
 END_S = 10.0
 """How long `close` waits for a thread."""
 
 
-@dataclass(frozen=True)
-class Provenance:
+class Provenance(NamedTuple):
     """Which data a batch holds: for checks, logs and exact accounting."""
 
     epoch: int
@@ -46,8 +46,7 @@ class Provenance:
     rows: int
 
 
-@dataclass(frozen=True)
-class Received:
+class Received(NamedTuple):
     """A batch as it came."""
 
     columns: Element
@@ -102,7 +101,7 @@ class BatchClient:
         with self._lock:
             if self.closed:
                 return None
-            self._handle(events.BatchWanted())
+            self._handle(WANTED)
             while (outcome := self._outcome) is None and not self.closed:
                 self._served.wait()
             self._outcome = None
@@ -122,6 +121,16 @@ class BatchClient:
         with self._lock:
             taken, self._quarantined = self._quarantined, []
         return taken
+
+    def tell_all(self) -> int:
+        """Wait until the job knows of all batches that the loop has; return how many these are."""
+        with self._lock:
+            used = self.state.yielded
+            if self.state.outgoing.told < used:
+                self._handle(events.ReportWanted())
+            while self.state.outgoing.told < used and not self._over():
+                self._served.wait()
+        return used
 
     def progress(self) -> TrainerProgress:
         """Return how the trainer is doing."""
@@ -249,20 +258,9 @@ class BatchClient:
         except CallsClosedError:
             return
         except ray.exceptions.RayError as error:
-            self._happened(events.TrainerFailed(self._gone(error)))
+            self._happened(events.TrainerFailed(_gone(self.calls, error)))
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
-
-    def _gone(self, error: ray.exceptions.RayError) -> ClusterError:
-        """Say why the controller does not answer."""
-        try:
-            with self.calls.connection():
-                return ClusterError(
-                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
-                    "lost; start the run again."
-                )
-        except ClusterError as disconnected:
-            return disconnected
 
     def _over(self) -> bool:
         return self.closed or self.state.over
@@ -284,6 +282,7 @@ class BatchClient:
             reachable = tuple(worker for worker in orders.newcomers if worker in self._workers)
             orders = replace(orders, newcomers=reachable) if reachable != orders.newcomers else orders
             self._handle(events.OrdersCame(orders) if answered is None else events.ReportAnswered(answered, orders))
+            self._served.notify_all()
 
     def _keep_reporting(self) -> None:
         """Send the reports, and let time pass for the state."""
@@ -318,3 +317,15 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     return ClusterError(f"{where} has failed: {type(error).__name__}: {error}{hint}").with_traceback(
         error.__traceback__
     )
+
+
+def _gone(calls: Calls, error: ray.exceptions.RayError) -> ClusterError:
+    """Say why the controller does not answer."""
+    try:
+        with calls.connection():
+            return ClusterError(
+                f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
+                "lost; start the run again."
+            )
+    except ClusterError as disconnected:
+        return disconnected

@@ -149,6 +149,10 @@ class AutoPlacementController:
         self._board.release(rank)
         return await self.facts(), self._ended
 
+    async def resume_point(self, batches: int) -> bytes:
+        """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
+        return pickle.dumps(self._state.resume_point(batches))
+
     # --- workers -------------------------------------------------------------------------------------------
 
     async def ask(self, pickled: bytes) -> bytes:

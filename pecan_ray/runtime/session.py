@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import pickle
 import secrets
 import sys
 import time
@@ -18,9 +19,11 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError
+from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
@@ -61,8 +64,14 @@ class Session:
         options: IterOptions,
         parts: Sequence[tuple[str, str]] | None = None,
         look_again: bool = False,
+        saved: SavedState | None = None,
+        allow_changed_source: bool = False,
     ) -> None:
-        """Start the job's actors, which wait for `begin`.  `parts`: what `described` tells of the plan, if known."""
+        """Start the job's actors, which wait for `begin`.
+
+        `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
+        `allow_changed_source`.
+        """
         refuse_loader_workers()
         payload = pickle_plan(plan)
         self.name = name
@@ -77,10 +86,12 @@ class Session:
         sources = bytes(cloudpickle.dumps(list(plan.sources())))
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
+        if saved is not None:
+            spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, _told(parts or described(plan), engine, seed, options))
+        self.controller = self._register(job, _told(parts or described(plan), engine, seed, options, saved))
         self.client = BatchClient(
             self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
         )
@@ -148,6 +159,14 @@ class Session:
     def replan(self, plan: Plan, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
         self.client.calls.ask(self.controller.replan, pickle_plan(plan), said)
+
+    def resume_point(self) -> tuple[ResumePoint, int]:
+        """Return where the job stands after the batches that the training loop has, and how many these are."""
+        used = self.client.tell_all()
+        point = pickle.loads(self.client.calls.ask(self.controller.resume_point, used))
+        if not isinstance(point, ResumePoint):
+            raise StateError("there is no state: the job does not know of all batches that were used.")
+        return point, used
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
@@ -218,11 +237,16 @@ def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:
 
 
 def _told(
-    parts: Sequence[tuple[str, str]], engine: EngineName, seed: int, options: IterOptions
+    parts: Sequence[tuple[str, str]],
+    engine: EngineName,
+    seed: int,
+    options: IterOptions,
+    saved: SavedState | None,
 ) -> tuple[tuple[str, str], ...]:
     """Return what all ranks must agree in, part by part."""
     chosen = [(f"iter_batches({name}=...)", repr(value)) for name, value in vars(options).items() if name not in OWN]
-    return (("engine", engine), ("seed", str(seed)), *chosen, *parts)
+    state = "none" if saved is None else f"one of batch {saved.batches} ({saved.to_json()['checksum']})"
+    return (("engine", engine), ("seed", str(seed)), ("iter_batches(state=...)", state), *chosen, *parts)
 
 
 def job_name(name: str, options: IterOptions) -> str:

@@ -335,17 +335,29 @@ class RingReader:
             self._pipes.clear()
 
 
+_forks = 0
+"""How often this process has come about by a fork; looked at for every batch, where asking for its id costs more."""
+
+
+def _note_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class _Pipe:
     """The way back to a writer; closed when the reader and the last batch are done with it."""
 
     def __init__(self, path: str) -> None:
-        self._fd, self._process = os.open(path, os.O_WRONLY), os.getpid()
+        self._fd, self._forks = os.open(path, os.O_WRONLY), _forks
         # Not at the end of the interpreter, where batches that are still held say that they are released.
         weakref.finalize(self, os.close, self._fd).atexit = False
 
     def say(self, kind: int, slot: int) -> None:
         """Write one record; a writer that is gone needs none, and in a forked process the batches are not ours."""
-        if os.getpid() != self._process:
+        if self._forks != _forks:
             return
         try:
             os.write(self._fd, RECORD.pack(kind, slot))

@@ -29,7 +29,8 @@ def next_report(
     outgoing: Outgoing, now: float, *, pressing: bool = False, held: bool = False, full: bool = False, met: int = 0
 ) -> TrainerReport | None:
     """Return the report that must be sent now, if one must."""
-    return outgoing.next(now, Need(pressing=pressing, held=held, full=full), met, PROGRESS)
+    need = Need(pressing=pressing, held=held, full=full)
+    return outgoing.next(now, need, met, PROGRESS) if now >= outgoing.due(need) else None
 
 
 def sent(outgoing: Outgoing, now: float, *, answered: bool = True) -> TrainerReport:

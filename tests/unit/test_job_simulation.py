@@ -136,11 +136,11 @@ class WithoutAcknowledgements(TrainerState):
     """Reports no batch that it has received as the fourth."""
 
     def _on_batches(self, event: Any, now: float, done: Any) -> None:
-        before = self._outgoing.acknowledge
-        if sum(self._queue._received.values()) == 3:
-            self._outgoing.acknowledge = lambda batch: None  # type: ignore[method-assign]  # the planted bug
+        before = self.outgoing.acknowledge
+        if sum(self.queue._received.values()) == 3:
+            self.outgoing.acknowledge = lambda batch: None  # type: ignore[method-assign]  # the planted bug
         super()._on_batches(event, now, done)
-        self._outgoing.acknowledge = before  # type: ignore[method-assign]
+        self.outgoing.acknowledge = before  # type: ignore[method-assign]
 
 
 class GivesBackTooMuch(TrainerState):

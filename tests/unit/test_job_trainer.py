@@ -100,7 +100,7 @@ def test_batches_are_used_in_the_order_in_which_they_came() -> None:
     rig.receive(1)
     assert [rig.want(), rig.want(), rig.want(), rig.want()] == [[0], [1], [2], []]
     assert of_kind(HandOver, rig.receive()) != [], "who waits is given the next one at once"
-    assert (rig.state.yielded, rig.state.rows, rig.state.queued, rig.state.queued_bytes) == (4, 4, 0, 0)
+    assert (rig.state.yielded, rig.state.rows, len(rig.state.queue), rig.state.queue.nbytes) == (4, 4, 0, 0)
 
 
 def test_with_several_ranks_no_more_are_used_than_every_rank_has() -> None:
@@ -189,7 +189,7 @@ def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> 
     rig.receive(2)
     assert [one.batch.id for one in of_kind(Discard, rig.handle(TrainerClosed()))] == [0, 1]
     assert [one.batch.id for one in of_kind(Discard, rig.receive(1))] == [2]
-    assert rig.handle(BatchWanted()) == [] and rig.state.queued_bytes == 0
+    assert rig.handle(BatchWanted()) == [] and rig.state.queue.nbytes == 0
 
 
 # --- workers ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 
 from pecan_ray.simulator.protocol.campaign import Summary, play_seeds
 from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from pecan_ray.simulator.protocol.shrink import describe, shrink
 from pecan_ray.simulator.protocol.world import play
 
@@ -27,14 +28,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--histories", type=int, help="play so many, however long it takes")
     parser.add_argument("--seed", type=int, help="play the history of this seed alone, and tell all of it")
     parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
+    parser.add_argument("--in-pieces", action="store_true", help="cut each off and go on from its state")
     parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
     chosen = parser.parse_args(arguments)
     if chosen.seed is not None:
-        return _replay(chosen.seed)
+        return _replay_in_pieces(chosen.seed) if chosen.in_pieces else _replay(chosen.seed)
     seeds = range(chosen.first, chosen.first + chosen.histories) if chosen.histories else itertools.count(chosen.first)
     until = time.monotonic() + (60.0 * chosen.minutes if not chosen.histories else float("inf"))
-    summary = _play(iter(seeds), until, chosen.workers_of_cpu)
+    summary = _play(iter(seeds), until, chosen.workers_of_cpu, in_pieces=chosen.in_pieces)
     _say(summary.text())
+    if chosen.in_pieces:
+        for seed in sorted(summary.failures)[:MOST_FAILURES]:
+            _say(f"\nseed {seed}: {summary.failures[seed]}")
+        return bool(summary.failures)
     for seed in sorted(summary.failures)[:MOST_FAILURES]:
         _say(f"\nseed {seed}: {summary.failures[seed]}")
         _say(f"smaller: {describe(shrink(draw(seed)))}")
@@ -42,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return bool(summary.failures)
 
 
-def _play(seeds: Iterator[int], until: float, processes: int) -> Summary:
+def _play(seeds: Iterator[int], until: float, processes: int, *, in_pieces: bool) -> Summary:
     summary, began, said = Summary(), time.monotonic(), 0.0
     with ProcessPoolExecutor(processes) as pool:
         playing: set[Future[Summary]] = set()
@@ -51,7 +57,7 @@ def _play(seeds: Iterator[int], until: float, processes: int) -> Summary:
                 lot = list(itertools.islice(seeds, LOT))
                 if not lot:
                     break
-                playing.add(pool.submit(play_seeds, lot))
+                playing.add(pool.submit(play_seeds, lot, in_pieces=in_pieces))
             if not playing:
                 return summary
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
@@ -75,6 +81,12 @@ def _replay(seed: int) -> int:
     if outcome.failure:
         _say(f"smaller: {describe(shrink(scenario))}")
     return bool(outcome.failure)
+
+
+def _replay_in_pieces(seed: int) -> int:
+    outcome = play_in_pieces(seed)
+    _say("it has no state" if outcome is None else outcome.failure or "every promise was kept")
+    return outcome is not None and bool(outcome.failure)
 
 
 def _say(text: str) -> None:

@@ -11,6 +11,7 @@ from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.simulator.protocol.engine import WIDTH, Made, ModelPiece, pieces_of
+from pecan_ray.simulator.protocol.saved import Saved
 from pecan_ray.simulator.protocol.scenario import BAD, Scenario
 
 if TYPE_CHECKING:
@@ -36,17 +37,20 @@ def must(holds: bool, otherwise: str) -> None:
 class Audit:
     """Books of one history, kept beside the job's own."""
 
-    def __init__(self, world: World) -> None:
-        self._world = world
+    def __init__(self, world: World, saved: Saved | None = None) -> None:
+        self._world, self._goes_on = world, saved is not None
         self._scenario: Scenario = world.scenario
         self._used: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""
+        for made in saved.batches if saved is not None else ():
+            self._used.setdefault(made.epoch, Counter()).update(("", piece) for piece in made.pieces)
         self._batches: Counter[tuple[int, int]] = Counter()
         """Of each rank and epoch."""
         self._short: Counter[int] = Counter()
         """Batches of each epoch that are not full."""
         self._rounds = 0
         """Most rounds in which the leftovers of an epoch were distributed."""
+        self._left_before = saved.left_out if saved is not None else 0
         self.excess = 0.0
         """By how many messages for each worker a queue was above its bound at most;"""
         self.regrouping = 0.0
@@ -88,7 +92,7 @@ class Audit:
     def queue(self, trainer: TrainerModel) -> None:
         """Look at the bytes in a trainer's queue."""
         state: TrainerState = trainer.state
-        excess = state.queued_bytes - self._scenario.prefetch_bytes
+        excess = state.queue.nbytes - self._scenario.prefetch_bytes
         if excess <= 0:
             return
         self._rounds = max(self._rounds, self._world.job.state.ledger.leftovers.rounds)
@@ -191,16 +195,19 @@ class Audit:
             ]
             missing_in_all += missing
             self._check_few(epoch, missing)
-        self._check_counts(job, missing_in_all, epochs)
+        if not self._goes_on:  # what the run before has left out was counted there
+            self._check_counts(job, missing_in_all, epochs)
 
     def _check_few(self, epoch: int, missing: list[ModelPiece]) -> None:
         """Only what cannot be divided among ranks, or fills no batch, is left out."""
         scenario = self._scenario
         most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
+        most += self._left_before
         if scenario.plain:
             must(len(missing) <= most, f"{len(missing)} elements of epoch {epoch} are missing: {sorted(missing)}")
         elif scenario.ranks == 1 and not scenario.drop_remainder:
-            must(not missing, f"epoch {epoch} lacks {sorted(missing)}")
+            elements = {(key, element) for key, element, _ in missing}
+            must(len(elements) <= self._left_before, f"epoch {epoch} lacks {sorted(missing)}")
 
     def _check_counts(self, job: JobModel, missing: list[ModelPiece], epochs: int) -> None:
         """What is missing was counted: exactly where every element yields one output."""
@@ -242,10 +249,9 @@ class Audit:
         if scenario.take is not None:
             total = min(total, scenario.take)
         used = sum(sum(counts.values()) for counts in self._used.values())
-        must(
-            used + ledger.left_out_elements == total * epochs,
-            f"{used} elements used and {ledger.left_out_elements} left out of {total * epochs}",
-        )
+        counted, before = used + ledger.left_out_elements, self._left_before
+        told = f"{used} elements used, {counted - used} left out and {before} by a run before, of {total * epochs}"
+        must(counted <= total * epochs <= counted + before, told)
 
 
 def _within(piece: ModelPiece, spans: object, scenario: Scenario) -> bool:

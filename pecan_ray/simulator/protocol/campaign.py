@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from pecan_ray.simulator.protocol.world import play
 
 
@@ -55,11 +56,13 @@ class Summary:
         return "\n".join(lines)
 
 
-def play_seeds(seeds: Iterable[int]) -> Summary:
-    """Play the histories of some seeds."""
+def play_seeds(seeds: Iterable[int], *, in_pieces: bool = False) -> Summary:
+    """Play the histories of some seeds; `in_pieces`: those that have states, in several runs."""
     summary = Summary()
     for seed in seeds:
-        outcome = play(draw(seed))
+        outcome = play_in_pieces(seed) if in_pieces else play(draw(seed))
+        if outcome is None:
+            continue
         summary.histories += 1
         summary.events += outcome.events
         summary.batches += outcome.batches

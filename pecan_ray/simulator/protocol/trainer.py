@@ -48,6 +48,7 @@ class TrainerModel(Party):
         self.said: list[str] = []
         """Why it waits, since it has begun to."""
         self._batches: dict[int, Made] = {}
+        self._used: list[Made] = []
         self._timer = math.inf
         self._polls = 0
         self._left = False
@@ -209,12 +210,19 @@ class TrainerModel(Party):
 
     def _step(self, batch: told.ReceivedBatch) -> None:
         self._stop_waiting()
-        self.world.audit.used(self, batch.worker, self._batches.pop(batch.id))
+        made = self._batches.pop(batch.id)
+        self._used.append(made)
+        self.world.audit.used(self, batch.worker, made)
         if batch.rows:
             seconds = min(LONGEST_STEP_S, self.step_s * self.slowness) * (0.5 + self.world.clock.random.random())
             self.world.clock.after(seconds, self, self._want)
         else:
             self.world.clock.after(0.0, self, self._want)
+
+    def first(self, batches: int) -> list[Made]:
+        """Return the first batches that its training loop has, or will have: no other rank has used more."""
+        to_come = [self._batches[batch.id] for batch in self.state.queue]
+        return [*self._used, *to_come][:batches]
 
     def _stop_waiting(self) -> None:
         if self.waits_since is not None:
@@ -248,7 +256,7 @@ class TrainerModel(Party):
         state = self.state
         streams = [name for name, stream in self.streams.items() if not stream.over]
         return (
-            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {state.queued} ({state.queued_bytes} "
+            f"{self.name}: ended {self.ended}, used {state.yielded}, queued {len(state.queue)} ({state.queue.nbytes} "
             f"bytes), waits since {self.waits_since}, frozen until {self.frozen_until:.0f} s, streams {streams}, says "
             f"{self.said}, {state.orders}"
         )

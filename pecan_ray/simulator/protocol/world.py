@@ -15,6 +15,7 @@ from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.clock import Clock, Links
 from pecan_ray.simulator.protocol.job import JobModel
+from pecan_ray.simulator.protocol.saved import Saved, save
 from pecan_ray.simulator.protocol.scenario import Fault, Scenario
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
@@ -53,13 +54,16 @@ class World:
         scenario: Scenario,
         job_state: type[JobState] = JobState,
         trainer_state: type[TrainerState] = TrainerState,
+        saved: Saved | None = None,
     ) -> None:
+        """`saved`: the run goes on there."""
         self.scenario = scenario
         self.job_state, self.trainer_state = job_state, trainer_state
         self.clock = Clock(scenario.seed)
         self.links = Links(self.clock, scenario.delay_s, scenario.lost, scenario.doubled)
-        self.spec = spec_of(scenario)
-        self.audit = Audit(self)
+        self._saved = saved
+        self.spec = spec_of(scenario, saved)
+        self.audit = Audit(self, saved)
         self.job = JobModel(self)
         self.trainers = [TrainerModel(self, rank) for rank in range(scenario.ranks)]
         self.faults: Counter[str] = Counter()
@@ -105,6 +109,17 @@ class World:
         outcome.batches = sum(trainer.state.yielded for trainer in self.trainers)
         outcome.excess, outcome.regrouping = self.audit.excess, self.audit.regrouping
         return outcome
+
+    def run_until(self, batches: int, rank: int) -> Saved | None:
+        """Play until a rank has used so many batches, and take a state; None if it ends before."""
+        self._begin()
+        while not self._over() and self.clock.step():
+            trainer = self.trainers[rank]
+            if trainer.ended is not None:
+                return None
+            if trainer.state.yielded >= batches and (saved := save(self, rank, self._saved)) is not None:
+                return saved
+        return None
 
     def _begin(self) -> None:
         self.job.begin()
@@ -216,7 +231,7 @@ class World:
         return "\n".join(lines)
 
 
-def spec_of(scenario: Scenario) -> JobSpec:
+def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
     """Return the job of a scenario."""
     workers: Workers | AutoWorkers = Workers(scenario.local, scenario.remote)
     if scenario.auto:
@@ -228,6 +243,7 @@ def spec_of(scenario: Scenario) -> JobSpec:
         error_budget=scenario.error_budget,
         trainer_timeout_s=scenario.trainer_timeout_s,
         worker_timeout_s=scenario.worker_timeout_s,
+        start=saved.point if saved is not None else None,
         ordered=scenario.order_s is None,
     )
 

@@ -1,0 +1,86 @@
+"""Where a run stands after so many batches of each rank, and how another one begins there.
+
+What a trainer has *received* is acknowledged to the job; what its loop was given is *used* (yielded); what a state that
+was taken holds is committed.  A resume point holds what was used: all that was acknowledged, less the deliveries
+beyond the batch after which it was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.ledger import Ledger
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
+from pecan_ray.job.split_queue import SplitQueue
+from pecan_ray.plan.splits import END, LeaseKey
+from pecan_ray.sampling.spans import Span, Spans
+
+WHOLE = ((0, END),)
+PAST_ALL = 1 << 53
+"""A cursor behind every split; JSON's numbers hold it."""
+
+
+def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint | None:
+    """Return where the job stands after so many batches of each rank; None before all of these were reported."""
+    if not log.knows(batches):
+        return None
+    beyond = list(log.beyond(batches))
+    epoch = min((one.epoch for one in beyond), default=ledger.epoch)
+    missing: dict[LeaseKey, Spans] = {}
+    _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
+    if ledger.shape.runs_whole:
+        counts = ledger.counts if epoch == ledger.epoch else ()
+        made = ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
+        return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
+    if epoch < ledger.epoch:
+        passes = ledger.shape.repetitions or 1
+        ended = Cursor(passes - 1, PAST_ALL)
+        points = [BranchPoint(ended, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]
+        return ResumePoint(epoch, tuple(points))
+    _add(missing, _begun(ledger))
+    return ResumePoint(
+        epoch,
+        tuple(_point(queue, tuple(_rests(missing, branch))) for branch, queue in enumerate(ledger.queues.common)),
+    )
+
+
+def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+    """Yield what was begun in this epoch and is not delivered."""
+    yield from ledger.leftovers.places()
+    for state in ledger.workers.values():
+        yield from ((key, held.missing) for key, held in state.holdings.items())
+        yield from ((lease.key, lease.spans) for lease in state.group)
+    for branch, queue in enumerate(ledger.queues.common):
+        yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.rests())
+
+
+def _add(missing: dict[LeaseKey, Spans], more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
+    for key, spans in more:
+        known = missing.setdefault(key, Spans())
+        for start, stop in spans:
+            known.add(start, stop)
+
+
+def _rests(missing: Mapping[LeaseKey, Spans], branch: int) -> Iterator[Rest]:
+    for (of, repetition, index), spans in sorted(missing.items()):
+        if of == branch and spans:
+            yield Rest(index, repetition, tuple(spans))
+
+
+def _point(queue: SplitQueue, rests: tuple[Rest, ...]) -> BranchPoint:
+    """Tell of whole splits by their places in the order: workers take them one after the other."""
+    cursor = queue.cursor()
+    whole = [rest.index for rest in rests if rest.spans == WHOLE and rest.repetition == cursor.repetition]
+    listed = queue.listed
+    places = Spans((place, place + 1) for place in sorted(queue.places([i for i in whole if i < listed])))
+    for start, stop in cursor.missing:
+        places.add(start, stop)
+    told = {index for index in whole if index < listed}
+    parts = tuple(
+        rest
+        for rest in rests
+        if not (rest.index in told and rest.spans == WHOLE and rest.repetition == cursor.repetition)
+    )
+    return BranchPoint(replace(cursor, missing=tuple(places)), parts)

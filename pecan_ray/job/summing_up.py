@@ -1,0 +1,43 @@
+"""What can be told about a job so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pecan_ray.job.comparing import compare
+from pecan_ray.job.facts import JobFacts, WorkerFacts
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+
+def job_facts(job: JobState, now: float) -> JobFacts:
+    """Return the facts of a job at a time."""
+    placing = job.placement.placing
+    workers = {
+        name: WorkerFacts(one.placement, done.elements, done.batches, done.bytes, done.threads)
+        for name, one in (*job.fleet.past.items(), *job.fleet.workers.items())
+        if (done := one.progress) is not None
+    }
+    return JobFacts(
+        job=job.spec.name,
+        seconds=now - job.began,
+        epochs=job.ledger.epoch,
+        elements=job.rows,
+        bytes=job.bytes,
+        bad_elements=job.bad.count,
+        left_out_elements=job.ledger.left_out_elements,
+        dropped=tuple((lease.key, lease.spans) for lease in job.ledger.dropped),
+        workers_lost=job.fleet.losses.count,
+        workers=workers,
+        events=tuple(job.told),
+        timeline=job.placement.timeline(),
+        windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
+        deployments=tuple(job.placement.deployments),
+        epoch_ends=tuple(job.epoch_ends),
+        comparison=compare(job.placement.timeline(), placing.policy) if placing is not None else None,
+        prices=job.placement.prices,
+        trainers=job.spec.shape.world_size,
+        hosts=max(1, len(job.fleet.hosts)),
+        reverted=job.questions.reverted,
+    )

@@ -1,0 +1,181 @@
+"""Runs that are cut off in the middle and go on from their states, on real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.errors import PlanError, StateError
+from tests.ray.conftest import living_actors
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 600
+
+
+def numbers(rows: int = ROWS, **options: Any) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="stateful", **options)
+
+
+def even_twice(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for part in range(2 if row["i"] % 2 == 0 else 1):
+        yield {"i": row["i"], "part": part}
+
+
+def odd_fails(i: Any) -> Any:
+    if i % 50 == 49:
+        raise ValueError("no such luck")
+    return i
+
+
+def ids(batches: Any) -> list[int]:
+    return [int(i) for batch in batches for i in batch["i"]]
+
+
+def saved(state: dict[str, Any]) -> Any:
+    """A state as it comes back from a file."""
+    return json.loads(json.dumps(state))
+
+
+@pytest.mark.parametrize("cut", [0, 40, 171])
+def test_what_was_not_yielded_comes_whatever_lies_between(cut: int) -> None:
+    pipe = numbers().flat_map(even_twice).shuffle(100).repeat(2).batch(11)
+    once = Counter({i: 4 if i % 2 == 0 else 2 for i in range(ROWS)})
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+        got = ids(islice(it, cut))
+        state = saved(it.state_dict())
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=2), state=state) as it:
+        rest = ids(it)
+        end = it.state_dict()
+    assert Counter(got) + Counter(rest) == once + once
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1), state=saved(end)) as it:
+        assert ids(it) == []
+
+
+def run_of(size: int, most: int | None, state: Any) -> tuple[list[int], int, list[Any]]:
+    """Let ranks take so many batches each, kill a worker and take their states.
+
+    Returns the elements, how many bad ones were counted, and the states.
+    """
+    config = pecan.Config(error_budget=0.5)
+    pipe = numbers(config=config).map(odd_fails, on="i", name="odd_fails").batch(5)
+
+    def begin(rank: int) -> Any:
+        options: dict[str, Any] = {
+            "rank": rank,
+            "world_size": size,
+            "job": f"cut-{size}-{most}",
+            "on_error": "skip",
+            "epochs": 2,
+        }
+        return pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), state=state, **options)
+
+    with ThreadPoolExecutor(size) as pool:
+        iterators = list(pool.map(begin, range(size)))
+        seen = [i for some in pool.map(lambda it: ids(islice(it, most)), iterators) for i in some]
+        states: list[Any] = []
+        if most is not None:
+            worker = next(name for name in living_actors() if ":local-" in name)
+            os.kill(ray.get(ray.get_actor(worker, namespace="pecan").placed.remote())[1], signal.SIGKILL)
+            states = list(pool.map(lambda it: saved(it.state_dict()), iterators))
+        bad = iterators[0].report().bad_elements
+        list(pool.map(lambda it: it.close(), iterators))
+    return seen, bad, states
+
+
+def test_several_cuts_with_killed_workers_and_other_numbers_of_ranks_lose_and_repeat_nothing() -> None:
+    seen: Counter[int] = Counter()
+    state, counted, batches = None, 0, 0
+    for size, most in ((2, 15), (1, 30), (3, 10), (2, None)):
+        elements, bad, states = run_of(size, most, state)
+        seen.update(elements)
+        counted += bad
+        if most is not None:
+            assert states[1:] == states[:-1], "the states of all ranks are the same"
+            state, batches = states[0], batches + most
+            assert state["batches"] == batches
+    good = [i for i in range(ROWS) if i % 50 != 49]
+    assert set(seen) <= set(good) and max(seen.values()) <= 2
+    assert 2 * len(good) - seen.total() <= 2 * 2, "but for what cannot be divided among the ranks"
+    assert counted >= 2 * (ROWS - len(good))
+
+
+def test_a_strict_order_goes_on_with_exactly_the_next_batch() -> None:
+    pipe = numbers().flat_map(even_twice).map(lambda i, rng: i + rng.random(), on="i").batch(8)
+    workers = pecan.Workers(local=1)
+    whole = [batch["i"].tolist() for batch in pipe.iter_batches(order="strict", workers=workers)]
+    with pipe.iter_batches(order="strict", workers=workers) as it:
+        first = [next(it)["i"].tolist() for _ in range(20)]
+        state = saved(it.state_dict())
+    rest = [b["i"].tolist() for b in pipe.iter_batches(order="strict", workers=workers, state=state)]
+    assert first + rest == whole
+
+
+def test_take_and_zip_go_on_where_they_were() -> None:
+    pipe = numbers().map(lambda i: i * 2, on="i").take(250).batch(4)
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1)) as it:
+        got = ids(islice(it, 70))
+        state = saved(it.state_dict())
+    assert got + ids(pipe.iter_batches(epochs=2, workers=pecan.Workers(local=2), state=state)) == [
+        2 * i for _ in range(2) for i in range(250)
+    ]
+
+
+def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
+    pipe = numbers().batch(6)
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
+        got = ids(islice(it, 30))
+        state = it.state_dict()
+        more = ids(islice(it, 5))
+        with pytest.raises(StateError, match="damaged"):
+            it.load_state_dict({**state, "epoch": 1})
+        assert len(more) == 30
+        it.load_state_dict(state)
+        assert Counter(got + ids(it)) == Counter(range(ROWS))
+
+
+def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path: Path) -> None:
+    for number in range(4):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(tmp_path), name="texts").batch(10)
+    with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
+        next(it)
+        state = it.state_dict()
+    (tmp_path / "2.txt").write_text("".join(f"2-{line}!\n" for line in range(50)))
+    with pytest.raises(StateError, match=r"changed since the state.*allow_changed_source=True"):
+        list(pipe.iter_batches(workers=pecan.Workers(local=1), state=state))
+    with pipe.iter_batches(workers=pecan.Workers(local=1), state=state, allow_changed_source=True) as it:
+        assert sum(len(batch["text"]) for batch in it) == 190
+        until(lambda: any(e.kind == "state" for e in it.report().events), "nothing was told of the change")
+
+
+def test_where_there_is_no_state_it_is_refused_by_what_is_in_the_way() -> None:
+    state = None
+    with numbers().batch(6).iter_batches(workers=pecan.Workers(local=1)) as it:
+        next(it)
+        state = it.state_dict()
+    with pytest.raises(StateError, match="operator batch"):
+        numbers().batch(7).iter_batches(state=state)
+    with pytest.raises(PlanError, match="sharding='off'"):
+        numbers().batch(6).iter_batches(state=state, sharding="off", workers=pecan.Workers(local=1))
+    strict = numbers().shuffle(9).batch(6).iter_batches(order="strict", workers=pecan.Workers(local=1))
+    with strict as it, pytest.raises(PlanError, match="order='strict'"):
+        it.state_dict()
+    lossy = numbers().batch(6).iter_batches(visitation="at_most_once", workers=pecan.Workers(local=1))
+    with lossy as it, pytest.raises(PlanError, match="at_most_once"):
+        it.state_dict()
+    with numbers().batch(6).iter_batches(debug=True) as it, pytest.raises(PlanError, match="debug"):
+        it.state_dict()

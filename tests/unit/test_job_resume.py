@@ -1,0 +1,154 @@
+"""A run that is cut off and goes on from its state, in simulation: nothing is lost, and nothing comes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.delivery_log import Delivery, DeliveryLog
+from pecan_ray.job.resume_point import Cursor, Rest
+from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.job.state import JobState
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
+from pecan_ray.simulator.protocol import play_seeds
+from pecan_ray.simulator.protocol.going_on import play_in_pieces
+
+WIDTH = 1 << OUTPUT_BITS
+SEEDS, LOTS = 1200, 4
+FAILED_ONCE = (35, 2648, 11378, 52307)
+"""Seeds of histories in which something was wrong once."""
+
+
+@pytest.mark.parametrize("lot", range(LOTS))
+def test_whatever_is_cut_off_goes_on_with_what_was_not_yielded(lot: int) -> None:
+    share = SEEDS // LOTS
+    summary = play_seeds(range(lot * share, (lot + 1) * share), in_pieces=True)
+    assert summary.failures == {}
+    assert summary.histories > share // 12
+
+
+@pytest.mark.parametrize("seed", FAILED_ONCE)
+def test_a_history_that_failed_once_keeps_every_promise(seed: int) -> None:
+    outcome = play_in_pieces(seed)
+    assert outcome is None or outcome.failure == ""
+
+
+def test_a_job_that_counts_what_is_queued_as_yielded_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hasty(DeliveryLog):
+        def beyond(self, batches: int) -> Any:
+            return iter(())
+
+    monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", Hasty)
+    assert JobState.__init__.__globals__["DeliveryLog"] is Hasty
+    assert play_seeds(range(300), in_pieces=True).failures
+
+
+# --- the log --------------------------------------------------------------------------------------------------
+
+
+def deliveries(*ids: int, epoch: int = 0) -> list[Delivery]:
+    return [Delivery(one, epoch, {}) for one in ids]
+
+
+def ids(found: Iterable[Delivery]) -> list[int]:
+    return sorted(one.id for one in found)
+
+
+def test_what_comes_after_a_batch_of_each_rank_is_beyond_it() -> None:
+    log = DeliveryLog(2)
+    log.received(0, 3, deliveries(1, 2, 3))
+    log.received(1, 2, deliveries(11, 12))
+    assert [log.knows(count) for count in (1, 2, 3)] == [True, True, False]
+    assert ids(log.beyond(0)) == [1, 2, 3, 11, 12]
+    assert ids(log.beyond(1)) == [2, 3, 12]
+    assert ids(log.beyond(2)) == [3]
+
+
+def test_a_batch_that_was_given_back_is_never_one_of_those_that_are_used() -> None:
+    log = DeliveryLog(1)
+    log.received(0, 3, deliveries(1, 2, 3))
+    log.received(0, 3, deliveries(4, epoch=1), returned=(2,))
+    assert ids(log.beyond(0)) == [1, 3, 4] and ids(log.beyond(2)) == [4]
+
+
+def test_what_all_ranks_have_used_is_forgotten_and_nothing_else() -> None:
+    log = DeliveryLog(2)
+    log.received(0, 4, deliveries(1, 2, 3, 4))
+    log.received(1, 4, deliveries(11, 12, 13, 14))
+    log.used([3, 2])
+    log.received(0, 5, deliveries(5))
+    assert ids(log.beyond(2)) == [3, 4, 5, 13, 14]
+    assert len(log._deliveries[0]) == 3
+
+
+def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used() -> None:
+    log = DeliveryLog(1)
+    log.used([10])
+    log.received(0, 12, deliveries(11, 12))
+    log.used([1000])
+    log.received(0, 1001, deliveries(1001))
+    assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
+
+
+# --- a queue --------------------------------------------------------------------------------------------------
+
+
+def queue_of(listing: Listing, *, shuffled: bool) -> SplitQueue:
+    return SplitQueue(listing, 0, 3 if shuffled else None)
+
+
+def add(listing: Listing, count: int) -> None:
+    listing.add([Split(len(listing) + number) for number in range(count)])
+
+
+def taken(queue: SplitQueue, most: int) -> list[int]:
+    leases = [lease for _ in range(most) if (lease := queue.take()) is not None]
+    return [lease.split.index for lease in leases]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+@pytest.mark.parametrize("pages", [(100,), (1, 99), (3, 20, 77)])
+def test_a_queue_goes_on_in_the_same_order_however_the_listing_comes(shuffled: bool, pages: tuple[int, ...]) -> None:
+    first, listing = [], Listing()
+    queue = queue_of(listing, shuffled=shuffled)
+    for count in (10, 20, 70):
+        add(listing, count)
+        first += taken(queue, 5)
+    cursor = queue.cursor()
+    assert cursor.taken == 15
+    listing.complete = True
+    rest = taken(queue, 100)
+
+    again = Listing()
+    other = queue_of(again, shuffled=shuffled)
+    other.go_on(0, cursor, ())
+    found = []
+    for count in pages:
+        add(again, count)
+        found += taken(other, 2)
+    again.complete = True
+    assert found + taken(other, 100) == rest
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_begun_splits_come_first_when_they_are_listed(shuffled: bool) -> None:
+    listing = Listing()
+    add(listing, 50)
+    listing.complete = True
+    queue = queue_of(listing, shuffled=shuffled)
+    begun = taken(queue, 10)
+    places = queue.places(begun)
+    assert places == list(range(10))
+    rest = Rest(begun[7], 0, ((WIDTH, END),))
+    again = Listing()
+    other = queue_of(again, shuffled=shuffled)
+    other.go_on(0, Cursor(0, 10, ((2, 4), (5, 6)), queue.cursor().grown), [rest])
+    assert not other and other.take() is None
+    add(again, 50)
+    again.complete = True
+    leases = [other.take() for _ in range(4)]
+    assert sorted(lease.split.index for lease in leases if lease) == sorted([*begun[2:4], begun[5], begun[7]])
+    assert {lease.spans for lease in leases if lease and lease.split.index == begun[7]} == {((WIDTH, END),)}
+    assert taken(other, 100) == taken(queue, 100)

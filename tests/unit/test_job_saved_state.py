@@ -1,0 +1,159 @@
+"""What a state is when it is saved: plain values, small, checked, and refused where it does not fit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import StateError
+from pecan_ray.job.listing_digest import ListingCheck
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
+from pecan_ray.job.saved_state import SavedState, must_fit
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
+from pecan_ray.sampling.spans import Spans
+
+WIDTH = 1 << OUTPUT_BITS
+PARTS = (("source TextLines", "ab"), ("operator parse", "cd"))
+
+
+def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+    """Positions of whole elements."""
+    return tuple(Spans((number * WIDTH, (number + 1) * WIDTH) for number in numbers))
+
+
+def a_state(*rests: Rest, cursor: Cursor | None = None) -> SavedState:
+    point = ResumePoint(2, (BranchPoint(cursor or Cursor(), rests),), (KnownListing(70, True, ("aa", "bb")),), made=5)
+    return SavedState(point, 12, 3, "python", PARTS, (("parse", "crop"),))
+
+
+def through_json(state: SavedState) -> SavedState:
+    return SavedState.from_json(json.loads(json.dumps(state.to_json())))
+
+
+intervals = st.lists(st.integers(0, 1 << 40), max_size=40).map(lambda some: tuple(Spans(_pairs(sorted(set(some))))))
+
+
+def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
+    return list(zip(numbers[::2], numbers[1::2], strict=False))
+
+
+@given(st.lists(st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals), max_size=20), intervals)
+def test_what_was_saved_comes_back(rests: list[Rest], places: Any) -> None:
+    state = a_state(*rests, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
+    assert through_json(state) == state
+
+
+def test_the_end_of_a_split_of_unknown_length_comes_back() -> None:
+    state = a_state(Rest(3, 0, ((5 * WIDTH, END),)), Rest(4, 0, ((7, END),)))
+    assert through_json(state) == state
+
+
+def test_a_shuffle_buffer_costs_less_than_a_byte_for_each_of_its_elements() -> None:
+    random, buffered = Random(0), 10_000
+    held = random.sample(range(2 * buffered), buffered)
+    rests = [
+        Rest(split, 0, elements([one % 1000 for one in sorted(held) if one // 1000 == split])) for split in range(20)
+    ]
+    assert len(json.dumps(a_state(*rests).to_json())) < len(json.dumps(a_state().to_json())) + buffered
+
+
+def test_a_thousand_workers_at_a_million_files_leave_a_state_of_less_than_64_kib() -> None:
+    places = tuple((start, start + 5) for start in range(0, 1_000_000, 1000))
+    rests = [Rest(index, 0, elements(list(range(9)))) for index in range(0, 1_000_000, 1000)]
+    state = a_state(*rests, cursor=Cursor(0, 1_000_000, places, tuple((n, n * 1250) for n in range(60))))
+    assert len(json.dumps(state.to_json())) < 64 << 10
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda state: {**state, "epoch": 3}, "damaged"),
+        (lambda state: {**state, "more": 1}, "damaged"),
+        (lambda state: {name: state[name] for name in state if name != "sources"}, "damaged"),
+        (lambda state: {**state, "pecan_ray_state": 2}, "format 2"),
+        (lambda state: {"model": 1}, "no state of pecan_ray"),
+        (lambda state: [state], "no state of pecan_ray"),
+        (lambda state: None, "no state of pecan_ray"),
+    ],
+)
+def test_what_is_no_whole_state_is_refused(damage: Any, said: str) -> None:
+    with pytest.raises(StateError, match=said):
+        SavedState.from_json(damage(a_state().to_json()))
+
+
+@given(st.data())
+def test_a_state_with_any_byte_changed_is_refused_or_the_same(data: st.DataObject) -> None:
+    text = json.dumps(a_state(Rest(1, 0, ((0, WIDTH),))).to_json())
+    place = data.draw(st.integers(0, len(text) - 1))
+    other = text[:place] + data.draw(st.sampled_from('0a"}[,-')) + text[place + 1 :]
+    try:
+        changed = json.loads(other)
+    except ValueError:
+        return
+    with contextlib.suppress(StateError):
+        assert SavedState.from_json(changed) == a_state(Rest(1, 0, ((0, WIDTH),)))
+
+
+def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
+    state = a_state()
+    must_fit(state, engine="python", seed=None, parts=PARTS)
+    must_fit(state, engine="python", seed=3, parts=PARTS)
+    changed: list[tuple[dict[str, Any], str]] = [
+        ({"engine": "tensorflow"}, "engine"),
+        ({"seed": 4}, r"seed \(3\)"),
+        ({"parts": (PARTS[0], ("operator parse", "ee"))}, r"operator parse \(cd\).*operator parse \(ee\)"),
+        ({"parts": PARTS[:1]}, r"operator parse \(cd\) where this one has nothing"),
+    ]
+    for changes, said in changed:
+        with pytest.raises(StateError, match=said):
+            must_fit(state, **dict[str, Any](engine="python", seed=None, parts=PARTS) | changes)
+
+
+def test_whether_an_element_is_partly_delivered_is_told() -> None:
+    assert not a_state(Rest(0, 0, ((WIDTH, END),))).point.cuts_elements
+    assert a_state(Rest(0, 0, ((WIDTH + 1, END),))).point.cuts_elements
+
+
+# --- the data is still the same -------------------------------------------------------------------------------
+
+
+def splits(count: int, **changed: str) -> list[Split]:
+    """A listing, in which some splits have another version."""
+    return [Split(n, path=f"part-{n}", version=changed.get(f"v{n}", "1")) for n in range(count)]
+
+
+def check(before: list[Split], now: list[Split], *, complete: bool = True, page: int = 7) -> list[str]:
+    """What a listing is told to have changed in, when a state was taken of another one."""
+    first = ListingCheck([KnownListing()])
+    first.add(0, before)
+    if complete:
+        first.end(0)
+    second = ListingCheck(first.known())
+    said = [second.add(0, now[at : at + page]) for at in range(0, len(now), page)]
+    return [one for one in (*said, second.end(0)) if one]
+
+
+@pytest.mark.parametrize("count", [0, 1, 63, 64, 65, 200, 5000])
+@pytest.mark.parametrize("page", [1, 64, 100_000])
+def test_the_same_listing_has_not_changed_however_it_is_paged(count: int, page: int) -> None:
+    assert check(splits(count), splits(count), page=page) == []
+
+
+@pytest.mark.parametrize("place", [0, 64, 130, 199])
+def test_a_file_of_another_version_is_told_by_where_it_is(place: int) -> None:
+    (said,) = check(splits(200), splits(200, **{f"v{place}": "2"}))
+    low, high = map(int, said.removeprefix("other files, or versions of them, are among splits ").split(" to "))
+    assert low <= place <= high < low + 64
+
+
+def test_more_and_fewer_splits_are_told() -> None:
+    assert check(splits(100), splits(90)) == ["there were at least 100 splits, and now there are 90"]
+    (said,) = check(splits(100), splits(101), page=100)
+    assert said == "there were 100 splits, and now there are more, from part-100"
+    assert check(splits(100), splits(120), complete=False) == [], "the listing had not ended"
