@@ -136,3 +136,12 @@ class StaleJobError(ClusterError):
 
 class MissingExtraError(PecanError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+def told(error: BaseException) -> str:
+    """Return an exception's type and text, also where its own ``__str__`` fails."""
+    try:
+        text = str(error)
+    except BaseException as second:  # it is the user's code too
+        text = f"<its text is not known: __str__ raised {type(second).__name__}>"
+    return f"{type(error).__name__}: {text}"
