@@ -28,6 +28,7 @@ All of them cross process borders whole: pickling keeps the message and every fi
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 
@@ -145,3 +146,8 @@ def told(error: BaseException) -> str:
     except BaseException as second:  # it is the user's code too
         text = f"<its text is not known: __str__ raised {type(second).__name__}>"
     return f"{type(error).__name__}: {text}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether an exception is the user's Ctrl-C, which no function has raised."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()
