@@ -13,6 +13,7 @@ from pecan_ray.errors import is_interrupt, told
 
 PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
 """Types whose values can always be pickled."""
+PLAIN_OR_NUMBERS = PLAIN | {np.dtype(code).type for code in "?bhilqBHILQefdFD"}
 
 
 def why_unsendable(value: Any) -> str:

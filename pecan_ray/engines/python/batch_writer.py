@@ -17,6 +17,7 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
 from pecan_ray.engines.python.chain import check_sendable, set_aside
 from pecan_ray.engines.python.collate import check_columns, check_is_object, checked_array, numbers_of_one_type
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
@@ -198,7 +199,8 @@ class BatchWriter:
         if self._holds_objects is None and items:
             self._holds_objects = not all(map(is_columnar, items[0].value.values()))
         if self._holds_objects:
-            items = [item for item in items if self._sendable(item)]
+            plain = PLAIN_OR_NUMBERS.issuperset
+            items = [item for item in items if plain(map(type, item.value.values())) or self._sendable(item)]
         with self._claiming:
             chunks = self._line_up(number, items)
         while claim := self._claim():
