@@ -17,7 +17,7 @@ from pecan_ray.autoorder.job_order import Ordered, SecondLook
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.integrations.formats import converter
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
@@ -30,6 +30,7 @@ from pecan_ray.plan.shape import holds_back
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
+from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.sampling.budget import over_budget
 
@@ -41,7 +42,7 @@ class Batches:
 
     Leaving the `with` block, the end of the last epoch, an error, Ctrl-C and the end of the process all end the
     job: no actor, no shared memory and no temporary file is left.  A batch stays valid as long as anybody holds
-    it or a view of it.
+    it or a view of it.  Several threads may iterate: each batch goes to one of them, and an error to all.
     """
 
     def __init__(
@@ -72,6 +73,10 @@ class Batches:
         self._elements = 0
         self._bad = 0
         """Bad elements of a run in this process."""
+        self._turn = threading.RLock()
+        """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
+        self._failure = ""
+        """What the job ended with, if that was an error."""
         self._session: Session | None = None
         self._stream: Iterator[Any] = iter(())
         """Batches of a run in this process."""
@@ -117,13 +122,22 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
-        try:
-            batch = self._next(self._session) if self._session is not None else next(self._stream)
-        except BaseException:
-            self.close()
-            raise
-        self._yielded += 1
-        return batch
+        if self._session is not None:
+            refuse_forked()
+        with self._turn:
+            if self._failure:
+                raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
+            try:
+                batch = self._next(self._session) if self._session is not None else next(self._stream)
+            except StopIteration:
+                self.close()
+                raise
+            except BaseException as error:
+                self._failure = told(error)
+                self.close()
+                raise
+            self._yielded += 1
+            return batch
 
     def __enter__(self) -> Batches:
         return self
@@ -261,6 +275,7 @@ class Batches:
         """Change the numbers of workers while the job runs; workers that go are drained."""
         if self._session is None:
             raise PlanError("scale: there are no workers in debug mode.")
+        refuse_forked()
         self._session.scale(Workers(local=local, remote=remote))
 
     def report(self) -> Report:
@@ -269,6 +284,7 @@ class Batches:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
         else:
+            refuse_forked()
             client = self._session.client
             report = Report.of_job(
                 self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
@@ -280,6 +296,7 @@ class Batches:
         """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
         if self._session is None:
             return f"{self._name} runs in this process (debug=True): there are no workers to place."
+        refuse_forked()
         return explain_placement(self._session.facts())
 
     def close(self) -> None:

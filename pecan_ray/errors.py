@@ -29,6 +29,7 @@ All of them cross process borders whole: pickling keeps the message and every fi
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 
@@ -141,3 +142,17 @@ class StaleJobError(ClusterError):
 
 class MissingExtraError(PecanError, ImportError):
     """An optional dependency is not installed; the message names the extra to install."""
+
+
+def told(error: BaseException) -> str:
+    """Return an exception's type and text, also where its own ``__str__`` fails."""
+    try:
+        text = str(error)
+    except BaseException as second:  # it is the user's code too
+        text = f"<its text is not known: __str__ raised {type(second).__name__}>"
+    return f"{type(error).__name__}: {text}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell whether an exception is the user's Ctrl-C, which no function has raised."""
+    return isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread()

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from pecan_ray.autoorder.call_in_subprocess import own_process_ahead
 from pecan_ray.autoorder.explain import ExplainFormat, explain
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.order_request import job_size
@@ -326,8 +327,8 @@ class PecanPipeline:
         """Return in words what each operator does, and which order AutoOrder has chosen and why.
 
         `format` is "text" (a table, which a notebook shows as HTML), "html", "json" or "mermaid".  Where no order is
-        kept, or with `again`, a sample is run in this process, for at most ``Config(sample_seconds=...)``; jobs that
-        are started behind it use the same order.  Raises `OpError` where an operator does.
+        kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)``;
+        jobs that are started behind it use the same order.  Raises `OpError` where an operator does.
         """
         return explain(self._name, self._order.explained(again=again), format)
 
@@ -409,28 +410,32 @@ class PecanPipeline:
         found = self._order if saved is None else self._order.pinned(saved.orders)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
-        return Batches(
-            self._plan,
-            name=self._name,
-            engine=self._engine,
-            seed=self._seed if saved is None else saved.seed,
-            config=replace(self._config, reorder_check=None),
-            options=options,
-            debug=debug,
-            order=functools.partial(
-                found.ordered,
-                skip_bad=on_error != "raise",
-                once=not count or rank > 0,
-                job=job_size(options, self._config, debug=debug),
-            ),
-            parts=None if debug else found.parts,
-            look_again=count,
-            saved=saved,
-            allow_changed_source=allow_changed_source,
-            go_on=functools.partial(
-                self.iter_batches, **vars(options), debug=debug, allow_changed_source=allow_changed_source
-            ),
-        )
+        skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
+        looks = not debug and found.looks_ahead(skip_bad=skip_bad, job=job_is)
+        with own_process_ahead(self._engine, looks):  # while the workers start
+            return Batches(
+                self._plan,
+                name=self._name,
+                engine=self._engine,
+                seed=self._seed if saved is None else saved.seed,
+                config=replace(self._config, reorder_check=None),
+                options=options,
+                debug=debug,
+                order=functools.partial(
+                    found.ordered,
+                    skip_bad=skip_bad,
+                    once=not count or rank > 0,
+                    job=job_is,
+                    here=debug,
+                ),
+                parts=None if debug else found.parts,
+                look_again=count,
+                saved=saved,
+                allow_changed_source=allow_changed_source,
+                go_on=functools.partial(
+                    self.iter_batches, **vars(options), debug=debug, allow_changed_source=allow_changed_source
+                ),
+            )
 
     # --- inside --------------------------------------------------------------------------------------------
 

@@ -1,31 +1,44 @@
 """Calling a function in a fresh process that sees no accelerator.
 
-TensorFlow takes the whole memory of every accelerator that it sees as soon as it computes anything, and its devices
-cannot be configured any more after that: where the trainer has one, a sample must not be run in the trainer's process.
+A sample runs the user's functions before the job does.  What they may do to their process (end it, hang, change its
+folder, its environment or its globals) must not happen to the trainer's.  And TensorFlow takes the whole memory of
+every accelerator that it sees as soon as it computes anything; its devices cannot be configured any more after that.
 """
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
 
 from pecan_ray.engines.registry import ENGINES, load_framework
-from pecan_ray.errors import PecanError
+from pecan_ray.errors import PecanError, told
 from pecan_ray.options import EngineName
 
 T = TypeVar("T")
 
 START_S = 120.0
 """Time for starting Python and importing frameworks, beside that of the call."""
+GRACE_S = 10.0
+"""A call may take so much longer than it should: an operator that runs is not interrupted earlier."""
 WITHOUT_ACCELERATORS = {"CUDA_VISIBLE_DEVICES": "-1", "ROCR_VISIBLE_DEVICES": "-1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 LAST_WORDS = 2000
+PROGRAM = (
+    "import sys; import pecan_ray.autoorder.order; from pecan_ray.autoorder.call_in_subprocess import answer; "
+    "answer(*sys.argv[1:])"
+)
+"""What most calls need is imported while they are prepared."""
+MOST_BYTES = 1 << 30
 
 
 def needs_own_process(engine: EngineName) -> bool:
@@ -39,48 +52,127 @@ def needs_own_process(engine: EngineName) -> bool:
     return any(device.device_type != "CPU" for device in tensorflow.config.list_physical_devices())
 
 
+class OwnProcess:
+    """A process for one call, which imports what it needs while the call is being prepared."""
+
+    def __init__(self, engine: EngineName) -> None:
+        self.engine = engine
+        self._folder = tempfile.TemporaryDirectory(prefix="pecan-")
+        self._answer = Path(self._folder.name) / "answer"
+        paths = [os.getcwd() if path == "" else path for path in sys.path]
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, engine, str(self._answer)],
+            env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # what it starts ends with it, and Ctrl-C is the trainer's
+        )
+
+    def call(self, payload: bytes, seconds: float) -> Any:
+        """Return what a pickled call returns, or raise what it raises, or `PecanError` where the process does not."""
+        try:
+            _, errors = self._process.communicate(payload, timeout=START_S + seconds + GRACE_S)
+        except subprocess.TimeoutExpired as error:
+            raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
+        if not self._answer.exists():
+            words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
+            raise PecanError(f"a process of its own ended {_ending(self._process.returncode)}: {words}")
+        succeeded, result = cloudpickle.loads(self._answer.read_bytes())
+        if not succeeded:
+            raise result
+        return result
+
+    def close(self) -> None:
+        """End the process, and all that it has started."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        for pipe in (self._process.stdin, self._process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"with status {status}"
+    return f"by {signal.Signals(-status).name}"
+
+
+_waiting: list[OwnProcess] = []
+"""Processes that were started ahead."""
+_taking = threading.Lock()
+"""Guards them."""
+
+
+@contextlib.contextmanager
+def own_process_ahead(engine: EngineName, wanted: bool) -> Iterator[None]:
+    """Have a process for the next call start now, if one is wanted."""
+    if not wanted:
+        yield
+        return
+    own = OwnProcess(engine)
+    with _taking:
+        _waiting.append(own)
+    try:
+        yield
+    finally:
+        with _taking:
+            unused = own in _waiting
+            if unused:
+                _waiting.remove(own)
+        if unused:
+            own.close()
+
+
+def can_be_sent(value: object) -> bool:
+    """Tell whether a process of its own can be given a value: what holds very much data would be there twice."""
+    try:
+        return len(cloudpickle.dumps(value)) <= MOST_BYTES
+    except Exception:  # objects may refuse to be pickled in any way: who sends them to workers says why
+        return False
+
+
 def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: EngineName, seconds: float) -> T:
     """Return what a function returns in a process of its own, with an engine's framework, or raise what it raises.
 
     Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
     """
-    payload = cloudpickle.dumps((function, arguments))
-    paths = [os.getcwd() if path == "" else path for path in sys.path]
-    env = {**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)}
-    with tempfile.TemporaryDirectory(prefix="pecan-") as folder:
-        answer = Path(folder) / "answer"
-        command = [sys.executable, "-m", "pecan_ray.autoorder.call_in_subprocess", engine, str(answer)]
-        try:
-            done = subprocess.run(
-                command, input=payload, env=env, capture_output=True, timeout=seconds + START_S, check=False
-            )
-        except subprocess.TimeoutExpired as error:
-            raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
-        if not answer.exists():
-            words = done.stderr.decode(errors="replace")[-LAST_WORDS:].strip()
-            raise PecanError(f"a process of its own ended with status {done.returncode}: {words}")
-        succeeded, result = cloudpickle.loads(answer.read_bytes())
-    if not succeeded:
-        raise result
-    found: T = result
+    payload = cloudpickle.dumps((function, arguments, seconds + GRACE_S))
+    with _taking:
+        own = next((one for one in _waiting if one.engine == engine), None)
+        if own is not None:
+            _waiting.remove(own)
+    own = own or OwnProcess(engine)
+    with contextlib.closing(own):
+        found: T = own.call(payload, seconds)
     return found
 
 
-def _answer(engine: EngineName, path: Path) -> None:
-    """Make the call that comes on the standard input, and write its answer to a file."""
+def answer(engine: EngineName, path: str) -> NoReturn:
+    """Be the process: make the call that comes on the standard input, and write its answer to a file."""
+    faulthandler.enable()
     try:
         load_framework(engine)
-        function, arguments = cloudpickle.loads(sys.stdin.buffer.read())
-        answer: tuple[bool, Any] = True, function(*arguments)
-        written = cloudpickle.dumps(answer)
-    except Exception as error:
+        payload = sys.stdin.buffer.read()
+        if not payload:
+            os._exit(0)  # nobody calls
+        function, arguments, most_s = cloudpickle.loads(payload)
+        # A hang ends this process, with a word about where it was, whatever holds Python's lock.
+        faulthandler.dump_traceback_later(most_s, exit=True)
+        written = cloudpickle.dumps((True, function(*arguments)))
+    except BaseException as error:
         try:
-            written = cloudpickle.dumps((False, error))
+            written = cloudpickle.dumps((False, error if isinstance(error, Exception) else PecanError(told(error))))
             cloudpickle.loads(written)
-        except Exception:  # an exception that cannot be sent
-            written = cloudpickle.dumps((False, PecanError(f"{type(error).__name__}: {error}")))
-    path.write_bytes(written)
-
-
-if __name__ == "__main__":
-    _answer(cast(EngineName, sys.argv[1]), Path(sys.argv[2]))
+        except BaseException:  # an exception that cannot be sent
+            written = cloudpickle.dumps((False, PecanError(told(error))))
+    faulthandler.cancel_dump_traceback_later()
+    part = Path(path).with_suffix(".part")
+    part.write_bytes(written)
+    part.rename(path)
+    sys.stderr.flush()
+    os._exit(0)  # threads and handlers of the user's are not waited for

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_fits, usual_folder
-from pecan_ray.autoorder.order import order_for_job, order_plan
+from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
 from pecan_ray.autoorder.push_down import Pushed, push_down
@@ -23,8 +24,12 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder import NEUTRAL_BAND
 from pecan_ray.reorder.moves import explained_moves
+from pecan_ray.sources.memory import Arrays, Items
 
 logger = logging.getLogger("pecan_ray")
+
+APART = True
+"""Samples run in processes of their own, unless the job runs in this one."""
 
 SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
 """From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
@@ -92,13 +97,26 @@ class JobOrder:
         other._state_pins = KeptOrder(tuple(orders), self._name)
         return other
 
+    def looks_ahead(self, *, skip_bad: bool, job: JobSize | None) -> bool:
+        """Tell whether `ordered` is likely to run a sample in a process of its own; lists no files."""
+        if not self.movable or self._pinned() is not None or self._known(skip_bad=skip_bad) is not None:
+            return False
+        request = self._request(skip_bad=skip_bad, job=self._bound(job))
+        if not may_run_apart(request):
+            return False
+        in_memory = all(isinstance(source, (Arrays, Items)) for source in self._plan.sources())
+        return not in_memory or runs_allowed(self._plan, request.job) >= LEAST_RUNS
+
     def check(self) -> None:
         """Raise `PlanError` where a pinned order does not fit."""
         self._pinned()
 
-    def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None) -> Ordered:
-        """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`."""
-        ordering = self._ordering(skip_bad=skip_bad, job=job)
+    def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None, here: bool = False) -> Ordered:
+        """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`.
+
+        `here`: the job runs the functions in this process, and so may a sample.
+        """
+        ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
         pushed: tuple[Pushed, ...] = ()
         if self._mode == "cost" or (self._config.order_file is not None and self._config.reorder == "cost"):
@@ -141,17 +159,23 @@ class JobOrder:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _request(self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None) -> OrderRequest:
+    def _request(
+        self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None, here: bool = False
+    ) -> OrderRequest:
         request = OrderRequest.under(self._config, self._plan, self._engine, self._seed, self._mode)
-        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job)
+        return replace(request, skip_bad=skip_bad, sample_all=sample_all, job=job, apart=APART and not here)
 
-    def _ordering(self, *, skip_bad: bool, job: JobSize | None) -> Ordering:
+    def _bound(self, job: JobSize | None) -> JobSize | None:
+        """Return the job that bounds a look; None where the user has bounded it."""
+        by_default = self._config.sample_elements is None and self._config.sample_seconds is None
+        return job if by_default else None
+
+    def _ordering(self, *, skip_bad: bool, job: JobSize | None, here: bool) -> Ordering:
         """Return the order to run; one that was found stays, for this pipeline and later ones."""
         known = self._pinned() or self._known(skip_bad=skip_bad)
         if known is not None:
             return known
-        by_default = self._config.sample_elements is None and self._config.sample_seconds is None
-        found = order_for_job(self._request(skip_bad=skip_bad, job=job if by_default else None))
+        found = order_for_job(self._request(skip_bad=skip_bad, job=self._bound(job), here=here))
         if found.failed or not found.final:
             return found
         self._found[skip_bad] = self._keep(found)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
-from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
+from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.facts import StretchSample
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
@@ -65,7 +65,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     if runs < LEAST_RUNS:
         return Ordering(plan, plan, mode, notes=(TOO_SHORT, *_pushed(plan, engine, mode)), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
-    if needs_own_process(engine):
+    if may_run_apart(request) and (can_be_sent(request) or needs_own_process(engine)):
         made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=request.seconds)
     else:
         made = _orders(request, missing)
@@ -83,6 +83,15 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
         notes=tuple(dict.fromkeys([*notes, *_pushed(after, engine, mode)])),
         final=not cut_short or any(one.adopted.changed for one in orders),
     )
+
+
+def may_run_apart(request: OrderRequest) -> bool:
+    """Tell whether a sample runs in a process of its own, if the plan can be sent there.
+
+    Not one of a source that is part of the cluster that this process is connected to.
+    """
+    connected = any(getattr(source, "needs_cluster", False) for source in request.plan.sources())
+    return needs_own_process(request.engine) or (request.apart and not connected)
 
 
 def _pushed(plan: Plan, engine: EngineName, mode: Mode) -> tuple[str, ...]:

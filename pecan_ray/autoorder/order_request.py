@@ -67,6 +67,8 @@ class OrderRequest:
     """Sample stretches in which nothing can move too."""
     job: JobSize | None = None
     """The job that the order is for, where the look may take but a share of it."""
+    apart: bool = False
+    """Run the sample in a process of its own: the user's functions may do anything to theirs."""
     runs: float = math.inf
     """The look may take so many times as long as one element takes."""
 

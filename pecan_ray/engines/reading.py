@@ -13,7 +13,7 @@ from pecan_ray.engines.contract import BadElement, Leases, origin_of
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
-from pecan_ray.errors import PecanError, SourceError, StorageOutageError
+from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
 
@@ -79,13 +79,14 @@ def read_lease(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or isinstance(error, StorageOutageError):
+        if on_error == "raise" or isinstance(error, StorageOutageError) or error.fields.get("ends_job"):
             raise
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
-    if lease.spans[-1][1] == END:
+    # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
+    if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
         undelivered.note_length(lease.branch, number, _nbytes(lease.split))
-        leases.ended(lease, number)
+    leases.ended(lease, number)
 
 
 def read_lease_columns(
@@ -104,13 +105,14 @@ def read_lease_columns(
             if not missing:
                 return
     except SourceError as error:
-        if on_error == "raise" or isinstance(error, StorageOutageError):
+        if on_error == "raise" or isinstance(error, StorageOutageError) or error.fields.get("ends_job"):
             raise
         _leave_out(source, lease, number, missing, error, leases, undelivered)
         return
-    if lease.spans[-1][1] == END:
+    # Where a lease asks for some elements only, of a split whose length was not known, it may end before them.
+    if lease.spans[-1][1] == END or number > lease.spans[0][0] >> OUTPUT_BITS:
         undelivered.note_length(lease.branch, number, _nbytes(lease.split))
-        leases.ended(lease, number)
+    leases.ended(lease, number)
 
 
 def _leave_out(
@@ -199,7 +201,9 @@ def _values(source: Source, lease: Lease, start: int) -> Iterator[Element]:
             number += 1
     except PecanError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if _from_outside(error):
+            raise
         raise _unreadable(source, lease, number, error) from error
 
 
@@ -217,7 +221,9 @@ def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple
             number += rows
     except PecanError:
         raise
-    except Exception as error:
+    except BaseException as error:
+        if _from_outside(error):
+            raise
         raise _unreadable(source, lease, number, error) from error
 
 
@@ -235,9 +241,16 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
     return {_values.__code__: recognize, _columns.__code__: recognize}
 
 
-def _unreadable(source: Source, lease: Lease, number: int, error: Exception) -> SourceError:
+def _from_outside(error: BaseException) -> bool:
+    """Tell whether whoever takes the elements has ended the reading, or Ctrl-C: then the source has raised nothing."""
+    thrown_in = error.__traceback__ is None or error.__traceback__.tb_next is None
+    return is_interrupt(error) or (thrown_in and not isinstance(error, Exception))
+
+
+def _unreadable(source: Source, lease: Lease, number: int, error: BaseException) -> SourceError:
     return SourceError(
-        f"{type(source).__name__} cannot read {lease.split.where(number)}: {type(error).__name__}: {error}",
+        f"{type(source).__name__} cannot read {lease.split.where(number)}: {told(error)}",
         file=lease.split.file_of(number),
         element=number,
+        **({} if isinstance(error, Exception) else {"ends_job": True}),
     )

@@ -33,6 +33,8 @@ class WorkerHoldings:
     """What it has not taken of the group that it works on,"""
     rank: int | None = None
     """and the trainer that this group is for."""
+    apart: bool = False
+    """What it works on is suspected of having killed other workers: it gets nothing else."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -41,11 +43,18 @@ class WorkerHoldings:
     """batches of the epoch that trainers have received from it."""
     unsettled: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
+    died: bool = False
+    """What it worked on may be the reason that it is lost."""
 
     @property
     def holds(self) -> bool:
         """Whether data was given to this worker that was not delivered."""
         return bool(self.holdings or self.group)
+
+    @property
+    def runs_apart(self) -> bool:
+        """Whether it works on what is suspected of having killed other workers."""
+        return self.apart and self.holds
 
     @property
     def regroups(self) -> bool:
@@ -61,9 +70,9 @@ class WorkerHoldings:
             return False
         return self.received >= self.made if whole else not self.holds
 
-    def begin(self, group: Iterable[Lease] = (), rank: int | None = None) -> None:
-        """Note that the worker begins with an assignment, perhaps with a group for a certain rank."""
-        self.working, self.group, self.rank = True, list(group), rank
+    def begin(self, group: Iterable[Lease] = (), rank: int | None = None, *, apart: bool = False) -> None:
+        """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
+        self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""

@@ -19,10 +19,11 @@ from typing import Literal
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.leftovers import Group, Leftovers
+from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.turns import elsewhere, has_work
+from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.turns import elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
@@ -50,6 +51,7 @@ class Ledger:
         self._regrouped = False
         """Leftovers of this epoch were distributed."""
         self._end, self._whole = EpochEnd(), WholePlan()
+        self.suspects = Suspects()
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
@@ -88,9 +90,9 @@ class Ledger:
             state.begin(group.leases, group.rank)
             return Assignment(self.epoch, group.rank)
         taken = elsewhere(worker, self.shape, self._whole, self.workers)
-        if taken or not has_work(worker, state, self.epoch, self.queues):
+        if not self.suspects and (taken or not has_work(worker, state, self.epoch, self.queues)):
             return "wait"
-        state.begin()
+        state.begin(self.suspects.take(), apart=True) if self.suspects else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
             return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts))
@@ -101,7 +103,7 @@ class Ledger:
         state = self._living(worker)
         if state is None:
             return "stop"
-        answer = self.queues.take(worker, branch) if state.rank is None else state.take_of_group(branch)
+        answer = next_lease(worker, branch, state, self.queues, self.suspects)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def share(self, worker: str, branch: int = 0) -> int:
@@ -143,7 +145,7 @@ class Ledger:
         state.finished_epoch, state.made = self.epoch, batches
         self._whole.ended(worker, batches, rows if self.shape.drop_remainder else 0)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.leftovers)
+        alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.suspects or self.leftovers)
         flush = alone or state.rank is not None or self.shape.serial or self.shape.sharding == "off"
         if not flush:
             for lease, returned in state.take_back(leftover):
@@ -151,11 +153,12 @@ class Ledger:
         self._advance()
         return "flush" if flush else "return"
 
-    def lost(self, worker: str) -> None:
-        """Note that a worker is gone or drains: what it holds comes back once every rank has settled."""
+    def lost(self, worker: str, *, died: bool = False) -> None:
+        """Note that a worker is gone (`died`: perhaps of its work) or drains: what it holds comes back later."""
         state = self.workers.get(worker)
         if state is None or state.unsettled is not None:
             return
+        state.died = died
         self.leftovers.spoilt()
         self.queues.leave(worker)
         state.leave(0 if self.shape.visitation == "zero_or_more" else self.shape.world_size)
@@ -182,15 +185,12 @@ class Ledger:
         rest = [held.rest() for held in state.holdings.values()]
         if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
+            if state.died:
+                self.suspects.died_in_vain("whole", sum(self.counts), "a plan that one worker runs as a whole")
             self._whole = WholePlan()
             self.queues.restart()
-        elif self.shape.sharding == "off" or self.shape.visitation == "at_most_once":
-            self.dropped.extend(rest)
-        elif state.rank is not None and rest:
-            self.leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         else:
-            for lease in rest:
-                self.queues.put_back(lease)
+            self.dropped += give_out_again(rest, state, self.shape, self.queues, self.leftovers, self.suspects)
         self._advance()
 
     def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1) -> None:
@@ -229,7 +229,7 @@ class Ledger:
 
     def closing(self) -> bool:
         """Tell whether all data of the epoch is given out, so that acknowledgements are waited for."""
-        return self.queues.listed and not self.queues.waiting() and not self.queues.passes_left
+        return self.queues.listed and not (self.queues.waiting() or self.queues.passes_left or self.suspects)
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
@@ -270,6 +270,7 @@ class Ledger:
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
         self.leftovers.begin_epoch()
+        self.suspects.begin_epoch()
         for worker in filter(self._living, latecomers):
             self.queues.join(worker)
         for state in self.workers.values():

@@ -33,11 +33,11 @@ class Losses:
         self._in_a_row: list[Loss] = []
 
     def delivered(self) -> None:
-        """Note that a trainer has received a batch: workers can do their work."""
+        """Note that a trainer has received a batch, or why one cannot be made was found: workers can do their work."""
         self._in_a_row.clear()
 
-    def add(self, loss: Loss) -> str:
-        """Note a loss; return why the job cannot go on, or nothing if it can.
+    def add(self, loss: Loss, *, expected: bool = False) -> str:
+        """Note a loss; return why the job cannot go on, or nothing if it can.  `expected`: it was to show a culprit.
 
         A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
         streams broke is often known before it is.
@@ -45,7 +45,7 @@ class Losses:
         if loss.cause == "order":
             return ""  # its own doing, and ours
         self.count += 1
-        if loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):
+        if expected or loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):
             return ""
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:

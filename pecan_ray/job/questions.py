@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
+from pecan_ray.errors import ClusterError, OpError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Answer, Instruction, Log, UseUsersOrder
 from pecan_ray.job.ledger_shape import Assignment
@@ -18,6 +19,7 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
+from pecan_ray.job.suspects import OP, WHY
 from pecan_ray.job.turns import any_will_do
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
@@ -104,6 +106,7 @@ class Questions:
 
     def answer_waiting(self, now: float, done: list[Instruction]) -> None:
         """Answer the questions that have an answer now."""
+        self._judge_suspects(now, done)
         while self._seen_changes != self._ledger.changes:
             self._seen_changes = self._ledger.changes
             in_vain: set[Hashable] = set()
@@ -120,6 +123,7 @@ class Questions:
                     done.append(self._calls.answer(asked, reply))
                 elif alike:
                     in_vain.add(kind)
+        self._judge_suspects(now, done)
 
     def forget(self, worker: str) -> None:
         """Drop what a worker has asked that is gone."""
@@ -186,6 +190,24 @@ class Questions:
                 done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
         if elements and (over := self._job.bad.over_budget(self._job.rows)) is not None:
             self._job.fail(over, now, done)
+
+    def _judge_suspects(self, now: float, done: list[Instruction]) -> None:
+        """Do with elements that kill workers what is done with other bad ones."""
+        suspects = self._ledger.suspects
+        found, suspects.found = suspects.found, []
+        if found and self._job.spec.on_error == "raise":
+            first = found[0].left_out()
+            error = OpError(f"{first.where} cannot be processed: {first.error}. Look at the workers' logs.", op=OP)
+            error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
+            self._job.fail(error, now, done)
+        elif found:
+            self._ledger.changes += 1
+            self._job.fleet.losses.delivered()  # workers come further again
+            for one in found:
+                self._job.tell("bad", f"{one.left_out().where} is left out: {WHY}", now)
+            self.leave_out(tuple(one.left_out() for one in found), now, done)
+        if suspects.hopeless:
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {suspects.hopeless}."), now, done)
 
 
 def _to_nobody(question: WorkerQuestion) -> Reply:

@@ -49,6 +49,7 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
 def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
     """Yield what was begun in this epoch and is not delivered."""
     yield from ledger.leftovers.places()
+    yield from ledger.suspects.places()
     for state in ledger.workers.values():
         yield from ((key, held.missing) for key, held in state.holdings.items())
         yield from ((lease.key, lease.spans) for lease in state.group)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.options import AutoWorkers, OnError, Workers
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,8 @@ class JobSpec:
     cpus_per_worker: float = 1.0
     error_budget: float = 0.01
     """Share of elements that may be bad."""
+    on_error: OnError = "raise"
+    """What becomes of an element that kills workers."""
     trainer_timeout_s: float = 60.0
     """A trainer that is not heard for so long is lost, and the job ends."""
     worker_timeout_s: float = 60.0

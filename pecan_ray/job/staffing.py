@@ -223,14 +223,17 @@ class Staffing:
         done.append(KillWorker(name))
         self._fleet.gone(name)
         self._orders.remove_worker(name)
-        self._ledger.lost(name)
+        apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
+        self._ledger.lost(name, died=cause in ("process", "stream"))
         self._questions.forget(name)
         if worker.draining or self._job.over:
             self._draining.pop(name, None)
             self._placement.changed(self._fleet, now)
             return
-        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, worker.requested, now))
+        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, worker.requested, now), expected=apart)
         said = f"{name} is lost: {why}; what it held is given out again"
+        if apart:
+            said += ", in smaller pieces: other workers have died with it"
         self._job.tell("lost", said, now)
         done.append(Log("warning", said))
         if fatal:

@@ -300,8 +300,9 @@ class TrainerState:
             done.append(SendReport(self.outgoing.next(now, need, self.orders.met, self.progress(now))))
 
     def progress(self, now: float) -> TrainerProgress:
-        """Return how the trainer is doing."""
-        return TrainerProgress(self.yielded, self.rows, self.waited_s, now - self._began, len(self.queue), self.steps)
+        """Return how the trainer is doing; a wait that is not over counts so far."""
+        waited_s = self.waited_s + (0.0 if self._wanted_since is None else now - self._wanted_since)
+        return TrainerProgress(self.yielded, self.rows, waited_s, now - self._began, len(self.queue), self.steps)
 
 
 def _waited_for(rank: int, orders: Orders, held: bool) -> str:

@@ -1,13 +1,16 @@
-"""Whose turn it is: whether an idle worker may begin with an assignment."""
+"""Whose turn it is: whether an idle worker may begin with an assignment, and who gets what a lost one held."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pecan_ray.job.holdings import WorkerHoldings
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.queues import Queues
+from pecan_ray.job.leftovers import Group, Leftovers
+from pecan_ray.job.queues import NoLease, Queues
+from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.whole_plan import WholePlan
+from pecan_ray.plan.splits import Lease
 
 
 def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerHoldings]) -> bool:
@@ -30,3 +33,37 @@ def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHol
     state = workers.get(worker)
     mine = state is None or state.unsettled is not None or bool(state.group)
     return not (mine or shape.serial) and shape.sharding == "dynamic"
+
+
+def next_lease(worker: str, branch: int, state: WorkerHoldings, queues: Queues, suspects: Suspects) -> Lease | NoLease:
+    """Return the next lease of a branch for a worker: of its group, if it has one, without what kills workers."""
+    while True:
+        grouped = state.apart or state.rank is not None
+        answer = state.take_of_group(branch) if grouped else queues.take(worker, branch)
+        if not isinstance(answer, Lease):
+            return answer
+        if (lease := suspects.without_deadly(answer)) is not None:
+            return lease
+
+
+def give_out_again(
+    rest: Sequence[Lease],
+    state: WorkerHoldings,
+    shape: LedgerShape,
+    queues: Queues,
+    leftovers: Leftovers,
+    suspects: Suspects,
+) -> Sequence[Lease]:
+    """Let others have what a lost worker held; return what nobody gets."""
+    if shape.sharding == "off" or shape.visitation == "at_most_once":
+        if state.died and shape.sharding == "off":
+            suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"')
+        return rest
+    if state.rank is not None and rest:
+        if state.died:
+            suspects.died_in_vain(frozenset(one.key for one in rest), 0, "a batch of leftovers")
+        leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
+        return ()
+    for lease in suspects.died(rest, apart=state.apart) if state.died else rest:
+        queues.put_back(lease)
+    return ()

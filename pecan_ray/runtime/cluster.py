@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -56,10 +57,12 @@ def attach() -> bool:
 
 
 def _note_fork() -> None:
-    """In a child process: remember whose connection to Ray it has inherited."""
+    """In a child process: remember whose connection to Ray it has inherited, and leave that alone at its end."""
     global _connected_in
     if ray.is_initialized():
         _connected_in = os.getppid()
+        # It would tell Ray, in the name of the parent, that the parent is gone.
+        atexit.unregister(ray._private.worker.shutdown)
 
 
 os.register_at_fork(after_in_child=_note_fork)

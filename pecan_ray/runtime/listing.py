@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import islice
 
-from pecan_ray.errors import PecanError, SourceError
+from pecan_ray.errors import PecanError, SourceError, told
 from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
 from pecan_ray.plan.splits import Source, Split
 
@@ -40,5 +40,5 @@ def _list(branch: int, source: Source, happened: Callable[[Event], Future[None]]
         happened(ListingEnded(branch))
     except PecanError as error:
         happened(JobFailed(error))
-    except Exception as error:  # whatever a user's source raises
-        happened(JobFailed(SourceError(f"listing {type(source).__name__} failed: {type(error).__name__}: {error}")))
+    except BaseException as error:  # whatever a user's source raises
+        happened(JobFailed(SourceError(f"listing {type(source).__name__} failed: {told(error)}")))

@@ -216,6 +216,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         options.workers,
         config.cpus_per_worker,
         config.error_budget,
+        options.on_error,
         config.trainer_timeout_s,
         config.worker_timeout_s,
         say_after_s=config.placement_warning_s,

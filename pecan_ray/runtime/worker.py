@@ -7,6 +7,7 @@ import os
 import pickle
 import threading
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,7 @@ from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
-from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.errors import PecanError, WorkerStartError, told
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
@@ -92,9 +93,9 @@ class PreprocessingWorker:
         load_framework(job.engine)
         try:
             plan = pickle.loads(payload)
-        except Exception as error:
+        except BaseException as error:
             raise WorkerStartError(
-                f"worker {self._name} cannot load the pipeline: {type(error).__name__}: {error}. Modules that its "
+                f"worker {self._name} cannot load the pipeline: {told(error)}. Modules that its "
                 "functions come from must be importable on every node: send them by `--working-dir` or a runtime "
                 "environment."
             ) from error
@@ -160,6 +161,10 @@ class PreprocessingWorker:
                 self._work(self._leases.begin(assigned))
         except PecanError as error:
             ray.get(self._controller.failed.remote(self._name, error))
+        except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
+            trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+            failed = PecanError(f"worker {self._name} failed: {told(error)}\n{trace}")
+            ray.get(self._controller.failed.remote(self._name, failed))
         finally:
             self._outbox.close()
             self._over.set()

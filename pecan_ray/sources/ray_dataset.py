@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 from pecan_ray.plan.splits import Element, Split
 
@@ -21,6 +21,8 @@ class RayDataset:
     """
 
     dataset: Any = field(repr=False)
+    needs_cluster: ClassVar[Literal[True]] = True
+    """It can be read in processes that are connected to its cluster only."""
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each block that is not empty; the payload is the block's ObjectRef."""

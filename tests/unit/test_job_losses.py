@@ -10,6 +10,7 @@ from pecan_ray.job.events import LossCause
 from pecan_ray.job.instructions import KillWorker, StartWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
 from pecan_ray.options import Workers
+from pecan_ray.plan.splits import OUTPUT_BITS
 from tests.unit.job_rig import JobRig, of_kind
 
 
@@ -107,7 +108,7 @@ def test_a_delivered_batch_lets_a_job_bear_more_crashes() -> None:
         rig.place(worker)
         rig.assign(worker)
         (lease,) = rig.take(worker)
-        rig.acknowledge(worker, lease, 0)
+        rig.acknowledge(worker, lease, lease.spans[0][0] >> OUTPUT_BITS)
         done = rig.handle(events.WorkerLost(worker, "process"), after=2.0)
         rig.report(settled=(worker,))
         worker = of_kind(StartWorker, done)[0].worker

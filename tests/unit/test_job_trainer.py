@@ -386,3 +386,9 @@ def test_the_next_look_is_due_when_something_must_be_said_or_sent() -> None:
     rig.handle(BatchWanted())
     rig.handle(TrainerTime(), after=0.3)
     assert rig.state.due(rig.now) == pytest.approx(5.0), "a batch was waited for since 0 s; a report is under way"
+
+
+def test_a_wait_that_is_not_over_counts_so_far() -> None:
+    rig = TrainerRig()
+    rig.handle(BatchWanted(), after=1.0)
+    assert rig.state.progress(rig.now + 3.0).waited_s == pytest.approx(3.0)

@@ -350,7 +350,7 @@ def test_an_element_that_is_read_again_has_the_same_identity() -> None:
     first = identities(pipe, [Lease(0, split, spans=spans_of((0, 12)))])
     again = identities(pipe, [Lease(0, split, spans=spans_of((3, 5), (7, 12)))], threads=3)
     assert first == [("threes", Origin(0, 0, 0, 0, number)) for number in (0, 3, 6, 9)]
-    assert again == [first[1], first[3]]
+    assert len(again) == 2 and set(again) == {first[1], first[3]}
     assert identities(pipe, [Lease(1, split, spans=spans_of((3, 4)))]) != first[1:2], "another epoch counts again"
     assert identities(pipe, [Lease(0, split, repetition=1, spans=spans_of((3, 4)))]) != first[1:2]
 

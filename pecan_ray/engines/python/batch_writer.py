@@ -14,9 +14,13 @@ import numpy as np
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
+from pecan_ray.engines.python.chain import check_sendable, set_aside
 from pecan_ray.engines.python.collate import check_columns, check_is_object, checked_array, numbers_of_one_type
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
+from pecan_ray.errors import OpError
+from pecan_ray.options import OnError
 
 NEVER_NUMBERS = frozenset({bytes, str, type(None), list, dict})
 FREE_ITEMS = 500
@@ -170,7 +174,13 @@ class BatchWriter:
         undelivered: UndeliveredPositions,
         strict: bool,
         ready: Callable[[Produced], None],
+        on_error: OnError = "raise",
+        made_by: str = "",
     ) -> None:
+        """`made_by`: the operator that the elements come from."""
+        self._on_error, self._made_by = on_error, made_by or op
+        self._holds_objects: bool | None = None
+        """Whether elements have columns that are pickled on their way; None: not known yet."""
         self._size, self._op, self._slots, self._undelivered = size, op, slots, undelivered
         self._strict, self._ready = strict, ready
         self._open: OpenBatch | None = None
@@ -186,6 +196,11 @@ class BatchWriter:
 
         Returns how many chunks have come into line: with strict order none while an earlier one is missing.
         """
+        if self._holds_objects is None and items:
+            self._holds_objects = not all(map(is_columnar, items[0].value.values()))
+        if self._holds_objects:
+            plain = PLAIN_OR_NUMBERS.issuperset
+            items = [item for item in items if plain(map(type, item.value.values())) or self._sendable(item)]
         with self._claiming:
             chunks = self._line_up(number, items)
         while claim := self._claim():
@@ -193,6 +208,14 @@ class BatchWriter:
             if batch.write(first, claimed):
                 self._finish(batch)
         return chunks
+
+    def _sendable(self, item: Item) -> bool:
+        try:
+            check_sendable(item, self._made_by)
+        except OpError as error:
+            set_aside(item, error, self._on_error, self._undelivered)
+            return False
+        return True
 
     def _line_up(self, number: int, items: list[Item]) -> int:
         if not self._strict:

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple, Protocol
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, origin_of
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
-from pecan_ray.engines.items import Item, copied, leading
+from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.python.processes import InProcess
+from pecan_ray.engines.sendable import unsendable_columns, why_unsendable
 from pecan_ray.engines.under_way import Recognize, Sighting
-from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError
+from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Op, wants_rng
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
@@ -69,9 +70,14 @@ def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
 def set_aside(
     item: Item, error: ElementError, on_error: OnError, undelivered: UndeliveredPositions, kept: Any = None
 ) -> None:
-    """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on."""
-    if on_error == "raise":
+    """Follow the `on_error` policy for an element that could not be processed: raise, or record it and go on.
+
+    What is no `Exception` (sys.exit, a cancelled task) was meant for the process, and is raised always.
+    """
+    if on_error == "raise" or error.fields.get("ends_job"):
         raise error
+    if kept is not None and (reason := unsendable_columns(kept)):
+        kept, error = None, OpError(f"{error.message.splitlines()[0]} (it is not kept: {reason})", **error.fields)
     op = str(error.fields.get("op", ""))
     single, place = item.members is None, origin_of(item.lease, item.element, item.output)
     bad = BadElement(
@@ -274,7 +280,9 @@ class Chain:
             if step.wants_rng:
                 return step.call(argument, rng=_generator.at(self._key(op, item, output)))
             return step.call(argument)
-        except Exception as error:
+        except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
+            if is_interrupt(error):
+                raise
             raise op_error(op.name, item, error, op.on) from error
 
     def _key(self, op: ElementOp, item: Item, output: int) -> tuple[int, int]:
@@ -330,16 +338,36 @@ def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
     return Sighting(key, f"{op.name} has been working on {where} for {{seconds}}")
 
 
-def op_error(op: str, item: Item, error: Exception, column: str | None = None) -> OpError:
+def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:
     """Return the error that says where a user's function failed, with the function's traceback in its message."""
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__)[1:])
     return OpError(
-        f"{op} failed on {item.where()}: {type(error).__name__}: {error}\n{trace}",
+        f"{op} failed on {item.where()}: {told(error)}\n{trace}",
         op=op,
         file=item.lease.split.file_of(item.element),
         element=item.element,
         column=column,
+        **({} if isinstance(error, Exception) else {"ends_job": True}),
     )
+
+
+def check_sendable(item: Item, op: str) -> None:
+    """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
+    for name, value in item.value.items():
+        if not (reason := why_unsendable(value)):
+            continue
+        where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
+        if item.members and has_rows(value) and len(value) == len(item.members):
+            row, reason = next((r, why) for r, one in enumerate(value) if (why := why_unsendable(one)))
+            where = item.members[row].where()
+        raise OpError(
+            f"{op}: column {name!r} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
+            "numbers or an array of it, by a map before.",
+            op=op,
+            file=item.lease.split.file_of(item.element),
+            element=item.element,
+            column=name,
+        )
 
 
 def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
@@ -350,3 +378,8 @@ def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
 def _within(parts: list[Part], begin: int, end: int) -> list[Part]:
     """Return what of the parts lies in [begin, end)."""
     return [(key, max(a, begin), min(b, end)) for key, a, b in parts if a < end and b > begin]
+
+
+def name_of_last(ops: Sequence[Op]) -> str:
+    """Return the name of the operator from which elements leave some operators."""
+    return next((op.name for op in reversed(ops) if isinstance(op, ElementOp)), "the source")

@@ -10,7 +10,7 @@ import numpy as np
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
-from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
+from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError, is_interrupt
 from pecan_ray.plan.splits import Array
 
 
@@ -197,7 +197,9 @@ def length_of(item: Item, length: Any, op: str) -> int:
     if callable(length):
         try:
             return int(length(item.value))
-        except Exception as error:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             raise op_error(op, item, error) from error
     if length not in item.value:
         raise ColumnError(

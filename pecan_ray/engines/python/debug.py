@@ -42,6 +42,8 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
 
 def _plain(failed: OpError) -> Any:
     cause: Any = failed.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, (StopIteration, StopAsyncIteration)):
+        return failed  # such an exception would end the training loop instead
     if hasattr(cause, "add_note"):
         cause.add_note(failed.message.splitlines()[0])
     return cause

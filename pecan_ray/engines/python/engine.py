@@ -14,7 +14,7 @@ from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import calls_under, complete_call
+from pecan_ray.engines.python.chain import calls_under, check_sendable, complete_call, name_of_last
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.feed import MOST_READY, Feeder
 from pecan_ray.engines.python.processes import Processes
@@ -97,6 +97,7 @@ class PythonEngine:
                 return
             for one in batches:
                 if one is not None:
+                    check_sendable(one.item(partial=False), "the source")
                     yield one.finish(stream.undelivered)
                 elif (report := stream.report()) is not None:
                     yield report
@@ -126,7 +127,16 @@ class PythonEngine:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
         feeder = Feeder(self._threads, stream.chain(plan.ops), plan.ready)
-        writer = BatchWriter(plan.batch.size, plan.batch.name, self._slots, stream.undelivered, strict, feeder.put)
+        writer = BatchWriter(
+            plan.batch.size,
+            plan.batch.name,
+            self._slots,
+            stream.undelivered,
+            strict,
+            feeder.put,
+            self._options.on_error,
+            made_by=name_of_last(self._plan.ops),
+        )
         reader = threading.Thread(
             target=feeder.feed,
             args=(stream.items(plan.before), writer, stream.report),

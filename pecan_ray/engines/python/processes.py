@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.errors import is_interrupt, told
 
 PICKLE_PROTOCOL = 5
 AT_EXIT = 10
@@ -132,7 +133,9 @@ class InProcess:
         self._ahead.answers = deque[tuple[Any, CallAnswer]]()
         try:
             answers = self._processes.call_all(self._name, arguments)
-        except Exception:
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
             return
         self._ahead.answers.extend((value, answer) for (value, _), answer in zip(arguments, answers, strict=True))
 
@@ -175,7 +178,7 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
         name, arguments = pickle.loads(message)
         if name not in functions:
             functions[name] = cloudpickle.loads(pickled[name])
-    except Exception as error:
+    except BaseException as error:
         return [pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)]
     return [_answer(functions[name], value, keywords) for value, keywords in arguments]
 
@@ -183,14 +186,14 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
 def _answer(function: Callable[..., Any], value: Any, keywords: dict[str, Any]) -> bytes:
     try:
         return pickle.dumps((True, function(value, **keywords)), PICKLE_PROTOCOL)
-    except Exception as error:
+    except BaseException as error:
         return pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)
 
 
-def _portable(error: Exception) -> Exception:
+def _portable(error: BaseException) -> BaseException:
     """Return an exception that survives pickling: itself, or one that tells its name and text."""
-    told = RuntimeError(f"{type(error).__name__}: {error}")
+    plain = RuntimeError(told(error))
     try:
-        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else told
-    except Exception:
-        return told
+        return error if type(pickle.loads(pickle.dumps(error))) is type(error) else plain
+    except BaseException:
+        return plain

@@ -12,11 +12,11 @@ from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
-from pecan_ray.engines.python.chain import Chain, Chainlike
+from pecan_ray.engines.python.chain import Chain, Chainlike, check_sendable, name_of_last, set_aside
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import OpError, PlanError
 from pecan_ray.plan.operators import (
     Batch,
     BatchingOp,
@@ -66,13 +66,22 @@ class ItemStream:
 
     def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
-        yield from self._plan_items(self.plan, itertools.count(), ops, outermost=True)
+        items = self._plan_items(self.plan, itertools.count(), ops, outermost=True)
+        yield from items if ops is not None or self.ends_with_batching else self.sendable(items)
         if self._serial:
             # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
             for branch in range(len(self._sources)):
                 while self._take(branch) is not None:
                     pass
             self.undelivered.add((lease.key, start, stop) for lease in self._taken for start, stop in lease.spans)
+
+    @property
+    def ends_with_batching(self) -> bool:
+        """Whether elements are put together and not changed any more: then they are looked at one by one."""
+        ops = list(self.plan.ops)
+        while ops and not changes(ops[-1:]):
+            ops.pop()
+        return bool(ops) and isinstance(ops[-1], BatchingOp)
 
     def runs(self, source: ColumnarSource) -> Iterator[Run | None]:
         """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones.
@@ -90,7 +99,7 @@ class ItemStream:
 
     def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
-        return self._through(items, ops, self.plan, outermost=True)
+        return self.sendable(self._through(items, ops, self.plan, outermost=True))
 
     def _take_in_turn(self) -> Lease | None:
         with self._taking:
@@ -144,8 +153,22 @@ class ItemStream:
                 continue
             op = todo.pop(0)
             counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
+            if outermost and isinstance(op, BatchingOp) and not changes(todo):
+                items = self.sendable(items)
             items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
+
+    def sendable(self, items: ItemIterator) -> ItemIterator:
+        """Leave out, or raise, what cannot be sent to the trainer."""
+        last = name_of_last(self.plan.ops)
+        for item in items:
+            if item is not None:
+                try:
+                    check_sendable(item, last)
+                except OpError as error:
+                    set_aside(item, error, self._options.on_error, self.undelivered)
+                    continue
+            yield item
 
     def _joined(self, join: Join, branches: Iterator[int]) -> ItemIterator:
         inputs = [self._plan_items(branch, branches) for branch in join.inputs]
@@ -197,6 +220,11 @@ class ItemStream:
                     yield None
             if undelivered.due:
                 yield None
+
+
+def changes(ops: Sequence[Op]) -> bool:
+    """Tell whether some of the operators may change columns, or batches."""
+    return any(isinstance(op, (ElementOp, BatchingOp, Unbatch)) for op in ops)
 
 
 def _unknown(op: Op) -> PlanError:

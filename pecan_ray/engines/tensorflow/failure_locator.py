@@ -14,7 +14,7 @@ from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
-from pecan_ray.errors import BatchShapeError, ElementError, OpError
+from pecan_ray.errors import BatchShapeError, ElementError, OpError, is_interrupt, told
 from pecan_ray.plan.operators import Batch, ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.shape import element_ops_from
 from pecan_ray.plan.splits import OUTPUT_BITS
@@ -72,8 +72,10 @@ def run_alone(
         except ElementError as error:
             error.fields.update(file=split.file_of(read.number), element=read.number)
             return error, []
-        except Exception as error:
-            text = f"{op.name} failed on {split.where(read.number)}: {type(error).__name__}: {error}"
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            text = f"{op.name} failed on {split.where(read.number)}: {told(error)}"
             return OpError(text, op=op.name, file=split.file_of(read.number), element=read.number, column=op.on), []
     return None, values
 

@@ -18,7 +18,7 @@ from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
-from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError
+from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
 from pecan_ray.plan.operators import (
     Batch,
     BucketByLength,
@@ -254,11 +254,11 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
         return fn(argument)
     except PecanError:
         raise
-    except Exception as error:
-        if tf.executing_eagerly():
+    except BaseException as error:
+        if tf.executing_eagerly() or is_interrupt(error):
             raise
         raise OpError(
-            f"{op.name} cannot be compiled into a TensorFlow graph: {type(error).__name__}: {error}\nThe tensorflow "
+            f"{op.name} cannot be compiled into a TensorFlow graph: {told(error)}\nThe tensorflow "
             'engine calls it once with symbolic tensors; use TensorFlow operations in it, or engine="python".',
             op=op.name,
         ) from error

@@ -20,7 +20,7 @@ from pecan_ray.engines.tensorflow.failure_locator import locate_failure
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph, TensorColumns, apply_flat_map, apply_map, call, rows_of_outputs
 from pecan_ray.engines.tensorflow.iterating import Elements
-from pecan_ray.errors import ElementError, OpError
+from pecan_ray.errors import ElementError, OpError, is_interrupt, told
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.splits import Element, Source
 
@@ -122,7 +122,9 @@ class Compiled:
         try:
             with tf.device("/CPU:0"):
                 found = self._function(columns, row)
-        except Exception as error:  # a graph may raise TensorFlow's errors, and a py_function anything
+        except BaseException as error:  # a graph may raise TensorFlow's errors, and a py_function anything
+            if is_interrupt(error):
+                raise
             raise _failed(self.ops, error, place(row)) from error
         if isinstance(self.ops[0], Filter):
             return [single] if bool(found) else []
@@ -256,8 +258,8 @@ def _flows(source: Any, made: Iterable[Any]) -> bool:
     return False
 
 
-def _failed(ops: Sequence[ElementOp], error: Exception, place: ElementPlace) -> ElementError:
+def _failed(ops: Sequence[ElementOp], error: BaseException, place: ElementPlace) -> ElementError:
     where, file, number = place
     name = " + ".join(op.name for op in ops)
-    text = f"{name} failed on {where}: {type(error).__name__}: {error}"
+    text = f"{name} failed on {where}: {told(error)}"
     return OpError(text, op=name, file=file, element=number, column=ops[0].on)

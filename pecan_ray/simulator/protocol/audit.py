@@ -12,7 +12,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.simulator.protocol.engine import WIDTH, Made, ModelPiece, pieces_of
 from pecan_ray.simulator.protocol.saved import Saved
-from pecan_ray.simulator.protocol.scenario import BAD, Scenario
+from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Scenario
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.job import JobModel
@@ -145,7 +145,13 @@ class Audit:
         silent = any(f.kind == "freeze trainer" and f.seconds + 15.0 > timeout for f in scenario.faults)
         if world.faults["kill trainer"] or silent:
             reasons["ClusterError"] = "has not been heard"
-        if world.losses > MOST_IN_A_ROW:
+        if world.deaths and scenario.on_error == "raise":
+            reasons["OpError"] = "ended the process"
+        if world.deaths and (scenario.serial or scenario.sharding == "off"):
+            reasons["ClusterError"] = "one after the other"
+        # Of a deadly element two die that work on other data too.
+        deadly = sum(split.outputs.count(DEADLY) for source in scenario.sources for split in source)
+        if world.losses + min(world.deaths, 2 * deadly) > MOST_IN_A_ROW:
             reasons.setdefault("ClusterError", "in a row")
         error = job.state.error
         if error is not None:
@@ -230,7 +236,10 @@ class Audit:
             f"{len(elements)} elements ({len(missing)} outputs) are missing, {counted} are counted as left out",
         )
         if scenario.visitation == "exactly_once":
-            bad = sum(split.outputs[: split.readable].count(BAD) + (split.torn is not None) for split in splits)
+            bad = sum(
+                sum(split.outputs[: split.readable].count(kind) for kind in (BAD, DEADLY)) + (split.torn is not None)
+                for split in splits
+            )
             lacks, counted = len(elements) + bad * epochs * scenario.repetitions, counted + job.state.bad.count
             filtered = sum(split.outputs[: split.readable].count(0) for split in splits)
             single = all(outputs <= 1 for split in splits for outputs in split.outputs)

@@ -6,7 +6,8 @@ import math
 from dataclasses import replace
 from random import Random
 
-from pecan_ray.simulator.protocol.scenario import BAD, Fault, FaultKind, Scenario, SplitModel
+from pecan_ray.options import OnError
+from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
 FAULTS: tuple[tuple[FaultKind, int], ...] = (
@@ -24,7 +25,7 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
     ("fail", 1),
 )
 """Kinds of faults, and how often each is drawn."""
-LARGE_EVERY, FAULTLESS_SHARE = 600, 0.35
+LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
 
 
 def draw(seed: int) -> Scenario:
@@ -36,7 +37,27 @@ def draw(seed: int) -> Scenario:
     scenario = _parties(random, scenario)
     if random.randrange(LARGE_EVERY) == 0:
         scenario = _large(random, scenario)
-    return replace(scenario, faults=_faults(random, scenario))
+    return _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
+
+
+def _with_deadly(seed: int, scenario: Scenario) -> Scenario:
+    """Let a few scenarios have an element that kills workers, by draws of its own: the others stay as they were."""
+    random = Random(f"deadly {seed}")
+    places = [
+        (branch, index, element)
+        for branch, splits in enumerate(scenario.sources)
+        for index, split in enumerate(splits)
+        for element in range(split.readable)
+    ]
+    if random.random() > DEADLY_SHARE or not places:
+        return scenario
+    sources = [list(splits) for splits in scenario.sources]
+    for branch, index, element in random.choices(places, k=random.choice((1, 1, 2))):
+        split = sources[branch][index]
+        outputs = (*split.outputs[:element], DEADLY, *split.outputs[element + 1 :])
+        sources[branch][index] = replace(split, outputs=outputs)
+    on_error: OnError = "raise" if random.random() < 0.2 else "skip"
+    return replace(scenario, sources=tuple(tuple(splits) for splits in sources), on_error=on_error)
 
 
 # --- data ---------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from random import Random
 from typing import TypeAlias
 
 from pecan_ray.job.messages import LeftOutElement
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.sampling.spans import Span
-from pecan_ray.simulator.protocol.scenario import BAD, Scenario
+from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Scenario
 
 ModelPiece: TypeAlias = tuple[LeaseKey, int, int]
 """An output of an element: key of its split, number of the element, number of the output."""
@@ -25,6 +25,7 @@ class ModelItem:
     spans: list[Span]
     piece: ModelPiece | None = None
     bad: LeftOutElement | None = None
+    deadly: bool = False
 
 
 @dataclass
@@ -75,6 +76,8 @@ class EngineModel:
         self._given: list[Lease] = []
         self.lengths: list[tuple[LeaseKey, int]] = []
         """Splits that were read to their ends since this was asked for last."""
+        self.dead = False
+        """It has come to a deadly element."""
 
     def feed(self, lease: Lease) -> None:
         """Take a lease to work on."""
@@ -95,6 +98,9 @@ class EngineModel:
                 items.rotate(-self._random.randrange(min(window, len(items))))
             item = items.popleft()
             worked += 1
+            if item.deadly:
+                self.dead = True
+                return None, worked
             if item.piece is not None:
                 self._rows += 1
                 take = self._scenario.take
@@ -132,12 +138,14 @@ class EngineModel:
             begin = split.torn << OUTPUT_BITS
             rest = [(max(a, begin), b) for a, b in lease.spans if b > begin]
             items.append(ModelItem(lease.key, rest, bad=self._left_out(lease, split.torn, "read")))
-        elif last == END:
+        elif last > len(split.outputs) << OUTPUT_BITS:
             self.lengths.append((lease.key, len(split.outputs)))
         return items
 
     def _outputs(self, lease: Lease, element: int, outputs: int, missing: list[Span]) -> list[ModelItem]:
         """Return the outputs of an element that are missing; each has an even share of its positions."""
+        if outputs == DEADLY:
+            return [ModelItem(lease.key, missing, deadly=True)]
         if outputs == BAD:
             return [ModelItem(lease.key, missing, bad=self._left_out(lease, element, "map"))]
         if outputs == 1 or not outputs:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.options import Sharding, Visitation
+from pecan_ray.options import OnError, Sharding, Visitation
 
 BAD = -1
 """Stands for an element at which an operator fails."""
+DEADLY = -2
+"""Stands for an element that ends the process of whoever works on it."""
 
 FaultKind: TypeAlias = Literal[
     "kill worker",
@@ -49,7 +51,7 @@ class SplitModel:
     """A split as the source holds it."""
 
     outputs: tuple[int, ...]
-    """What the operators make of each element: so many outputs, 0 where it is filtered, or BAD."""
+    """What the operators make of each element: so many outputs, 0 where it is filtered, BAD or DEADLY."""
     torn: int | None = None
     """Reading fails at this element."""
 
@@ -117,6 +119,7 @@ class Scenario:
     order_s: float | None = None
     """How long the order of operators is being looked for."""
     error_budget: float = 1.0
+    on_error: OnError = "skip"
     trainer_timeout_s: float = 40.0
     worker_timeout_s: float = 40.0
     stop_after: int | None = None

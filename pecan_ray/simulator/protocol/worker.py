@@ -178,6 +178,9 @@ class WorkerModel(Party):
             while True:
                 made, more = engine.run(ending=False)
                 worked += more
+                if engine.dead:
+                    self._later(worked, self._die_of_work)
+                    return
                 if made is not None:
                     self._later(worked, self._finished, made)
                     return
@@ -193,10 +196,16 @@ class WorkerModel(Party):
                     self._ask_leases(branch)
                 return
         made, more = engine.run(ending=True)
-        if made is not None:
+        if engine.dead:
+            self._later(worked + more, self._die_of_work)
+        elif made is not None:
             self._later(worked + more, self._finished, made)
         else:
             self._later(worked + more, self._end_assignment)
+
+    def _die_of_work(self) -> None:
+        self.world.deaths += 1
+        self.world.job.process_gone(self, "process")
 
     def _later(self, worked: int, act: Callable[..., None], *args: Any) -> None:
         self._working = True

@@ -71,6 +71,8 @@ class World:
         self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
         self.losses = 0
         """Workers that were lost, or will be, by a fault;"""
+        self.deaths = 0
+        """workers that died of a deadly element;"""
         self.killed: list[float] = []
         """and when trainers were killed."""
         self._numbers = 0
@@ -241,6 +243,7 @@ def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
         scenario.shape,
         workers,
         error_budget=scenario.error_budget,
+        on_error=scenario.on_error,
         trainer_timeout_s=scenario.trainer_timeout_s,
         worker_timeout_s=scenario.worker_timeout_s,
         start=saved.point if saved is not None else None,

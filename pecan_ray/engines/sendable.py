@@ -1,0 +1,44 @@
+"""Whether values survive the way to the trainer: all but arrays of numbers are pickled there."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from pecan_ray.errors import is_interrupt, told
+
+PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
+"""Types whose values can always be pickled."""
+PLAIN_OR_NUMBERS = PLAIN | {np.dtype(code).type for code in "?bhilqBHILQefdFD"}
+
+
+def why_unsendable(value: Any) -> str:
+    """Return why a value cannot be pickled here and unpickled elsewhere; empty if it can."""
+    if type(value) in PLAIN or isinstance(value, np.generic):
+        return ""
+    if isinstance(value, np.ndarray):
+        if not value.dtype.hasobject or PLAIN.issuperset(map(type, value.flat)):
+            return ""
+    elif type(value) in (list, tuple) and PLAIN.issuperset(map(type, value)):
+        return ""
+    try:
+        pickle.loads(cloudpickle.dumps(value))
+    except BaseException as error:  # objects may refuse it in any way
+        if is_interrupt(error):
+            raise
+        return f"it holds {_named(value)}, and {told(error)}"
+    return ""
+
+
+def unsendable_columns(value: Mapping[str, Any]) -> str:
+    """Return why some column of an element cannot be sent; empty if all can."""
+    return next((f"column {name!r}: {why}" for name, one in value.items() if (why := why_unsendable(one))), "")
+
+
+def _named(value: Any) -> str:
+    kind = type(value)
+    return f"a {kind.__name__}" if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"

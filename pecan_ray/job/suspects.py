@@ -1,0 +1,195 @@
+"""Data that workers die of: what several died with is run apart, in ever smaller pieces, down to the element to blame.
+
+A worker that dies holds many leases, and machines fail too: only what two workers have died with is suspected.  What is
+suspected is cut into pieces, each of which is an assignment of its own.  Most come through; the one whose worker dies
+is cut again.  An element that has killed two workers by itself is left out, in this epoch and those to come.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from pecan_ray.job.messages import LeftOutElement
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.sampling.spans import Span, Spans
+
+PIECES = 32
+"""Into so many pieces suspects are cut: those that are innocent cost little, and each guilty one costs a worker."""
+STRIKES = 2
+"""So many workers must have died with it."""
+MOST_APART = 16
+"""Workers that may die of pieces of one split before an element is found."""
+BEHIND_ALL = 1 << 28
+"""No split has so many elements."""
+MOST_IN_VAIN = 5
+"""Workers that may die one after the other of something that cannot be cut, and come no further."""
+OP = "a function or the source"
+"""What a worker died in: nobody is left to say."""
+WHY = (
+    "it ended the process of each worker that worked on it alone (a crash in native code, os._exit, or no memory left)"
+)
+
+Bundle: TypeAlias = tuple[Lease, ...]
+
+
+@dataclass(frozen=True)
+class Deadly:
+    """An element that kills workers."""
+
+    lease: Lease
+    """What was to be delivered of it, in the epoch at hand."""
+    element: int
+
+    def left_out(self) -> LeftOutElement:
+        """Return it as an element that is left out."""
+        identity = (OP, self.lease.epoch, self.lease.key, self.element)
+        return LeftOutElement(identity, OP, self.lease.split.where(self.element), WHY)
+
+
+class Suspects:
+    """What workers have died with."""
+
+    def __init__(self) -> None:
+        self._strikes: Counter[Hashable] = Counter()
+        """How many workers of this epoch died with a lease, or with an element alone."""
+        self._waiting: deque[Bundle] = deque()
+        self._deadly: dict[tuple[int, int], set[int]] = {}
+        """Elements that are left out, by source and split."""
+        self._in_vain: Counter[Hashable] = Counter()
+        self._reached: dict[Hashable, int] = {}
+        self.found: list[Deadly] = []
+        """What has been left out since somebody took these."""
+        self.hopeless = ""
+        """Why the job cannot come further."""
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    def places(self) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
+        """Yield the positions that wait here."""
+        yield from ((lease.key, lease.spans) for bundle in self._waiting for lease in bundle)
+
+    def take(self) -> Bundle:
+        """Return what one worker shall work on, and on nothing else."""
+        return self._waiting.popleft()
+
+    def begin_epoch(self) -> None:
+        """Forget what the last epoch was about, but for the elements that are left out."""
+        self._strikes.clear()
+        self._in_vain.clear()
+        self._reached.clear()
+
+    def died(self, held: Sequence[Lease], *, apart: bool) -> list[Lease]:
+        """Take what a worker has died with; return the part that any worker may have."""
+        if apart:
+            self._died_apart(held)
+            return []
+        self._strikes.update(map(_split_of, held))
+        suspected = [lease for lease in held if self._strikes[_split_of(lease)] >= STRIKES]
+        self._waiting.extend(divided(suspected))
+        return [lease for lease in held if self._strikes[_split_of(lease)] < STRIKES]
+
+    def _died_apart(self, held: Sequence[Lease]) -> None:
+        pieces = divided(held)
+        for split in {_split_of(lease) for lease in held}:
+            self._strikes["apart", split] += 1
+            if self._strikes["apart", split] > MOST_APART:
+                self.hopeless = (
+                    f"{MOST_APART} workers have died of pieces of {held[0].split.where(0)} and what follows, and no "
+                    "element was found that is to blame: look at their logs for a crash in native code"
+                )
+        if len(pieces) != 1:
+            self._waiting.extendleft(reversed(pieces))
+            return
+        (lease,) = pieces[0]
+        element = lease.spans[0][0] >> OUTPUT_BITS
+        alone = (*lease.key, element)
+        self._strikes[alone] += 1
+        if self._strikes[alone] < STRIKES:
+            self._waiting.appendleft((lease,))
+            return
+        del self._strikes["apart", _split_of(lease)]
+        self._deadly.setdefault(_split_of(lease), set()).add(element)
+        self.found.append(Deadly(lease, element))
+
+    def without_deadly(self, lease: Lease) -> Lease | None:
+        """Return a lease without the elements that kill workers; None if nothing else is in it."""
+        spans = Spans(lease.spans)
+        for element in sorted(self._deadly.get(_split_of(lease), ())):
+            begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+            mine = tuple((max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin)
+            if mine:
+                spans.remove(begin, end)
+                self.found.append(Deadly(replace(lease, spans=mine), element))
+        return replace(lease, spans=tuple(spans)) if spans else None
+
+    def died_in_vain(self, what: Hashable, reached: int, said: str) -> None:
+        """Note that a worker died of something that cannot be cut; it had come so far."""
+        if reached > self._reached.get(what, -1):
+            self._reached[what], self._in_vain[what] = reached, 0
+        self._in_vain[what] += 1
+        if self._in_vain[what] > MOST_IN_VAIN:
+            self.hopeless = (
+                f"{self._in_vain[what]} workers have died of {said}, one after the other, and came no further. Which "
+                "element is to blame cannot be found out there: look at their logs for a crash in native code, and at "
+                "the memory of their nodes"
+            )
+
+
+def _split_of(lease: Lease) -> tuple[int, int]:
+    """Return what names a split in all passes over the data: its source and its place."""
+    return lease.branch, lease.split.index
+
+
+def divided(leases: Sequence[Lease]) -> list[Bundle]:
+    """Cut leases into pieces; what is a single element comes back as it is."""
+    if len(leases) != 1:
+        size = -(-len(leases) // PIECES) or 1
+        return [tuple(leases[at : at + size]) for at in range(0, len(leases), size)]
+    (lease,) = leases
+    begin, end = lease.spans[-1]
+    if end != END:
+        pieces = _cut(lease.spans)
+    elif lease.split.elements is not None:
+        # What is behind the last element goes with it.
+        stop = max(begin + 1, lease.split.elements << OUTPUT_BITS)
+        pieces = _cut((*lease.spans[:-1], (begin, stop)))
+        pieces[-1][-1] = (pieces[-1][-1][0], END)
+    else:
+        pieces = [*_cut(lease.spans[:-1]), *_cut_open(begin)]
+    return [(replace(lease, spans=tuple(spans)),) for spans in pieces]
+
+
+def _cut(spans: Sequence[Span]) -> list[list[Span]]:
+    """Cut spans between elements into pieces of equally many of them."""
+    size = -(-sum(map(_touched, spans)) // PIECES)
+    pieces: list[list[Span]] = []
+    room = 0
+    for begin, end in spans:
+        while begin < end:
+            if not room:
+                pieces.append([])
+                room = size
+            cut = min(end, ((begin >> OUTPUT_BITS) + room) << OUTPUT_BITS)
+            pieces[-1].append((begin, cut))
+            room -= _touched((begin, cut))
+            begin = cut
+    return pieces
+
+
+def _touched(span: Span) -> int:
+    """Return how many elements a span touches."""
+    return ((span[1] - 1) >> OUTPUT_BITS) + 1 - (span[0] >> OUTPUT_BITS)
+
+
+def _cut_open(begin: int) -> list[list[Span]]:
+    """Cut a span whose end is not known: into longer and longer pieces."""
+    first = begin >> OUTPUT_BITS
+    if first >= BEHIND_ALL:
+        return [[(begin, END)]]
+    cuts = [begin, *((first + (1 << bits)) << OUTPUT_BITS for bits in range(BEHIND_ALL.bit_length())), END]
+    return [[span] for span in itertools.pairwise(cuts)]

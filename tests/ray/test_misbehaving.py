@@ -1,0 +1,64 @@
+"""Functions that misbehave on a cluster: processes that die of an element, and what cannot be sent to the trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.errors import OpError
+from pecan_ray.options import Config, OnError
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+
+def numbers(**options: Any) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2000), split_rows=500), name="odd", **options)
+
+
+def poisoned(element: dict[str, Any]) -> dict[str, Any]:
+    if element["i"] == 777:
+        os._exit(9)
+    return element
+
+
+@pytest.mark.parametrize("on_error", ["skip", "raise"])
+def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says(on_error: OnError) -> None:
+    batches = numbers().map(poisoned).batch(10).iter_batches(workers=pecan.Workers(2), on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(OpError, match="element 277 of split 1 cannot be processed: it ended the process of"):
+            list(batches)
+        return
+    seen = [int(i) for batch in batches for i in batch["i"]]
+    assert sorted(seen) == [i for i in range(2000) if i != 777]
+    report = batches.report()
+    assert report.bad_elements == 1 and report.workers_lost <= 8
+    assert any("element 277 of split 1 is left out" in event.text for event in report.events)
+
+
+@pytest.mark.parametrize("transport", ["auto", "flight", "object_store"])
+def test_a_column_that_cannot_be_sent_is_an_error_by_name_on_every_way(transport: Any) -> None:
+    def lock(element: dict[str, Any]) -> dict[str, Any]:
+        return {**element, "lock": threading.Lock() if element["i"] == 777 else None}
+
+    pipe = numbers(config=Config(transport=transport)).map(lock, name="lock").batch(10)
+    with pytest.raises(OpError, match="lock: column 'lock' of element 277 of split 1 cannot be sent to the trainer"):
+        list(pipe.iter_batches(workers=pecan.Workers(1)))
+    batches = pipe.iter_batches(workers=pecan.Workers(1), on_error="skip")
+    assert sum(len(batch["i"]) for batch in batches) == 1999
+    assert batches.report().bad_elements == 1
+
+
+def test_sys_exit_in_a_function_is_an_error_by_name() -> None:
+    def leave(element: dict[str, Any]) -> dict[str, Any]:
+        if element["i"] == 777:
+            sys.exit("enough")
+        return element
+
+    with pytest.raises(OpError, match="leave failed on element 277 of split 1: SystemExit: enough"):
+        list(numbers().map(leave, name="leave").batch(10).iter_batches(workers=pecan.Workers(1), on_error="skip"))

@@ -1,0 +1,86 @@
+"""Elements that kill workers: found with a few losses, left out or raised, and nothing else is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pecan_ray.job.suspects import MOST_IN_VAIN, PIECES, Suspects, divided
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.sampling.spans import Spans
+from pecan_ray.simulator.protocol import Scenario, SplitModel, World
+from pecan_ray.simulator.protocol.scenario import DEADLY
+
+
+def split_of(elements: int, *deadly: int) -> SplitModel:
+    return SplitModel(tuple(DEADLY if number in deadly else 1 for number in range(elements)))
+
+
+def played(scenario: Scenario) -> World:
+    world = World(scenario)
+    outcome = world.run()
+    assert outcome.failure == ""
+    return world
+
+
+SPLITS = (split_of(300), split_of(300, 177), split_of(300))
+ONE = Scenario(sources=(SPLITS,), batch_size=8, element_s=0.001, lot=4, window=4)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_deadly_element_costs_a_few_workers_and_nothing_else(seed: int, workers: int) -> None:
+    world = played(replace(ONE, seed=seed, local=workers))
+    state = world.job.state
+    assert state.error is None and state.bad.count == 1
+    assert world.deaths <= 6
+    told = [event.text for event in state.told if event.kind == "bad"]
+    assert len(told) == 1 and told[0].startswith("element 177 of split 1 is left out")
+
+
+def test_a_deadly_element_is_raised_by_name() -> None:
+    error = played(replace(ONE, on_error="raise")).job.state.error
+    assert error is not None and error.args[0].startswith("element 177 of split 1 cannot be processed")
+
+
+def test_what_is_known_to_kill_is_left_out_of_the_epochs_and_passes_to_come() -> None:
+    world = played(replace(ONE, epochs=3))
+    assert world.deaths <= 6 and world.job.state.bad.count == 3
+    world = played(replace(ONE, repetitions=2))
+    assert world.deaths <= 9 and world.job.state.bad.count == 2
+
+
+def test_several_deadly_elements_are_all_found() -> None:
+    world = played(replace(ONE, sources=((split_of(300, 3, 4, 299), split_of(40, 0)),), local=2))
+    assert world.job.state.bad.count == 4 and world.deaths <= 20
+
+
+def test_a_plan_that_cannot_be_cut_ends_with_the_reason() -> None:
+    world = played(replace(ONE, serial=True))
+    said = str(world.job.state.error)
+    assert ("came no further" in said or "in a row" in said) and world.deaths <= 2 * MOST_IN_VAIN + 2
+
+
+@pytest.mark.parametrize("elements", [None, 0, 1, 5, 1000])
+@pytest.mark.parametrize(
+    "spans", [((0, END),), ((3 << OUTPUT_BITS, 9 << OUTPUT_BITS), (20 << OUTPUT_BITS, END)), ((5, 9),)]
+)
+def test_pieces_are_a_whole_lease_and_become_single_elements(
+    elements: int | None, spans: tuple[tuple[int, int], ...]
+) -> None:
+    lease = Lease(0, Split(0, elements=elements), spans)
+    depth, leases = 0, [lease]
+    while len(pieces := divided(leases)) > 1:
+        assert len(pieces) <= 2 * PIECES
+        together = Spans(span for bundle in pieces for one in bundle for span in one.spans)
+        assert together == Spans(span for one in leases for span in one.spans)
+        leases, depth = list(pieces[len(pieces) // 2]), depth + 1
+    assert depth <= 6
+
+
+def test_a_node_that_fails_makes_no_suspects() -> None:
+    suspects = Suspects()
+    leases = [Lease(0, Split(number)) for number in range(3)]
+    assert suspects.died(leases, apart=False) == leases and not suspects
+    assert suspects.died(leases[:1], apart=False) == [] and suspects
