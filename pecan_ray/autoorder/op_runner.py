@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -76,6 +76,14 @@ class Stage(Protocol):
         ...
 
 
+def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
+    """Return what becomes of an element, which may be written into, behind several stages."""
+    pieces = [token]
+    for stage in stages:
+        pieces = [made for piece in pieces for made in stage(piece)]
+    return pieces
+
+
 def pass_through(stages: Sequence[Stage], token: Token, columns: Callable[[Token], dict[str, Any]]) -> Passed:
     """Run an element, which may be written into, through stages of one operator each, and count."""
     pieces, size, counts = [token], element_bytes(columns(token)), []
@@ -138,6 +146,10 @@ class OpRunner(Protocol):
 
     def columns(self, token: Token) -> dict[str, Any]:
         """Return the columns of an element as NumPy arrays, bytes, str and numbers."""
+        ...
+
+    def replaced(self, token: Token, columns: Mapping[str, Any]) -> Token:
+        """Return an element with other values in some columns."""
         ...
 
     def examine(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> Examined:

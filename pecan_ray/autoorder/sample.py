@@ -201,6 +201,16 @@ class Sampled:
         samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
         return StretchSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
+    def token(self, number: int) -> Token:
+        """Return a copy of an element to be run, with the shared generators in the same state for any order."""
+        self.seed(number)
+        return self.runner.fresh(self.held[number])
+
+    def seed(self, number: int) -> None:
+        """Put the shared generators into the state that belongs to an element, if an operator draws from them."""
+        if any(tally.draws for tally in self.tallies.values()):
+            GlobalRandomness.seed(number)
+
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
         return self.clock() <= min(self.limits.deadline, self.allowed_until)

@@ -8,7 +8,8 @@ from itertools import combinations
 
 from pecan_ray.autoorder.adopted import Refused, StretchOrder
 from pecan_ray.autoorder.facts import OpSample, StretchSample
-from pecan_ray.autoorder.trial import MIN_GAIN, SpeedComparison, Trial
+from pecan_ray.autoorder.speed import MIN_GAIN, SpeedComparison
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.autoorder.value_check import OpOrder, exchanges
 from pecan_ray.reorder import (
     NEUTRAL_BAND,
@@ -84,7 +85,7 @@ class OrderSearch:
             measured=measured,
             refused=tuple(Refused(order, reason) for order, reason in self._refused.items()),
             notes=tuple(self._notes),
-            loads=self._trial.loads.get(adopted.order, ()) if adopted is not None and changed else (),
+            loads=self._trial.loads(adopted.order) if adopted is not None and changed else (),
             differences=self._trial.differences(adopted.order) if adopted is not None and changed else (),
         )
 

@@ -42,7 +42,7 @@ class ValueCheck:
 
     def compare(self, order: OpOrder, number: int, outputs: Sequence[Token]) -> None:
         """Take into account what has become of an element in another order."""
-        guard = self._guards.setdefault(order, ValueGuard(self._noisy()))
+        guard = self._guards.setdefault(order, ValueGuard(self.noisy))
         for before, output in zip(self._usual[number], outputs, strict=True):
             guard.add(before, summaries(self._columns(output)))
 
@@ -60,8 +60,9 @@ class ValueCheck:
         guard = self._guards.get(order)
         return () if guard is None else tuple(guard.differences(free))
 
-    def _noisy(self) -> frozenset[str]:
-        """Return the columns that enter the stretch as noise."""
+    @property
+    def noisy(self) -> frozenset[str]:
+        """The columns that enter the stretch as noise."""
         if self._noise is None:
             found: dict[str, list[bool]] = {}
             for token in self._held[:4]:
