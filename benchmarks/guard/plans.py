@@ -29,17 +29,30 @@ class Notes:
 
     on: bool = False
     seen: dict[str, set[Hashable]] = field(default_factory=dict)
-    dtypes: dict[str, np.dtype[Any]] = field(default_factory=dict)
-    """The dtypes that they were given first, which are those of the user's order."""
+    arrays: dict[str, list[Any]] = field(default_factory=dict)
+    """The first arrays that they were given, which are those of the user's order."""
     apart: dict[str, float] = field(default_factory=dict)
-    """Of operators that were given another dtype: by how much results differ at most from those of equal numbers in
-    the first one (one value in a thousand apart), as a share of their span."""
+    """Of operators that were given another dtype: by how much results of equal numbers in both dtypes differ at most
+    (one value in a thousand apart), as a share of their span."""
 
     def begin(self) -> None:
         """Begin with another pipeline."""
-        self.on, self.seen, self.dtypes, self.apart = True, {}, {}, {}
+        self.on, self.seen, self.arrays, self.apart = True, {}, {}, {}
+
+    def note(self, name: str, array: Any, fn: Callable[[Any], Any]) -> None:
+        """Keep an array, or compare what becomes of it in the dtype of the user's order."""
+        first = self.arrays.setdefault(name, [])
+        if len(first) < KEPT and (not first or first[0].dtype == array.dtype):
+            first.append(array.copy())
+        elif first[0].dtype != array.dtype:
+            usual, new = first[0].dtype, array.dtype
+            wider = usual.kind == "f" and (new.kind != "f" or new.itemsize < usual.itemsize)
+            pairs = [(array, usual)] if wider else [(one, new) for one in first]
+            apart = [_apart(fn(one.astype(dtype)), fn(one.copy())) for one, dtype in pairs]
+            self.apart[name] = max(*apart, self.apart.get(name, 0.0))
 
 
+KEPT = 8
 NOTES = Notes()
 
 
@@ -60,12 +73,8 @@ class Watched:
     def _note(self, value: Any, fn: Callable[[Any], Any]) -> None:
         if self.sees is not None:
             NOTES.seen.setdefault(self.name, set()).add(self.sees(value))
-        if not isinstance(value, np.ndarray):
-            return
-        usual = NOTES.dtypes.setdefault(self.name, value.dtype)
-        if usual != value.dtype:
-            apart = _apart(fn(value.astype(usual)), fn(value.copy()))
-            NOTES.apart[self.name] = max(apart, NOTES.apart.get(self.name, 0.0))
+        if isinstance(value, np.ndarray):
+            NOTES.note(self.name, value, fn)
 
 
 @dataclass(frozen=True)
@@ -86,7 +95,7 @@ def _apart(expected: Any, made: Any) -> float:
     if expected.shape != made.shape:
         return math.inf
     first, second = (np.nan_to_num(one.astype(np.float64)) for one in (expected, made))
-    span = max(float(np.ptp(first)), 1e-9)
+    span = max(float(np.ptp(first)), 1e-3 * float(np.abs(first).max()), 1e-9)
     return float(np.quantile(np.abs(first - second), 0.999)) / span
 
 

@@ -37,6 +37,8 @@ READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 64
 """So many elements are enough where the operators are slow."""
+LEAST_ELEMENTS = 8
+"""On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
 """First elements on which every operator is watched."""
 OFTEN_WATCHED = 16
@@ -256,7 +258,8 @@ class Sampled:
                         f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample"
                     )
                     continue
-                if len(self.held) >= FEW and self.clock() > self.limits.enough:
+                few = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
+                if len(self.held) >= few and self.clock() > self.limits.enough:
                     few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
                     self.notes.append(few)
                     return

@@ -12,8 +12,8 @@ from pecan_ray.autoorder.op_watch import OpWatch
 from pecan_ray.autoorder.order_request import Check
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
-from pecan_ray.autoorder.value_check import OpOrder
-from pecan_ray.autoorder.value_trial import FIRST_LOOK, NO_TIME, ValueTrial
+from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
+from pecan_ray.autoorder.value_trial import FIRST_LOOK, ValueTrial
 from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference

@@ -17,7 +17,7 @@ import numpy as np
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Stage, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.value_check import OpOrder, exchanges
+from pecan_ray.autoorder.value_check import NO_TIME, OpOrder, exchanges
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.engines.foreign import as_array, with_array
 from pecan_ray.errors import ElementError
@@ -57,6 +57,8 @@ class UnusualValues:
     def refused(self, order: OpOrder, free: Collection[str]) -> str:
         """Return why an order is refused; empty if it agrees with the user's."""
         if order not in self._verdicts:
+            if not self._sampled.in_time():
+                return NO_TIME
             self._verdicts[order] = self._other_dtypes(order) or self._other_ends(order, free)
         return self._verdicts[order]
 
@@ -69,6 +71,8 @@ class UnusualValues:
         stages = self._runner.stages(order)[place:]
         guard = ValueGuard(self._noisy, exposed=True)
         for one in self._exposed[place]:
+            if not self._sampled.in_time():
+                return NO_TIME
             try:
                 made = self._run(stages, one.number, one.token)
             except ElementError as error:
@@ -91,7 +95,8 @@ class UnusualValues:
             given += [(number, piece) for piece in self._run(stages[:place], number, self._sampled.held[number])]
         spans = self._spans([piece for _, piece in given])
         for count, (number, piece) in enumerate(given if spans else []):
-            if count >= EXPOSED or (count >= LEAST and self._sampled.clock() - began > ENOUGH_S):
+            late = not self._sampled.in_time()
+            if count >= EXPOSED or late or (count >= LEAST and self._sampled.clock() - began > ENOUGH_S):
                 return
             token = self._replaced(piece, {name: (span, count % 2 == 0) for name, span in spans.items()})
             try:
@@ -132,6 +137,8 @@ class UnusualValues:
         moved = {name for pair in exchanges(self._user, order) for name in pair}
         sides = [dict(zip(names, self._runner.stages(names), strict=False)) for names in (self._user, order)]
         for number in range(min(RECAST, len(self._sampled.held))):
+            if not self._sampled.in_time():
+                return NO_TIME
             try:
                 usual, new = (self._given(side, number) for side in sides)
             except ElementError as error:

@@ -16,6 +16,7 @@ from pecan_ray.reorder.value_summary import Field
 OpOrder: TypeAlias = tuple[str, ...]
 MOST_ELEMENTS = 128
 """Elements whose values are compared; of the others only the form is."""
+NO_TIME = "there was no time to run it"
 LOST = 0.25
 """Share of the elements that an operator changes: if it lets more of them pass in another order, that is refused,"""
 HARDLY = 0.02

@@ -11,6 +11,7 @@ from pecan_ray.autoorder.unusual import UnusualValues
 from pecan_ray.autoorder.value_check import (
     HARDLY,
     MOST_ELEMENTS,
+    NO_TIME,
     OpOrder,
     ValueCheck,
     drawn_by_both,
@@ -24,7 +25,6 @@ from pecan_ray.reorder.value_guard import ColumnDifference
 
 FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured."""
-NO_TIME = "there was no time to run it"
 
 
 class ValueTrial:
