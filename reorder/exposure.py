@@ -27,6 +27,8 @@ OF_BYTES = 0.01
 """Share of their span by which results may differ where numbers of one byte are rounded,"""
 OF_OTHERS = 2e-3
 """and where others are: half precision."""
+SHARES = (0.5, 0.35, 0.65, 0.2)
+"""Shares of an array that are pushed to an end: what asks for a mean or a largest value decides otherwise in some."""
 SELDOM = 5e-3
 """Share of the results that may differ by more: whatever lies on a threshold."""
 
@@ -56,15 +58,16 @@ def ends(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float]:
     return (-end if low < 0 else 0.0), end
 
 
-def exposed(array: Array, low: float, high: float, *, bright: bool) -> Array:
-    """Return an array whose upper half (or its lower half) has reached the end; of signed numbers: the strong half."""
+def exposed(array: Array, low: float, high: float, *, bright: bool, share: float = 0.5) -> Array:
+    """Return an array whose upper share (or its lower share) has reached the end; of signed numbers: the strong one."""
     numbers = np.nan_to_num(array.astype(np.float64), posinf=high, neginf=low)
     if low < 0:
-        middle = float(np.median(np.abs(numbers)))
+        middle = float(np.quantile(np.abs(numbers), 1 - share))
         factor = max(abs(low), abs(high)) / middle if middle else 1.0
         made = numbers * (factor if bright else -factor)
     else:
-        middle = float(np.clip(np.median(numbers), low + (high - low) / 16, high - (high - low) / 16))
+        middle = float(np.quantile(numbers, 1 - share if bright else share))
+        middle = float(np.clip(middle, low + (high - low) / 16, high - (high - low) / 16))
         made = (
             low + (numbers - low) * ((high - low) / (middle - low))
             if bright

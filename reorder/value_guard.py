@@ -158,8 +158,7 @@ def compare(
     shift, spread = found.shift(), found.spread()
     unlike = None if noise else found.unlikeness()
     ends = found.other_ends() if exposed else ""
-    border = BORDER_OF_EXPOSED if exposed else BORDER
-    refused = ends or next(_refusals(found, free=free, unlike=unlike, noise=noise, most_border=border), "")
+    refused = ends or next(_refusals(found, free=free, unlike=unlike, noise=noise, exposed=exposed), "")
     return ColumnDifference(
         name,
         len(pairs),
@@ -186,7 +185,7 @@ def _same(a: ValueSummary, b: ValueSummary) -> bool:
 
 
 def _refusals(
-    found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None, noise: bool, most_border: float
+    found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None, noise: bool, exposed: bool
 ) -> Iterator[str]:
     count = len(found.pairs)
     if found.small and not free:
@@ -208,7 +207,9 @@ def _refusals(
         yield from found.not_in_common()
     if (beyond := found.beyond()) > BEYOND:
         yield f"its values leave their range by {beyond:.0%} of it"
-    if (border := found.border()) > most_border + (found.chance_of_border() if free else 0.0):
+    if (border := found.border()) > (BORDER_OF_EXPOSED if exposed else BORDER) + (
+        found.chance_of_border() if free else 0.0
+    ):
         yield f"{border:.0%} of an array more, or less, has one single value"
     if free or noise:
         return

@@ -232,7 +232,7 @@ def arrays() -> Family:
         *(ops.clip_unit, ops.log, ops.threshold, ops.to_bytes),
     ]
     parts = [
-        *(_part(step) for step in plain),
+        *(_part(step, None if step in (ops.to_float, ops.to_half) else layout) for step in plain),
         *(_part(step) for step in whole_valued),
         *(_part(step, scale) for step in scaled),
         _part(ops.flip_if_bytes),
@@ -340,7 +340,7 @@ def joint() -> Family:
         *(_part(step) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
         _part(ops.normalise, scale),
         _part(ops.to_channels_first),
-        _part(ops.to_float),
+        _part(ops.to_float, None),
     )
     first = (
         Part(Step("decode", _decode, "image")),

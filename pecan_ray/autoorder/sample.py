@@ -258,8 +258,8 @@ class Sampled:
                         f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample"
                     )
                     continue
-                few = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
-                if len(self.held) >= few and self.clock() > self.limits.enough:
+                enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
+                if len(self.held) >= enough and self.clock() > self.limits.enough:
                     few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
                     self.notes.append(few)
                     return

@@ -3,17 +3,20 @@
 A saturation of few pixels is no difference by any measure over a sample, and an operator that is given bytes rather
 than floats may do the same on dark pictures.  So both orders are run on elements that are pushed to the ends of their
 range (`pecan_ray.reorder.exposure`), and an operator that is given another dtype than in the user's order is run on
-the same numbers in both.
+the same numbers in both.  A filter, and an operator that decides by the size of its numbers, have to be given the very
+values that they are given in the user's order: what they do of others is not to be told from a sample.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Stage, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
@@ -21,10 +24,12 @@ from pecan_ray.autoorder.value_check import NO_TIME, OpOrder, exchanges
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.engines.foreign import as_array, with_array
 from pecan_ray.errors import ElementError
-from pecan_ray.reorder.exposure import Array, alike, ends, exposable, exposed, holds, reach
-from pecan_ray.reorder.value_guard import Summaries, ValueGuard
+from pecan_ray.plan.operators import Filter
+from pecan_ray.reorder.decides import jumps
+from pecan_ray.reorder.exposure import SHARES, Array, alike, ends, exposable, exposed, holds, reach
+from pecan_ray.reorder.value_guard import MISSING, Summaries, ValueGuard
 
-EXPOSED = 12
+EXPOSED = 16
 """Elements of the sample that are exposed, every second one too much, the others too little."""
 ENOUGH_S = 0.5
 """After so long fewer are enough,"""
@@ -59,7 +64,7 @@ class UnusualValues:
         if order not in self._verdicts:
             if not self._sampled.in_time():
                 return NO_TIME
-            self._verdicts[order] = self._other_dtypes(order) or self._other_ends(order, free)
+            self._verdicts[order] = self._other_inputs(order) or self._other_ends(order, free)
         return self._verdicts[order]
 
     # --- the ends of the range
@@ -98,7 +103,7 @@ class UnusualValues:
             late = not self._sampled.in_time()
             if count >= EXPOSED or late or (count >= LEAST and self._sampled.clock() - began > ENOUGH_S):
                 return
-            token = self._replaced(piece, {name: (span, count % 2 == 0) for name, span in spans.items()})
+            token = self._replaced(piece, spans, bright=count % 2 == 0, share=SHARES[count // 2 % len(SHARES)])
             try:
                 made = self._run(stages[place:], number, token)
             except ElementError:
@@ -118,36 +123,75 @@ class UnusualValues:
             spans[name] = ends(arrays[0].dtype, min(lows), max(highs))
         return spans
 
-    def _replaced(self, piece: Token, wanted: Mapping[str, tuple[tuple[float, float], bool]]) -> Token:
+    def _replaced(self, piece: Token, spans: Mapping[str, tuple[float, float]], *, bright: bool, share: float) -> Token:
         columns = self._runner.columns(piece)
         new = {}
-        for name, ((low, high), bright) in wanted.items():
+        for name, (low, high) in spans.items():
             array = _array(columns.get(name))
             if array is not None and exposable(array):
-                new[name] = with_array(columns[name], exposed(array, low, high, bright=bright))
+                new[name] = with_array(columns[name], exposed(array, low, high, bright=bright, share=share))
         return self._runner.replaced(piece, new)
 
     def _run(self, stages: Sequence[Stage], number: int, token: Token) -> list[Token]:
         self._sampled.seed(number)
         return run_through(stages, self._runner.fresh(token))
 
-    # --- the same numbers in another dtype
+    # --- single operators: the same numbers in another dtype, and decisions
 
-    def _other_dtypes(self, order: OpOrder) -> str:
+    def _other_inputs(self, order: OpOrder) -> str:
         moved = {name for pair in exchanges(self._user, order) for name in pair}
         sides = [dict(zip(names, self._runner.stages(names), strict=False)) for names in (self._user, order)]
         for number in range(min(RECAST, len(self._sampled.held))):
-            if not self._sampled.in_time():
-                return NO_TIME
             try:
                 usual, new = (self._given(side, number) for side in sides)
             except ElementError as error:
                 return f"it fails: {error.message.splitlines()[0]}"
-            for name in moved & usual.keys() & new.keys():
+            for name in [name for name in self._user if name in moved & usual.keys() & new.keys()]:
+                if not self._sampled.in_time():
+                    return NO_TIME
                 op, tokens, stages = self._ops[name], (usual[name], new[name]), (sides[0][name], sides[1][name])
-                if not op.draws and (refused := self._treats_otherwise(op, number, tokens, stages)):
+                if op.draws:
+                    continue
+                refused = self._treats_otherwise(op, number, tokens, stages)
+                if refused or (refused := self._decides_otherwise(op, number, tokens, stages[0])):
                     return refused
         return ""
+
+    def _decides_otherwise(self, op: OpSample, number: int, tokens: tuple[Token, Token], stage: Stage) -> str:
+        """Return that an operator decides by values that are others than in the user's order."""
+        before, after = (self._runner.columns(token) for token in tokens)
+        others = [
+            name for name in sorted(op.reads) if name in before and not equal(before[name], after.get(name, MISSING))
+        ]
+        if not others:
+            return ""
+        if isinstance(op.op, Filter):
+            return f"{op.name!r} keeps elements by {others[0]!r}, which has other values"
+        for name in others:
+            array = _array(before[name])
+            scaled = array is not None and exposable(array) and array.dtype.kind == "f"
+            if scaled and self._jumps(op, number, tokens[0], stage, name):
+                return f"{op.name!r} decides by how large {name!r} is, which has other values"
+        return ""
+
+    def _jumps(self, op: OpSample, number: int, token: Token, stage: Stage, column: str) -> bool:
+        value = self._runner.columns(token)[column]
+        array = _array(value)
+        assert array is not None
+
+        def strength(scale: float) -> float:
+            given = self._runner.replaced(
+                token, {column: with_array(value, (array * scale).astype(array.dtype, copy=False))}
+            )
+            made = [self._runner.columns(output) for output in self._run([stage], number, given)]
+            results = [_array(one[name]) for one in made for name in op.writes if name in one]
+            squares = [float((one.astype(np.float64) ** 2).mean()) for one in results if one is not None and one.size]
+            return math.sqrt(sum(squares))
+
+        try:
+            return jumps(strength)
+        except ElementError:
+            return False  # it does not take all scales
 
     def _given(self, stages: Mapping[str, Stage], number: int) -> dict[str, Token]:
         """Return what each operator is given of an element first."""
@@ -189,7 +233,7 @@ class UnusualValues:
         yield token
         if spans := {name: span for name, span in self._spans([token]).items() if name == column}:
             for bright in (True, False):
-                yield self._replaced(token, {name: (span, bright) for name, span in spans.items()})
+                yield self._replaced(token, spans, bright=bright, share=SHARES[0])
 
     def _same(
         self, number: int, tokens: tuple[Token, Token], stages: tuple[Stage, Stage], narrow: np.dtype[Any]
