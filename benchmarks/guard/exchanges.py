@@ -10,9 +10,10 @@ import cv2
 import numpy as np
 
 from benchmarks.guard import ops
+from benchmarks.guard.joint import FIT, SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import Element, Step, image, random_whole, whole
 
-FIT = ops.resize_to(ops.SIDE)
+_resize_all, _flip_all = whole(resize_all), random_whole(flip_all)
 FIT_SMOOTHLY = ops.resize_to(ops.SIDE, cv2.INTER_AREA)
 FIT_SHARPLY = ops.resize_to(ops.SIDE, cv2.INTER_CUBIC)
 
@@ -91,26 +92,6 @@ def _with_casts_and_scales() -> Iterator[Exchange]:
     yield _pair(ops.to_float, ops.median, before=[FIT])
     yield _pair(ops.clip_unit, FIT, before=[ops.unit])
     yield _pair(ops.clip_unit, ops.blur, before=[FIT, ops.unit])
-
-
-@random_whole
-def _flip_all(element: Element, rng: np.random.Generator) -> Element:
-    if rng.random() < 0.5:
-        return element
-    boxes = element["boxes"].copy()
-    boxes[:, [0, 2]] = 1 - boxes[:, [2, 0]]
-    return {
-        **element,
-        "image": element["image"][:, ::-1].copy(),
-        "mask": element["mask"][:, ::-1].copy(),
-        "boxes": boxes,
-    }
-
-
-@whole
-def _resize_all(element: Element) -> Element:
-    small = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
-    return {**element, "image": FIT.fn(element["image"]), "mask": small}
 
 
 @random_whole
@@ -245,30 +226,6 @@ def _darken_left(x: Any) -> Any:
     return out
 
 
-class _SharedFlip:
-    """An image's flip that a mask's follows."""
-
-    def __init__(self) -> None:
-        self.flipped = False
-
-    def flip_image(self, element: Element, rng: np.random.Generator) -> Element:
-        """Draw, and mirror the image."""
-        self.flipped = bool(rng.random() < 0.5)
-        return {**element, "image": ops.flip.fn(element["image"])} if self.flipped else element
-
-    def flip_mask(self, element: Element) -> Element:
-        """Mirror the mask, if the image was."""
-        return {**element, "mask": element["mask"][:, ::-1].copy()} if self.flipped else element
-
-    def flip_boxes(self, element: Element) -> Element:
-        """Mirror the boxes, if the image was."""
-        if not self.flipped:
-            return element
-        boxes = element["boxes"].copy()
-        boxes[:, [0, 2]] = 1 - boxes[:, [2, 0]]
-        return {**element, "boxes": boxes}
-
-
 def _peak(x: Any) -> Any:
     return x / max(float(np.abs(x).max()), 1e-6)
 
@@ -384,11 +341,11 @@ def _two_tokens_of_anything(x: Any) -> Any:
 
 def _harmful_elsewhere() -> Iterator[Exchange]:
     yield _harm("pad to square / resize", ops.pad_to_square, FIT)
-    shared = _SharedFlip()
+    shared = SharedFlip()
     yield _harm(
         "mask's flip / the flip it follows",
         random_whole(shared.flip_image),
-        whole(shared.flip_mask),
+        Step("flip_mask", shared.flip_mask, "mask"),
         before=[_resize_all],
     )
     yield _harm(

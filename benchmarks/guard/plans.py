@@ -16,6 +16,7 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 import pecan_ray as pecan
 from benchmarks.guard import ops
+from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import Element, Step
 from pecan_ray.engines.inprocess import run_inprocess
 
@@ -299,43 +300,16 @@ def pictures() -> Family:
 # --- images with masks and boxes
 
 
-class _Follows:
-    """A flip that a mask's follows by a variable."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, bool] = {"flipped": False}
-
-    def draw(self, element: Element, rng: np.random.Generator) -> Element:
-        """Flip the image, or not."""
-        self.state["flipped"] = bool(rng.random() < 0.5)
-        return {**element, "image": element["image"][:, ::-1].copy()} if self.state["flipped"] else element
-
-    def follow(self, mask: Any) -> Any:
-        """Flip the mask, if the image was."""
-        return mask[:, ::-1].copy() if self.state["flipped"] else mask
-
-
-def _resize_both(element: Element) -> Element:
-    mask = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
-    return {**element, "image": ops.resize_to(ops.SIDE).fn(element["image"]), "mask": mask}
-
-
-def _flip_both(element: Element, rng: np.random.Generator) -> Element:
-    if rng.random() < 0.5:
-        return element
-    return {**element, "image": element["image"][:, ::-1].copy(), "mask": element["mask"][:, ::-1].copy()}
-
-
 def _area(element: Element) -> Element:
     return {**element, "area": int((element["mask"] > 0).sum()), "image": ops.blur.fn(element["image"])}
 
 
 def joint() -> Family:
     """Return photographs with masks."""
-    follows = _Follows()
+    follows = SharedFlip()
     parts = (
-        Part(Step("resize_both", _resize_both), lambda element: layout(element["image"])),
-        Part(Step("flip_both", _flip_both, None, True), lambda element: layout(element["image"])),
+        Part(Step("resize_both", resize_all), lambda element: layout(element["image"])),
+        Part(Step("flip_both", flip_all, None, True), lambda element: layout(element["image"])),
         Part(Step("area", _area), lambda element: element["mask"].shape),
         *(_part(step) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
         _part(ops.normalise, scale),
@@ -344,8 +318,8 @@ def joint() -> Family:
     )
     first = (
         Part(Step("decode", _decode, "image")),
-        Part(Step("draw_flip", follows.draw, None, True)),
-        Part(Step("follow_flip", follows.follow, "mask")),
+        Part(Step("draw_flip", follows.flip_image, None, True)),
+        Part(Step("follow_flip", follows.flip_mask, "mask")),
     )
     return Family("joint", ("image", "mask", "label"), first, parts)
 
