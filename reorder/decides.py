@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 
 SCALES = tuple(2.0**power for power in range(-3, 4))
-NEAR = 1.02
+NEAR = 1.001
 """Scales that differ by so little are the same but for a jump."""
 JUMP = 4.0
 """Factor by which the strength then changes in a jump."""

@@ -3,8 +3,8 @@
 A saturation of few pixels is no difference by any measure over a sample, and an operator that is given bytes rather
 than floats may do the same on dark pictures.  So both orders are run on elements that are pushed to the ends of their
 range (`pecan_ray.reorder.exposure`), and an operator that is given another dtype than in the user's order is run on
-the same numbers in both.  A filter, and an operator that decides by the size of its numbers, have to be given the very
-values that they are given in the user's order: what they do of others is not to be told from a sample.
+the same numbers in both.  One that decides by the size of its numbers has to be given the very values that it is given
+in the user's order: what it does of others is not to be told from a sample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pecan_ray.autoorder.value_check import NO_TIME, OpOrder, exchanges
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.engines.foreign import as_array, with_array
 from pecan_ray.errors import ElementError
-from pecan_ray.plan.operators import Filter
 from pecan_ray.reorder.decides import jumps
 from pecan_ray.reorder.exposure import SHARES, Array, alike, ends, exposable, exposed, holds, reach
 from pecan_ray.reorder.value_guard import MISSING, Summaries, ValueGuard
@@ -163,10 +162,6 @@ class UnusualValues:
         others = [
             name for name in sorted(op.reads) if name in before and not equal(before[name], after.get(name, MISSING))
         ]
-        if not others:
-            return ""
-        if isinstance(op.op, Filter):
-            return f"{op.name!r} keeps elements by {others[0]!r}, which has other values"
         for name in others:
             array = _array(before[name])
             scaled = array is not None and exposable(array) and array.dtype.kind == "f"
