@@ -63,7 +63,8 @@ class UnusualValues:
         if order not in self._verdicts:
             if not self._sampled.in_time():
                 return NO_TIME
-            self._verdicts[order] = self._other_inputs(order) or self._other_ends(order, free)
+            with np.errstate(all="ignore"):  # a function may warn of values that it is never given
+                self._verdicts[order] = self._other_inputs(order) or self._other_ends(order, free)
         return self._verdicts[order]
 
     # --- the ends of the range
