@@ -18,7 +18,16 @@ import cloudpickle
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
-from pecan_ray.autoorder.op_runner import GlobalRandomness, OpRunner, Passed, SampleClock, SampleLimits, Stage, Token
+from pecan_ray.autoorder.op_runner import (
+    GlobalRandomness,
+    OpRunner,
+    Passed,
+    SampleClock,
+    SampleLimits,
+    Stage,
+    Token,
+    run_through,
+)
 from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.own_globals import globals_of_its_own
@@ -212,6 +221,11 @@ class Sampled:
         """Put the shared generators into the state that belongs to an element, if an operator draws from them."""
         if any(tally.draws for tally in self.tallies.values()):
             GlobalRandomness.seed(number)
+
+    def run(self, stages: Sequence[Stage], number: int, token: Token) -> list[Token]:
+        """Return what becomes of a copy of an element, whatever has become of it before."""
+        self.seed(number)
+        return run_through(stages, self.runner.fresh(token))
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
+from pecan_ray.autoorder.exposed_elements import ExposedElements
+from pecan_ray.autoorder.op_inputs import OpInputs
 from pecan_ray.autoorder.op_runner import Token, run_through
 from pecan_ray.autoorder.op_watch import OpWatch
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.unusual import UnusualValues
 from pecan_ray.autoorder.value_check import (
     HARDLY,
     MOST_ELEMENTS,
@@ -36,7 +39,9 @@ class ValueTrial:
         self._ops = sampled.profile().ops
         self._uncontrolled = uncontrolled(self._ops)
         self._check = ValueCheck(sampled.held, self._runner.columns)
-        self._unusual = UnusualValues(sampled, self._ops, self._check.noisy)
+        self._inputs = OpInputs(sampled, self._ops)
+        self._exposed = ExposedElements(sampled, self._check.noisy)
+        self._unusual: dict[OpOrder, str] = {}
 
     def begin(self, order: OpOrder) -> None:
         """Forget what an order has made of the elements."""
@@ -73,7 +78,15 @@ class ValueTrial:
                 return lost
             if refused := self._hidden_exchange(order, free - self._uncontrolled):
                 return refused
-        return self._unusual.refused(order, free)
+        return self._refused_on_unusual_values(order, free)
+
+    def _refused_on_unusual_values(self, order: OpOrder, free: frozenset[str]) -> str:
+        if order not in self._unusual:
+            if not self._sampled.in_time():
+                return NO_TIME
+            with np.errstate(all="ignore"):  # a function may warn of values that it is never given
+                self._unusual[order] = self._inputs.refused(order) or self._exposed.refused(order, free)
+        return self._unusual[order]
 
     def _lost_work(self, order: OpOrder) -> str:
         """Return which operator does nothing any more; empty if none."""
