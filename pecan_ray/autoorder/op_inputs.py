@@ -26,7 +26,9 @@ from pecan_ray.reorder.exposure import SHARES, alike, exposable, holds
 from pecan_ray.reorder.value_guard import MISSING
 
 ELEMENTS = 3
-"""Elements on which operators are tried."""
+"""Elements on which operators are tried,"""
+ENOUGH_S = 0.5
+"""unless that takes longer."""
 
 
 class OpInputs:
@@ -41,7 +43,10 @@ class OpInputs:
         """Return why an order is refused; empty if its operators do of their input what they do in the user's."""
         moved = {name for pair in exchanges(self._user, order) for name in pair}
         sides = [dict(zip(names, self._runner.stages(names), strict=False)) for names in (self._user, order)]
+        began, asked = self._sampled.clock(), set[str]()
         for number in range(min(ELEMENTS, len(self._sampled.held))):
+            if number and self._sampled.clock() - began > ENOUGH_S:
+                break
             try:
                 usual, new = (self._given(side, number) for side in sides)
             except ElementError as error:
@@ -53,20 +58,26 @@ class OpInputs:
                 if op.draws:
                     continue
                 refused = self._treats_otherwise(op, number, tokens, stages)
-                if refused or (refused := self._decides_otherwise(op, number, tokens, stages[0])):
+                if not refused and name not in asked and (others := self._others(op, tokens)):
+                    asked.add(name)
+                    refused = self._decides(op, number, tokens[0], stages[0], others)
+                if refused:
                     return refused
         return ""
 
-    def _decides_otherwise(self, op: OpSample, number: int, tokens: tuple[Token, Token], stage: Stage) -> str:
-        """Return that an operator decides by values that are others than in the user's order."""
+    def _others(self, op: OpSample, tokens: tuple[Token, Token]) -> list[str]:
+        """Return the columns that an operator reads and that have other values than in the user's order."""
         before, after = (self._runner.columns(token) for token in tokens)
-        others = [
+        return [
             name for name in sorted(op.reads) if name in before and not equal(before[name], after.get(name, MISSING))
         ]
-        for name in others:
-            array = array_of(before[name])
+
+    def _decides(self, op: OpSample, number: int, token: Token, stage: Stage, columns: Sequence[str]) -> str:
+        """Return that an operator decides by how large the numbers in one of these columns are; empty if it does not."""
+        for name in columns:
+            array = array_of(self._runner.columns(token)[name])
             scaled = array is not None and exposable(array) and array.dtype.kind == "f"
-            if scaled and self._jumps(op, number, tokens[0], stage, name):
+            if scaled and self._jumps(op, number, token, stage, name):
                 return f"{op.name!r} decides by how large {name!r} is, which has other values"
         return ""
 
