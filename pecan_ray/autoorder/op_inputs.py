@@ -73,7 +73,7 @@ class OpInputs:
         ]
 
     def _decides(self, op: OpSample, number: int, token: Token, stage: Stage, columns: Sequence[str]) -> str:
-        """Return that an operator decides by how large the numbers in one of these columns are; empty if it does not."""
+        """Return that an operator decides by how large numbers in one of these columns are; empty if it does not."""
         for name in columns:
             array = array_of(self._runner.columns(token)[name])
             scaled = array is not None and exposable(array) and array.dtype.kind == "f"
