@@ -1,6 +1,6 @@
 """AutoOrder on pipelines that it has not seen: does it change what the user meant, and does it gain?
 
-    python benchmarks/random_pipelines.py [--pipelines 300] [--seed 0] [--data FOLDER] [--verbose]
+    python benchmarks/random_pipelines.py [--pipelines 300] [--seed 0] [--seconds 5] [--data FOLDER] [--verbose]
 
 Each pipeline is drawn from a family of operators (NumPy and OpenCV, Pillow, PyTorch, photographs with masks, sounds,
 sentences with fields), with filters and flat_maps, casts, and operators that ask for the dtype or the scale of what
@@ -74,11 +74,11 @@ def encoded(given: Sequence[Element]) -> list[Element]:
     return [{**e, "image": cv2.imencode(".jpg", e["image"][..., ::-1])[1].tobytes()} for e in given]
 
 
-def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element]) -> Outcome:
+def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], seconds: float) -> Outcome:
     """Draw a pipeline, let AutoOrder look at some elements, and compare both orders on others."""
     case = plans.draw(seed, seen)
     pipe = case.pipe
-    found = order_plan(OrderRequest(pipe.plan, seed=pipe.seed, elements=len(seen)))
+    found = order_plan(OrderRequest(pipe.plan, seed=pipe.seed, elements=len(seen), seconds=seconds))
     order = tuple(op.name for op in found.plan.all_ops())
     if not found.changed:
         return Outcome(case, order, False, seconds=found.seconds)
@@ -217,6 +217,7 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--elements", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a look; more where other load takes the CPUs")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
@@ -228,7 +229,7 @@ def main() -> None:
     seen, unseen = drawn[: given.elements], drawn[given.elements :]
     found = []
     for seed in range(given.seed, given.seed + given.pipelines):
-        one = judged(seed, seen, unseen)
+        one = judged(seed, seen, unseen, given.seconds)
         found.append(one)
         mark = f"WRONG ({one.wrong})" if one.wrong else "slower" if one.gained < 1 / SLOWER else ""
         if mark or given.verbose:
