@@ -49,8 +49,8 @@ class ExposedElements:
         self._user: OpOrder = sampled.stretch.names
         self._exposed: dict[int, list[Exposed]] = {}
 
-    def refused(self, order: OpOrder, free: Collection[str]) -> str:
-        """Return why an order is refused; empty if it agrees with the user's."""
+    def refused(self, order: OpOrder, free: Collection[str], *, exactly: bool = False) -> str:
+        """Return why an order is refused; empty if it agrees with the user's (`exactly`: its results are equal)."""
         place = next((n for n, (a, b) in enumerate(zip(self._user, order, strict=True)) if a != b), len(order))
         if place not in self._exposed:
             self._exposed[place] = list(self._expose(place))
@@ -72,6 +72,9 @@ class ExposedElements:
                 )
             for before, output in zip(one.usual, made, strict=True):
                 guard.add(before, summaries(self._runner.columns(output)))
+        if exactly:
+            changed = next((one.column for one in guard.differences(free) if one.changed), None)
+            return f"column {changed!r} is not equal where values reach the ends of their range" if changed else ""
         refused = guard.refused(free)
         return f"its values are others where they reach the ends of their range: {refused}" if refused else ""
 

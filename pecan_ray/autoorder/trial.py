@@ -64,6 +64,8 @@ class Trial:
 
     def other_values(self, order: OpOrder) -> str:
         """Return why the values of an order are not those that the user meant; empty if they may be."""
+        if self._equal_results:
+            return self._values.refused_on_unusual_values(order, exactly=True)
         return self._values.refused(order) if self._guarded else ""
 
     def look(self, order: OpOrder) -> str:

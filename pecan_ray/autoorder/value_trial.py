@@ -78,14 +78,17 @@ class ValueTrial:
                 return lost
             if refused := self._hidden_exchange(order, free - self._uncontrolled):
                 return refused
-        return self._refused_on_unusual_values(order, free)
+        return self.refused_on_unusual_values(order)
 
-    def _refused_on_unusual_values(self, order: OpOrder, free: frozenset[str]) -> str:
+    def refused_on_unusual_values(self, order: OpOrder, *, exactly: bool = False) -> str:
+        """Return why an order is refused by elements that the sample does not have, or seldom; empty if it is not."""
         if order not in self._unusual:
             if not self._sampled.in_time():
                 return NO_TIME
+            free = self._uncontrolled if exactly else self._free(order)
             with np.errstate(all="ignore"):  # a function may warn of values that it is never given
-                self._unusual[order] = self._inputs.refused(order) or self._exposed.refused(order, free)
+                refused = self._inputs.refused(order) or self._exposed.refused(order, free, exactly=exactly)
+            self._unusual[order] = refused
         return self._unusual[order]
 
     def _lost_work(self, order: OpOrder) -> str:

@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange
 from benchmarks.guard.joint import FIT
 from benchmarks.guard.ops import Element, Step
 from benchmarks.value_guard import look
+from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.sample import sample_stretch
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.engines.foreign import with_array
 from pecan_ray.plan.splits import Element as Columns
+from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder.decides import jumps
 from pecan_ray.reorder.exposure import alike, ends, exposable, exposed, holds
 from tests.unit.sampled_orders import ELEMENTS, SIDE, blur, half, images, order, refusals
@@ -50,6 +55,21 @@ def test_a_clipping_of_nothing_in_the_sample_is_seen_at_the_ends_of_the_range(ph
     dark = [{"image": (one["image"] / np.float32(1000))} for one in photographs]
     found = refused(dark, ops.jitter_unit, ops.clip_unit, before=(FIT,))
     assert "where they reach the ends of their range: column 'image': the largest value moves" in found
+
+
+def test_equal_results_are_asked_for_at_the_ends_of_the_range_too(photographs: list[Element]) -> None:
+    def lift(image: Any) -> Any:
+        return np.where(image < 128, image * 2, 255).astype(np.uint8)
+
+    def dim(image: Any) -> Any:
+        return image // 2
+
+    dark = [{"image": one["image"] // 4 * 2} for one in photographs]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(dark)).map(lift, on="image").map(dim, on="image")
+    (stretch,) = stretches(pipe.plan)
+    trial = Trial(sample_stretch(stretch, "python", 0, SampleLimits()), None, equal_results=True)
+    assert trial.look_at_form(("dim", "lift")) == "", "on the sample they are equal"
+    assert "column 'image' is not equal where values reach the ends" in trial.look(("dim", "lift"))
 
 
 def test_an_operator_that_decides_by_size_is_given_the_values_of_the_users_order(photographs: list[Element]) -> None:
