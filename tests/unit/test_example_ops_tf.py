@@ -119,6 +119,7 @@ def test_augmentations_are_those_of_numpy(padded: bool, audio_tf: ModuleType) ->
     assert ((masked == source) | (masked == 0)).all() and (masked != source).any()
 
 
+@pytest.mark.slow
 def test_batches_of_both_engines_have_one_form(audio_tf: ModuleType) -> None:
     forms = []
     for engine in ("python", "tensorflow"):
