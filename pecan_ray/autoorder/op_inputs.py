@@ -27,8 +27,10 @@ from pecan_ray.reorder.value_guard import MISSING
 
 ELEMENTS = 3
 """Elements on which operators are tried,"""
-ENOUGH_S = 0.5
-"""unless that takes longer."""
+OF_RANDOM = 12
+"""and those that draw random numbers: on half of them a contrast is weakened, so that nothing is clipped."""
+ENOUGH_S = 1.0
+"""Where that takes longer, the first ones have to do."""
 
 
 class OpInputs:
@@ -44,8 +46,10 @@ class OpInputs:
         moved = {name for pair in exchanges(self._user, order) for name in pair}
         sides = [dict(zip(names, self._runner.stages(names), strict=False)) for names in (self._user, order)]
         began, asked = self._sampled.clock(), set[str]()
-        for number in range(min(ELEMENTS, len(self._sampled.held))):
-            if number and self._sampled.clock() - began > ENOUGH_S:
+        for number in range(min(OF_RANDOM, len(self._sampled.held))):
+            if number == ELEMENTS:
+                moved = {name for name in moved if self._ops[name].random}
+            if not moved or (number >= ELEMENTS and self._sampled.clock() - began > ENOUGH_S):
                 break
             try:
                 usual, new = (self._given(side, number) for side in sides)
