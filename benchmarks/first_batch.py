@@ -1,15 +1,18 @@
 """What AutoOrder costs before a job's first batch: without it, with an order that is known, and with a first look.
 
     python -m benchmarks.first_batch [--pipelines resnet50 ...] [--engines python tensorflow] [--rounds 3] [--json FILE]
+    python -m benchmarks.first_batch --look-only [...]
 
 Each turn starts a job of one local worker on a Ray cluster of this machine and ends it at its first batch: with
 `reorder="off"`, with a look into an empty folder of orders, and with the order that this look has kept.  The seconds of
-the look itself, which has the CPUs together with the starting worker, are printed beside.
+the look itself, which has the CPUs together with the starting worker, are printed beside.  `--look-only` starts no
+jobs: it prints the seconds of a look with nothing beside it (the framework is imported before).
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -70,11 +73,27 @@ def measure(pipe: pecan.PecanPipeline, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "medians": medians, "known_ratio": medians["known"] / medians["off"], "told": told}
 
 
-def looking_s(pipe: pecan.PecanPipeline) -> float:
-    """Return the seconds of a look at a pipeline, with nothing beside it."""
+def looking_s(pipe: pecan.PecanPipeline) -> tuple[float, str]:
+    """Return the seconds of a look at a pipeline, with nothing beside it, and the order that it has found."""
     began = time.perf_counter()
-    order_for_job(OrderRequest(pipe.plan, pipe.engine, job=JobSize(math.inf, 1)))
-    return time.perf_counter() - began
+    found = order_for_job(OrderRequest(pipe.plan, pipe.engine, job=JobSize(math.inf, 1)))
+    return time.perf_counter() - began, " ".join(op.name for op in found.plan.all_ops()) if found.changed else ""
+
+
+def look_only(asked: argparse.Namespace, root: str) -> None:
+    """Print what a look takes, without jobs."""
+    for engine in asked.engines:
+        if engine == "tensorflow":
+            importlib.import_module("tensorflow")
+        for name in asked.pipelines:
+            pipe = MAKERS[name](root, engine)
+            began = time.process_time()
+            seconds, order = looking_s(pipe)
+            cpu = time.process_time() - began
+            print(
+                f"{engine:10s} {name:10s} look {seconds:.2f} s ({cpu:.2f} s of CPU time); {order or 'the order stays'}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -84,9 +103,13 @@ def main() -> None:
     parser.add_argument("--engines", nargs="+", choices=["python", "tensorflow"], default=["python", "tensorflow"])
     parser.add_argument("--images", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--look-only", action="store_true")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     root = str(derived_photographs(asked.images))
+    if asked.look_only:
+        look_only(asked, root)
+        return
     machine = f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}"
     print(f"{machine}; seconds to the first batch, medians of {asked.rounds} rounds")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.getenv("PYTHONPATH"))))
@@ -95,7 +118,7 @@ def main() -> None:
     for engine in asked.engines:
         for name in asked.pipelines:
             pipe = MAKERS[name](root, engine)
-            found = facts[f"{engine} {name}"] = {**measure(pipe, asked.rounds), "looking_s": looking_s(pipe)}
+            found = facts[f"{engine} {name}"] = {**measure(pipe, asked.rounds), "looking_s": looking_s(pipe)[0]}
             medians = found["medians"]
             print(
                 f"{engine:10s} {name:10s} off {medians['off']:.2f}  known {medians['known']:.2f} "

@@ -1,6 +1,6 @@
 """AutoOrder on pipelines that it has not seen: does it change what the user meant, and does it gain?
 
-    python benchmarks/random_pipelines.py [--pipelines 300] [--seed 0] [--data FOLDER] [--verbose]
+    python benchmarks/random_pipelines.py [--pipelines 300] [--seed 0] [--seconds 5] [--data FOLDER] [--verbose]
 
 Each pipeline is drawn from a family of operators (NumPy and OpenCV, Pillow, PyTorch, photographs with masks, sounds,
 sentences with fields), with filters and flat_maps, casts, and operators that ask for the dtype or the scale of what
@@ -8,8 +8,8 @@ they are given, record something, do nothing for what they do not know, or follo
 looks at one half of the elements in its default mode.  Both orders are then run on the other half, and compared:
 
 - *wrong*: numbers, texts or masks are others, a mean or a spread is another, a picture shows something else; or an
-  operator is given what it never was in the user's order (values out of 1 rather than 255, an image that is a square)
-  where that changes what it does;
+  operator is given what it never was in the user's order (values out of 1 rather than 255, an image that is a square),
+  or another dtype of which it makes something else than rounding explains;
 - *slower*: the CPU time of an element is more than 5 % above that in the user's order.
 """
 
@@ -48,6 +48,8 @@ MOST_SHIFT = 0.25
 """Standard deviations by which a mean may move,"""
 MOST_SPREAD = 1.35
 """and factor by which a spread may change."""
+MOST_ROUNDED = 0.01
+"""Share of their span by which an operator's results may differ where it is given another dtype."""
 SLOWER = 1.05
 
 
@@ -72,20 +74,22 @@ def encoded(given: Sequence[Element]) -> list[Element]:
     return [{**e, "image": cv2.imencode(".jpg", e["image"][..., ::-1])[1].tobytes()} for e in given]
 
 
-def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element]) -> Outcome:
+def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], seconds: float) -> Outcome:
     """Draw a pipeline, let AutoOrder look at some elements, and compare both orders on others."""
     case = plans.draw(seed, seen)
     pipe = case.pipe
-    found = order_plan(OrderRequest(pipe.plan, seed=pipe.seed, elements=len(seen)))
+    found = order_plan(OrderRequest(pipe.plan, seed=pipe.seed, elements=len(seen), seconds=seconds))
     order = tuple(op.name for op in found.plan.all_ops())
     if not found.changed:
         return Outcome(case, order, False, seconds=found.seconds)
     (stretch,) = found.stretches
     source = pecan.sources.Items([{name: one[name] for name in _columns(case)} for one in unseen])
     user, new = (replace(plan, head=source) for plan in (found.before, found.plan))
+    plans.NOTES.begin()
     before, saw = _run(user, pipe.seed)
     after, sees = _run(new, pipe.seed)
-    wrong = _taken_for_granted(saw, sees) or _values(before, after)
+    plans.NOTES.on = False
+    wrong = _taken_for_granted(saw, sees) or _dtypes() or _values(before, after)
     usual, other = _times(user, new, pipe.seed)
     return Outcome(case, order, True, wrong, stretch.whole_speedup or 1.0, usual / other, found.seconds)
 
@@ -95,15 +99,21 @@ def _columns(case: plans.Case) -> tuple[str, ...]:
 
 
 def _run(plan: Plan, seed: int) -> tuple[list[Element], dict[str, set[Hashable]]]:
-    plans.SEEN.clear()
-    results = list(run_inprocess(plan, seed=seed))
-    return results, {name: set(values) for name, values in plans.SEEN.items()}
+    plans.NOTES.seen = {}
+    return list(run_inprocess(plan, seed=seed)), plans.NOTES.seen
 
 
 def _taken_for_granted(saw: dict[str, set[Hashable]], sees: dict[str, set[Hashable]]) -> str:
     for name, values in sees.items():
         if new := values - saw.get(name, set()):
             return f"{name} is given {sorted(map(str, new))[:2]}, which it never was"
+    return ""
+
+
+def _dtypes() -> str:
+    for name, apart in plans.NOTES.apart.items():
+        if apart > MOST_ROUNDED:
+            return f"{name} is given another dtype, of which it makes something else ({apart:.1%} of its span)"
     return ""
 
 
@@ -207,6 +217,7 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=300)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--elements", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of a look; more where other load takes the CPUs")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
@@ -218,7 +229,7 @@ def main() -> None:
     seen, unseen = drawn[: given.elements], drawn[given.elements :]
     found = []
     for seed in range(given.seed, given.seed + given.pipelines):
-        one = judged(seed, seen, unseen)
+        one = judged(seed, seen, unseen, given.seconds)
         found.append(one)
         mark = f"WRONG ({one.wrong})" if one.wrong else "slower" if one.gained < 1 / SLOWER else ""
         if mark or given.verbose:

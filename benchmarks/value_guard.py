@@ -1,35 +1,50 @@
-"""How well harmful exchanges of operators are told from harmless ones, by the values of a sample alone.
+"""How well harmful exchanges of operators are told from harmless ones, by AutoOrder's look at a sample.
 
     python benchmarks/value_guard.py [--data FOLDER] [--elements 64] [--seed 0] [--half tune|judge] [--verbose]
 
-Every second exchange (``--half tune``) served to find the bounds of `pecan_ray.reorder.value_guard`, the others
-(``--half judge``) to judge them.  `--data` names a folder of photographs in class folders.
+Each exchange is a pipeline of a few operators, and the order in which two of them have changed places is looked at as
+AutoOrder does before it adopts one: the form of the results, their values, and those of unusual elements.  Every second
+exchange (``--half tune``) served to find the bounds of `pecan_ray.reorder.value_guard`, the others (``--half judge``)
+to judge them.  `--data` names a folder of photographs in class folders.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import pecan_ray as pecan
+from benchmarks.guard import plans
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange, harmful, harmless
 from benchmarks.guard.ops import Element
-from pecan_ray.autoorder.values import summaries
-from pecan_ray.reorder.value_guard import ValueGuard
+from pecan_ray.autoorder.op_runner import SampleLimits
+from pecan_ray.autoorder.sample import sample_stretch, undisturbed
+from pecan_ray.autoorder.trial import Trial
+from pecan_ray.plan.stretches import stretches
+from pecan_ray.reorder.value_guard import ColumnDifference
 
 
-def guard_of(exchange: Exchange, given: list[Element]) -> ValueGuard:
-    """Return the values of both orders."""
-    guard = ValueGuard()
-    usual = [exchange.run(element, number, exchanged=False) for number, element in enumerate(given)]
-    other = [exchange.run(element, number, exchanged=True) for number, element in enumerate(given)]
-    for before, after in zip(usual, other, strict=True):
-        guard.add(summaries(before), summaries(after))
-    return guard
+def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDifference, ...]]:
+    """Return why the exchange is refused, or "", and what differs."""
+    pipe = pecan.PecanPipeline(pecan.sources.Items(given))
+    steps = (*exchange.before, exchange.first, exchange.second, *exchange.behind)
+    for number, step in enumerate(steps):
+        pipe = plans.add(pipe, plans.Part(replace(step, name=f"{number}-{step.name}")))
+    (stretch,) = stretches(pipe.plan)
+    place = len(exchange.before)
+    order = (*stretch.names[:place], *stretch.names[place : place + 2][::-1], *stretch.names[place + 2 :])
+    with undisturbed(pipe.plan):
+        sampled = sample_stretch(stretch, "python", 0, SampleLimits(len(given), math.inf))
+        trial = Trial(sampled, None, equal_results=False, guarded=True)
+        refused = trial.look(order) or trial.verify_rest(order)[0]
+        return refused, trial.differences(order)
 
 
 def halves(half: str) -> list[Exchange]:
@@ -52,12 +67,11 @@ def main() -> None:
     counts = {(harm, refused): 0 for harm in (False, True) for refused in (False, True)}
     began = time.process_time()
     for exchange in halves(given.half):
-        guard = guard_of(exchange, sample)
-        refused = guard.refused(exchange.free)
+        refused, differences = look(exchange, sample)
         counts[exchange.harmful, bool(refused)] += 1
         if given.verbose or bool(refused) != exchange.harmful:
             print(f"{'harmful ' if exchange.harmful else 'harmless'} {exchange.name}: {refused or 'let through'}")
-            for one in guard.differences(exchange.free):
+            for one in differences:
                 if one.changed and (given.verbose or not exchange.harmful):
                     print(f"    {one.told()}")
     print(

@@ -2,6 +2,7 @@
 
     python examples/asr_transformer.py --epochs 2
     python examples/asr_transformer.py --train
+    python examples/asr_transformer.py --engine tensorflow
     ray job submit --working-dir . -- python examples/asr_transformer.py --local 1 --remote 2
 
 As in the paper's table, the spectrogram is padded *before* the augmentations (AutoOrder moves Pad behind
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import csv
 import functools
 import os
+from types import ModuleType
 from typing import Any
 
 import pecan_ray as pecan
@@ -43,6 +45,11 @@ def pipeline(
     None: the clips of the repository, again and again until there are `images` of them.  Batches: `source`
     float32 [n, 2754, 129], `target` int32 [n, 200], `frames` int32 [n] (how many of the 2754 are speech).
     """
+    ops: ModuleType = audio_ops
+    if engine == "tensorflow":
+        from examples import audio_ops_tf
+
+        ops = audio_ops_tf
     folder = Path(FIXTURE if root is None else root)
     transcripts = read_transcripts(folder)
     items: list[dict[str, Any]] = [{"path": str(folder / name)} for name in transcripts]
@@ -51,18 +58,18 @@ def pipeline(
         items = [clips[number % len(clips)] for number in range(images)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="asr_transformer", engine=engine, seed=seed)
     if root is not None:
-        pipe = pipe.map(audio_ops.read_file)
+        pipe = pipe.map(ops.read_file)
     by_name = {Path(name).name: text for name, text in transcripts.items()}
     return (
-        pipe.map(audio_ops.decode, on="audio")
-        .map(functools.partial(audio_ops.add_text, transcripts=by_name), name="add_text")
-        .map(audio_ops.vectorize)
-        .map(audio_ops.fourier_transform)
-        .map(audio_ops.pad)
-        .map(audio_ops.spec_augment)
-        .map(audio_ops.speed_perturb)
-        .map(audio_ops.pitch_perturb, on="source")
-        .map(audio_ops.reverb, on="source")
+        pipe.map(ops.decode, on="audio")
+        .map(functools.partial(ops.add_text, transcripts=by_name), name="add_text")
+        .map(ops.vectorize)
+        .map(ops.fourier_transform)
+        .map(ops.pad)
+        .map(ops.spec_augment)
+        .map(ops.speed_perturb)
+        .map(ops.pitch_perturb, on="source")
+        .map(ops.reverb, on="source")
         .batch(batch)
     )
 
@@ -73,9 +80,9 @@ def read_transcripts(folder: Path) -> dict[str, str]:
         return {row["path"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 
 
-def example_pipeline() -> pecan.PecanPipeline:
+def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
     """Return the pipeline over the clips of the repository: what ``pecan explain`` shows."""
-    return pipeline()
+    return pipeline(engine=engine)
 
 
 def model_step() -> Step:
@@ -89,6 +96,7 @@ def main() -> None:
     """Run the pipeline as the command line says."""
     parser = command_line(
         "The ASRTransformer pipeline of the Pecan paper on real English speech.",
+        engines=("python", "tensorflow"),
         batch=8,
         count=40,
         data_help="folder with transcripts.tsv (columns path and text) and WAV files of 16 bits, on "

@@ -2,6 +2,7 @@
 
     python examples/retinanet.py --epochs 2
     python examples/retinanet.py --train --images 32
+    python examples/retinanet.py --engine tensorflow
     ray job submit --working-dir . -- python examples/retinanet.py --local 1 --remote 2
 
 The paper's LabelExtract is `resize_and_crop` and `label_extract` here.  Without --data the images are
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import functools
 import os
+from types import ModuleType
 
 import pecan_ray as pecan
 from examples import boxes_ops
@@ -42,25 +44,30 @@ def pipeline(
     pixels and `classes` of 100 rows, `num_positives`, and for the levels 3 to 7 `class_targets_<level>` and
     `box_targets_<level>`.
     """
+    ops: ModuleType = boxes_ops
+    if engine == "tensorflow":
+        from examples import boxes_ops_tf
+
+        ops = boxes_ops_tf
     items = derived_items(images) if root is None else coco_items(Path(root))
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="retinanet", engine=engine, seed=seed)
     if root is not None:
-        pipe = pipe.map(boxes_ops.read_file)
-    label_extract = functools.partial(boxes_ops.label_extract, anchors=boxes_ops.make_anchors())
+        pipe = pipe.map(ops.read_file)
+    label_extract = functools.partial(ops.label_extract, anchors=boxes_ops.make_anchors())
     return (
-        pipe.map(boxes_ops.decode)
-        .map(boxes_ops.normalize, on="image")
-        .map(boxes_ops.random_flip_with_boxes)
-        .map(boxes_ops.resize_and_crop)
+        pipe.map(ops.decode)
+        .map(ops.normalize, on="image")
+        .map(ops.random_flip_with_boxes)
+        .map(ops.resize_and_crop)
         .map(label_extract, name="label_extract")
-        .map(functools.partial(boxes_ops.cast, dtype=dtype), name="cast")
+        .map(functools.partial(ops.cast, dtype=dtype), name="cast")
         .batch(batch)
     )
 
 
-def example_pipeline() -> pecan.PecanPipeline:
+def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
     """Return the pipeline over derived images: what ``pecan explain`` shows."""
-    return pipeline()
+    return pipeline(engine=engine)
 
 
 def model_step() -> Step:
@@ -74,6 +81,7 @@ def main() -> None:
     """Run the pipeline as the command line says."""
     parser = command_line(
         "The RetinaNet pipeline of the Pecan paper on an aerial photograph with hand-drawn boxes.",
+        engines=("python", "tensorflow"),
         batch=8,
         count=64,
         data_help="folder with annotations.json (COCO's format) and images, on storage that every "

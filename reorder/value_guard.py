@@ -46,6 +46,10 @@ COMMON_END = 0.6
 """As `COMMON`, for the least and the largest value, which interpolation changes more than a mean."""
 BEYOND = 0.25
 BORDER = 0.06
+BORDER_OF_EXPOSED = 0.2
+"""Half of an exposed array has one value: whatever blurs its edges changes more."""
+END = 0.1
+"""Share of the range by which its ends may move where all elements reach them."""
 ELEMENTS = 0.05
 ELEMENT_SHIFT = 1.0
 ELEMENT_SPREAD = 3.0
@@ -113,6 +117,8 @@ class ValueGuard:
 
     noise: frozenset[str] = frozenset()
     """Columns that enter as noise: there is nothing by which to recognise an element."""
+    exposed: bool = False
+    """Whether elements are pushed to the ends of their range, which then stay where they are."""
     pairs: dict[Path, list[tuple[ValueSummary, ValueSummary]]] = field(default_factory=dict)
 
     def add(self, before: Summaries, after: Summaries) -> None:
@@ -123,7 +129,8 @@ class ValueGuard:
     def differences(self, free: Collection[str] = ()) -> Iterator[ColumnDifference]:
         """Yield what has become of each column, and of each value within one."""
         for (column, path), pairs in sorted(self.pairs.items(), key=lambda entry: entry[0]):
-            yield compare(column + path, pairs, free=column in free, noise=column in self.noise)
+            noise = column in self.noise
+            yield compare(column + path, pairs, free=column in free, noise=noise, exposed=self.exposed)
 
     def refused(self, free: Collection[str] = ()) -> str:
         """Return why the other order is refused; empty if it is not."""
@@ -131,7 +138,12 @@ class ValueGuard:
 
 
 def compare(
-    name: str, pairs: Sequence[tuple[ValueSummary, ValueSummary]], *, free: bool = False, noise: bool = False
+    name: str,
+    pairs: Sequence[tuple[ValueSummary, ValueSummary]],
+    *,
+    free: bool = False,
+    noise: bool = False,
+    exposed: bool = False,
 ) -> ColumnDifference:
     """Compare the values of one column."""
     numbers = [(a, b) for a, b in pairs if isinstance(a, Field) and isinstance(b, Field)]
@@ -145,7 +157,8 @@ def compare(
     found = _Numbers(numbers)
     shift, spread = found.shift(), found.spread()
     unlike = None if noise else found.unlikeness()
-    refused = next(_refusals(found, free=free, unlike=unlike, noise=noise), "")
+    ends = found.other_ends() if exposed else ""
+    refused = ends or next(_refusals(found, free=free, unlike=unlike, noise=noise, exposed=exposed), "")
     return ColumnDifference(
         name,
         len(pairs),
@@ -171,7 +184,9 @@ def _same(a: ValueSummary, b: ValueSummary) -> bool:
     return a == b
 
 
-def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None, noise: bool) -> Iterator[str]:
+def _refusals(
+    found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | None, noise: bool, exposed: bool
+) -> Iterator[str]:
     count = len(found.pairs)
     if found.small and not free:
         off = found.off_small()
@@ -192,7 +207,9 @@ def _refusals(found: _Numbers, *, free: bool, unlike: npt.NDArray[np.float64] | 
         yield from found.not_in_common()
     if (beyond := found.beyond()) > BEYOND:
         yield f"its values leave their range by {beyond:.0%} of it"
-    if (border := found.border()) > BORDER + (found.chance_of_border() if free else 0.0):
+    if (border := found.border()) > (BORDER_OF_EXPOSED if exposed else BORDER) + (
+        found.chance_of_border() if free else 0.0
+    ):
         yield f"{border:.0%} of an array more, or less, has one single value"
     if free or noise:
         return
@@ -339,6 +356,16 @@ class _Numbers:
         least, largest = min(one.low for one in self.after), max(one.high for one in self.after)
         reach = max(high - low, 5 * self._least)
         return max(low - least, largest - high, 0.0) / reach
+
+    def other_ends(self) -> str:
+        """Say that the least or the largest value of all elements has moved; empty if not."""
+        if self.classes or self.ids or self.small:
+            return ""
+        low, high = min(one.low for one in self.before), max(one.high for one in self.before)
+        least, largest = min(one.low for one in self.after), max(one.high for one in self.after)
+        span = max(high - low, 5 * self._least)
+        moved, told = max((abs(least - low) / span, "least"), (abs(largest - high) / span, "largest"))
+        return f"the {told} value moves by {moved:.0%} of the range" if moved > END else ""
 
     def border(self) -> float:
         """Return by what share of an array more, or less, has one value."""

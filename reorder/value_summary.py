@@ -14,7 +14,7 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 SMALL = 64
 """Arrays of so many numbers are kept whole and compared number by number."""
-LOOKED_AT = 1 << 17
+LOOKED_AT = 1 << 15
 """Numbers of a large array that are looked at, evenly spread."""
 CHANNELS = 4
 """A last or leading dimension of this size at most is one of channels, whose values mean different things."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +10,10 @@ import cv2
 import numpy as np
 
 from benchmarks.guard import ops
+from benchmarks.guard.joint import FIT, SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import Element, Step, image, random_whole, whole
 
-FIT = ops.resize_to(ops.SIDE)
+_resize_all, _flip_all = whole(resize_all), random_whole(flip_all)
 FIT_SMOOTHLY = ops.resize_to(ops.SIDE, cv2.INTER_AREA)
 FIT_SHARPLY = ops.resize_to(ops.SIDE, cv2.INTER_CUBIC)
 
@@ -28,15 +28,6 @@ class Exchange:
     harmful: bool
     before: tuple[Step, ...] = ()
     behind: tuple[Step, ...] = ()
-    free: frozenset[str] = frozenset()
-    """Columns for which both draw random numbers."""
-
-    def run(self, element: Element, number: int, *, exchanged: bool) -> Element:
-        """Return what becomes of an element; it draws the same random numbers either way."""
-        pair = (self.second, self.first) if exchanged else (self.first, self.second)
-        for step in (*self.before, *pair, *self.behind):
-            element = step(element, np.random.default_rng((number, zlib.crc32(step.name.encode()))))
-        return element
 
 
 def harmless() -> Iterator[Exchange]:
@@ -49,9 +40,7 @@ def harmless() -> Iterator[Exchange]:
 
 
 def _pair(first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()) -> Exchange:
-    column = first.column or "image"
-    free = frozenset({column}) if first.random and second.random else frozenset[str]()
-    return Exchange(f"{first.name} / {second.name}", first, second, False, tuple(before), tuple(behind), free)
+    return Exchange(f"{first.name} / {second.name}", first, second, False, tuple(before), tuple(behind))
 
 
 def _with_a_resize() -> Iterator[Exchange]:
@@ -63,9 +52,10 @@ def _with_a_resize() -> Iterator[Exchange]:
         *(ops.unit, ops.normalise),
     ):
         yield _pair(step, FIT)
-    for step in (ops.random_flip, ops.random_rotate, ops.blur, ops.contrast, ops.normalise):
+    for step in (ops.random_flip, ops.random_rotate, ops.blur, ops.contrast):
         yield _pair(step, FIT_SMOOTHLY)
         yield _pair(step, FIT_SHARPLY)
+    yield _pair(ops.normalise, FIT_SMOOTHLY)
 
 
 def _among_augmentations() -> Iterator[Exchange]:
@@ -97,26 +87,11 @@ def _with_casts_and_scales() -> Iterator[Exchange]:
     yield _pair(ops.blur, ops.to_float, before=[FIT])
     yield _pair(ops.random_rotate, ops.to_float, behind=[FIT])
     yield _pair(ops.random_rotate, ops.normalise, before=[FIT])
-
-
-@random_whole
-def _flip_all(element: Element, rng: np.random.Generator) -> Element:
-    if rng.random() < 0.5:
-        return element
-    boxes = element["boxes"].copy()
-    boxes[:, [0, 2]] = 1 - boxes[:, [2, 0]]
-    return {
-        **element,
-        "image": element["image"][:, ::-1].copy(),
-        "mask": element["mask"][:, ::-1].copy(),
-        "boxes": boxes,
-    }
-
-
-@whole
-def _resize_all(element: Element) -> Element:
-    small = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
-    return {**element, "image": FIT.fn(element["image"]), "mask": small}
+    yield _pair(ops.to_half, ops.gamma, before=[FIT])
+    yield _pair(ops.to_half, ops.solarize, before=[FIT])
+    yield _pair(ops.to_float, ops.median, before=[FIT])
+    yield _pair(ops.clip_unit, FIT, before=[ops.unit])
+    yield _pair(ops.clip_unit, ops.blur, before=[FIT, ops.unit])
 
 
 @random_whole
@@ -141,8 +116,7 @@ def _joint() -> Iterator[Exchange]:
     yield _pair(_rotate_all, _resize_all)
     yield _pair(ops.brightness, _resize_all)
     yield _pair(_flip_all, ops.normalise, before=[_resize_all])
-    free = frozenset({"image", "mask"})
-    yield Exchange("flip all / crop all, both drawn", _flip_all, _crop_all, False, (), (_resize_all,), free)
+    yield _pair(_flip_all, _crop_all, behind=[_resize_all])
 
 
 def _gain(x: Any, rng: np.random.Generator) -> Any:
@@ -252,30 +226,6 @@ def _darken_left(x: Any) -> Any:
     return out
 
 
-class _SharedFlip:
-    """An image's flip that a mask's follows."""
-
-    def __init__(self) -> None:
-        self.flipped = False
-
-    def flip_image(self, element: Element, rng: np.random.Generator) -> Element:
-        """Draw, and mirror the image."""
-        self.flipped = bool(rng.random() < 0.5)
-        return {**element, "image": ops.flip.fn(element["image"])} if self.flipped else element
-
-    def flip_mask(self, element: Element) -> Element:
-        """Mirror the mask, if the image was."""
-        return {**element, "mask": element["mask"][:, ::-1].copy()} if self.flipped else element
-
-    def flip_boxes(self, element: Element) -> Element:
-        """Mirror the boxes, if the image was."""
-        if not self.flipped:
-            return element
-        boxes = element["boxes"].copy()
-        boxes[:, [0, 2]] = 1 - boxes[:, [2, 0]]
-        return {**element, "boxes": boxes}
-
-
 def _peak(x: Any) -> Any:
     return x / max(float(np.abs(x).max()), 1e-6)
 
@@ -317,6 +267,7 @@ def _harm(
 def harmful() -> Iterator[Exchange]:
     """Yield what a trainer minds."""
     yield from _harmful_scales()
+    yield from _harmful_clipping()
     yield from _harmful_records()
     yield from _harmful_elsewhere()
 
@@ -340,6 +291,40 @@ def _harmful_scales() -> Iterator[Exchange]:
     yield _harm("decibels / bands masked", sound(_decibels), sound(_mask_bands, random=True), before=[sound(_spectrum)])
 
 
+@image
+def _dim(x: Any) -> Any:
+    return ops.like(x.dtype, x * np.float32(0.6))
+
+
+@image
+def _lift(x: Any) -> Any:
+    return ops.like(x.dtype, x * np.float32(1.8))
+
+
+def _loud(x: Any) -> Any:
+    return x * np.float32(1.5 / max(float(np.abs(x).max()), 1e-6))
+
+
+def _clipped(x: Any) -> Any:
+    return np.clip(x, -1, 1)
+
+
+def _half_as_loud(x: Any) -> Any:
+    return x * np.float32(0.5)
+
+
+def _harmful_clipping() -> Iterator[Exchange]:
+    """Yield what clips few values or none of these elements, and many of others."""
+    yield _harm("dim jitter / clip", ops.jitter_unit, ops.clip_unit, before=[FIT, ops.unit, _dim])
+    yield _harm("lift / dim", _lift, _dim, before=[FIT, _dim])
+    yield _harm("loud / clip", sound(_clipped), sound(_half_as_loud), before=[sound(_fixed_length), sound(_loud)])
+    yield _harm("cast / brightness of dim pictures", ops.to_half, ops.brightness, before=[FIT, _dim])
+    yield _harm("cast / noise", ops.to_float, ops.noise, before=[FIT])
+    yield _harm("cast / sharpen", ops.to_float, ops.sharpen, before=[FIT])
+    yield _harm("normalise / resize that overshoots", ops.normalise, FIT_SHARPLY)
+    yield _harm("cast / lift of dim pictures", ops.to_float, _lift, before=[FIT, _dim, _dim])
+
+
 def _harmful_records() -> Iterator[Exchange]:
     yield _harm("size recorded / resize", _record_size, FIT)
     yield _harm("brightness recorded / brighter", _record_brightness, ops.brighter, before=[FIT])
@@ -356,11 +341,11 @@ def _two_tokens_of_anything(x: Any) -> Any:
 
 def _harmful_elsewhere() -> Iterator[Exchange]:
     yield _harm("pad to square / resize", ops.pad_to_square, FIT)
-    shared = _SharedFlip()
+    shared = SharedFlip()
     yield _harm(
         "mask's flip / the flip it follows",
         random_whole(shared.flip_image),
-        whole(shared.flip_mask),
+        Step("flip_mask", shared.flip_mask, "mask"),
         before=[_resize_all],
     )
     yield _harm(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import math
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -14,14 +16,45 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 import pecan_ray as pecan
 from benchmarks.guard import ops
+from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
 from benchmarks.guard.ops import Element, Step
 from pecan_ray.engines.inprocess import run_inprocess
 
 Kind: TypeAlias = Literal["map", "filter", "flat_map"]
 Sees: TypeAlias = Callable[[Any], Hashable]
 
-SEEN: dict[str, list[Hashable]] = {}
-"""What operators were given, by their names, while `watching`."""
+
+@dataclass
+class Notes:
+    """What operators were given in the orders of one pipeline, by their names; empty unless `on`."""
+
+    on: bool = False
+    seen: dict[str, set[Hashable]] = field(default_factory=dict)
+    arrays: dict[str, list[Any]] = field(default_factory=dict)
+    """The first arrays that they were given, which are those of the user's order."""
+    apart: dict[str, float] = field(default_factory=dict)
+    """Of operators that were given another dtype: by how much results of equal numbers in both dtypes differ at most
+    (one value in a thousand apart), as a share of their span."""
+
+    def begin(self) -> None:
+        """Begin with another pipeline."""
+        self.on, self.seen, self.arrays, self.apart = True, {}, {}, {}
+
+    def note(self, name: str, array: Any, fn: Callable[[Any], Any]) -> None:
+        """Keep an array, or compare what becomes of it in the dtype of the user's order."""
+        first = self.arrays.setdefault(name, [])
+        if len(first) < KEPT and (not first or first[0].dtype == array.dtype):
+            first.append(array.copy())
+        elif first[0].dtype != array.dtype:
+            usual, new = first[0].dtype, array.dtype
+            wider = usual.kind == "f" and (new.kind != "f" or new.itemsize < usual.itemsize)
+            pairs = [(array, usual)] if wider else [(one, new) for one in first]
+            apart = [_apart(fn(one.astype(dtype)), fn(one.copy())) for one, dtype in pairs]
+            self.apart[name] = max(*apart, self.apart.get(name, 0.0))
+
+
+KEPT = 8
+NOTES = Notes()
 
 
 @dataclass(frozen=True)
@@ -34,9 +67,15 @@ class Watched:
 
     def __call__(self, value: Any) -> Any:
         """Call it."""
-        if self.sees is not None:
-            SEEN.setdefault(self.name, []).append(self.sees(value))
+        if NOTES.on:
+            self._note(value, self.fn)
         return self.fn(value)
+
+    def _note(self, value: Any, fn: Callable[[Any], Any]) -> None:
+        if self.sees is not None:
+            NOTES.seen.setdefault(self.name, set()).add(self.sees(value))
+        if isinstance(value, np.ndarray):
+            NOTES.note(self.name, value, fn)
 
 
 @dataclass(frozen=True)
@@ -45,9 +84,20 @@ class WatchedRandom(Watched):
 
     def __call__(self, value: Any, rng: np.random.Generator) -> Any:  # type: ignore[override]  # the engine's protocol
         """Call it."""
-        if self.sees is not None:
-            SEEN.setdefault(self.name, []).append(self.sees(value))
+        if NOTES.on:
+            self._note(value, lambda given: self.fn(given, copy.deepcopy(rng)))
         return self.fn(value, rng)
+
+
+def _apart(expected: Any, made: Any) -> float:
+    """Return by how much two results differ, one value of a thousand apart."""
+    if not isinstance(expected, np.ndarray):
+        return float(expected != made)
+    if expected.shape != made.shape:
+        return math.inf
+    first, second = (np.nan_to_num(one.astype(np.float64)) for one in (expected, made))
+    span = max(float(np.ptp(first)), 1e-3 * float(np.abs(first).max()), 1e-9)
+    return float(np.quantile(np.abs(first - second), 0.999)) / span
 
 
 @dataclass(frozen=True)
@@ -128,16 +178,6 @@ def scale(x: Any) -> Hashable:
     return bool(np.abs(x).max() > 4), layout(x)
 
 
-def kind(x: Any) -> Hashable:
-    """Whether values are whole, and the layout."""
-    return x.dtype.kind, layout(x)
-
-
-def both(x: Any) -> Hashable:
-    """Whether values are whole, and out of 255."""
-    return kind(x), scale(x)
-
-
 def size(x: Any) -> Hashable:
     """Height and width."""
     return tuple(x.shape[:2])
@@ -193,10 +233,10 @@ def arrays() -> Family:
         *(ops.clip_unit, ops.log, ops.threshold, ops.to_bytes),
     ]
     parts = [
-        *(_part(step) for step in plain),
-        *(_part(step, kind) for step in whole_valued),
-        *(_part(step, both) for step in scaled),
-        _part(ops.flip_if_bytes, kind),
+        *(_part(step, None if step in (ops.to_float, ops.to_half) else layout) for step in plain),
+        *(_part(step) for step in whole_valued),
+        *(_part(step, scale) for step in scaled),
+        _part(ops.flip_if_bytes),
         _part(ops.standardise),
         _part(ops.pad_to_square, oblong),
         Part(Step("record_size", _record_size), lambda element: element["image"].shape[:2]),
@@ -252,39 +292,12 @@ def pictures() -> Family:
     )
     last = (
         Part(Step("to_array", lambda x: np.asarray(x), "image")),
-        Part(ops.normalise, both),
+        Part(ops.normalise, scale),
     )
     return Family("pictures", ("image", "label"), (_pil("open", _open),), parts, last)
 
 
 # --- images with masks and boxes
-
-
-class _Follows:
-    """A flip that a mask's follows by a variable."""
-
-    def __init__(self) -> None:
-        self.state: dict[str, bool] = {"flipped": False}
-
-    def draw(self, element: Element, rng: np.random.Generator) -> Element:
-        """Flip the image, or not."""
-        self.state["flipped"] = bool(rng.random() < 0.5)
-        return {**element, "image": element["image"][:, ::-1].copy()} if self.state["flipped"] else element
-
-    def follow(self, mask: Any) -> Any:
-        """Flip the mask, if the image was."""
-        return mask[:, ::-1].copy() if self.state["flipped"] else mask
-
-
-def _resize_both(element: Element) -> Element:
-    mask = cv2.resize(element["mask"], (ops.SIDE, ops.SIDE), None, 0, 0, cv2.INTER_NEAREST)
-    return {**element, "image": ops.resize_to(ops.SIDE).fn(element["image"]), "mask": mask}
-
-
-def _flip_both(element: Element, rng: np.random.Generator) -> Element:
-    if rng.random() < 0.5:
-        return element
-    return {**element, "image": element["image"][:, ::-1].copy(), "mask": element["mask"][:, ::-1].copy()}
 
 
 def _area(element: Element) -> Element:
@@ -293,20 +306,20 @@ def _area(element: Element) -> Element:
 
 def joint() -> Family:
     """Return photographs with masks."""
-    follows = _Follows()
+    follows = SharedFlip()
     parts = (
-        Part(Step("resize_both", _resize_both), lambda element: layout(element["image"])),
-        Part(Step("flip_both", _flip_both, None, True), lambda element: layout(element["image"])),
+        Part(Step("resize_both", resize_all), lambda element: layout(element["image"])),
+        Part(Step("flip_both", flip_all, None, True), lambda element: layout(element["image"])),
         Part(Step("area", _area), lambda element: element["mask"].shape),
-        *(_part(step, kind) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
-        _part(ops.normalise, both),
+        *(_part(step) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
+        _part(ops.normalise, scale),
         _part(ops.to_channels_first),
-        _part(ops.to_float),
+        _part(ops.to_float, None),
     )
     first = (
         Part(Step("decode", _decode, "image")),
-        Part(Step("draw_flip", follows.draw, None, True)),
-        Part(Step("follow_flip", follows.follow, "mask")),
+        Part(Step("draw_flip", follows.flip_image, None, True)),
+        Part(Step("follow_flip", follows.flip_mask, "mask")),
     )
     return Family("joint", ("image", "mask", "label"), first, parts)
 
@@ -318,31 +331,21 @@ def _sound(name: str, fn: Callable[..., Any], *, random: bool = False, sees: See
     return Part(Step(name, fn, "audio", random), sees)
 
 
-def _samples(x: Any) -> Hashable:
-    return str(x.dtype.kind)
-
-
 def sounds() -> Family:
     """Return sounds as arrays."""
     parts = (
-        _sound(
-            "gain", lambda x, rng: (x * np.float32(rng.uniform(0.5, 1.5))).astype(x.dtype), random=True, sees=_samples
-        ),
-        _sound("hiss", lambda x, rng: x + rng.normal(0, 0.002, len(x)).astype(np.float32), random=True, sees=_samples),
+        _sound("gain", lambda x, rng: (x * np.float32(rng.uniform(0.5, 1.5))).astype(x.dtype), random=True),
+        _sound("hiss", lambda x, rng: x + rng.normal(0, 0.002, len(x)).astype(np.float32), random=True),
         _sound("fixed", lambda x: np.pad(x[:16000], (0, max(0, 16000 - len(x))))),
-        _sound(
-            "smooth", lambda x: np.convolve(x, np.ones(9, np.float32) / 9, "same").astype(np.float32), sees=_samples
-        ),
-        _sound("peak", lambda x: x / max(float(np.abs(x).max()), 1e-6), sees=_samples),
+        _sound("smooth", lambda x: np.convolve(x, np.ones(9, np.float32) / 9, "same").astype(np.float32)),
+        _sound("peak", lambda x: x / max(float(np.abs(x).max()), 1e-6)),
         _sound("every_second", lambda x: x[::2].copy()),
-        _sound("int16", lambda x: (x * 32767).clip(-32768, 32767).astype(np.int16), sees=_samples),
-        _sound("loud_only", lambda x: np.where(np.abs(x) > 0.01, x, 0).astype(x.dtype), sees=_samples),
-        _sound(
-            "emphasis", lambda x: np.append(x[:1], x[1:] - np.float32(0.97) * x[:-1]).astype(x.dtype), sees=_samples
-        ),
+        _sound("int16", lambda x: (x * 32767).clip(-32768, 32767).astype(np.int16)),
+        _sound("loud_only", lambda x: np.where(np.abs(x) > 0.01, x, 0).astype(x.dtype)),
+        _sound("emphasis", lambda x: np.append(x[:1], x[1:] - np.float32(0.97) * x[:-1]).astype(x.dtype)),
         Part(
             Step("seconds", lambda e: {**e, "seconds": len(e["audio"]) / 16000, "audio": e["audio"] * np.float32(0.9)}),
-            lambda e: (len(e["audio"]), e["audio"].dtype.kind),
+            lambda e: len(e["audio"]),
         ),
         Part(Step("long_enough", lambda x: len(x) > 12000, "audio"), len, "filter"),
     )

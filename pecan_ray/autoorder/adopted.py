@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
-from pecan_ray.autoorder.trial import SpeedComparison
+from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan
 from pecan_ray.reorder import Mode, Move, OrderPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -29,7 +29,9 @@ class SampleLimits:
     bytes: int = 256 << 20
     """Bytes of the elements that are held."""
     enough: float = float("inf")
-    """Reading of the clock after which a few elements are enough."""
+    """Reading of the clock after which a few elements are enough,"""
+    scarce: float = float("inf")
+    """and after which as many are as times can be measured on."""
     spread: bool = True
     """Draw them from the whole data; else they are the first ones."""
     runs: float = float("inf")
@@ -74,6 +76,14 @@ class Stage(Protocol):
     def __call__(self, token: Token) -> list[Token]:
         """Return what becomes of an element, which may be written into."""
         ...
+
+
+def run_through(stages: Sequence[Stage], token: Token) -> list[Token]:
+    """Return what becomes of an element, which may be written into, behind several stages."""
+    pieces = [token]
+    for stage in stages:
+        pieces = [made for piece in pieces for made in stage(piece)]
+    return pieces
 
 
 def pass_through(stages: Sequence[Stage], token: Token, columns: Callable[[Token], dict[str, Any]]) -> Passed:
@@ -138,6 +148,10 @@ class OpRunner(Protocol):
 
     def columns(self, token: Token) -> dict[str, Any]:
         """Return the columns of an element as NumPy arrays, bytes, str and numbers."""
+        ...
+
+    def replaced(self, token: Token, columns: Mapping[str, Any]) -> Token:
+        """Return an element with other values in some columns."""
         ...
 
     def examine(self, stage: Stage, token: Token, in_time: Callable[[], bool]) -> Examined:

@@ -15,7 +15,14 @@ from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_O
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down, scattered
-from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed, with_ops_of
+from pecan_ray.autoorder.sample import (
+    LEAST_ELEMENTS,
+    load_engine,
+    private_copy,
+    sample_stretch,
+    undisturbed,
+    with_ops_of,
+)
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
 from pecan_ray.autoorder.trial import Trial
@@ -32,12 +39,12 @@ logger = logging.getLogger("pecan_ray")
 
 PROFILE_SHARE = 0.5
 """Share of the time that profiling may take; the rest is for trying other orders."""
+LATE_SHARE = 0.7
+"""Share of the time until which it goes on where so few elements have come through that nothing can be tried."""
 BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
 ENOUGH_S = 2.0
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
-LEAST_ELEMENTS = 8
-"""On fewer elements no time can be measured."""
 TOO_SHORT = (
     f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "
     "look. pipe.explain() looks, and keeps what it finds for later jobs"
@@ -144,8 +151,8 @@ def order_for_job(request: OrderRequest) -> Ordering:
 def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits) -> StretchOrder:
     mode = request.mode
     now = time.perf_counter()
-    half = now + PROFILE_SHARE * (limits.deadline - now)
-    first = replace(limits, deadline=half, enough=now + ENOUGH_S)
+    half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
+    first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
     sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     if mode != "off":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -116,6 +116,10 @@ class PythonRunner:
         """Return the element."""
         value: Element = token.value
         return value
+
+    def replaced(self, token: Item, columns: Mapping[str, Any]) -> Item:
+        """Return an item with other values in some columns."""
+        return _with(token, {**token.value, **columns})
 
     def examine(self, stage: Stage, token: Item, in_time: Callable[[], bool]) -> Examined:
         """Run an operator on a recording of the element, and in time once without each column that it has not read.

@@ -18,7 +18,16 @@ import cloudpickle
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
-from pecan_ray.autoorder.op_runner import GlobalRandomness, OpRunner, Passed, SampleClock, SampleLimits, Stage, Token
+from pecan_ray.autoorder.op_runner import (
+    GlobalRandomness,
+    OpRunner,
+    Passed,
+    SampleClock,
+    SampleLimits,
+    Stage,
+    Token,
+    run_through,
+)
 from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.own_globals import globals_of_its_own
@@ -37,6 +46,8 @@ READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
 FEW = 64
 """So many elements are enough where the operators are slow."""
+LEAST_ELEMENTS = 8
+"""On fewer elements no time can be measured."""
 ALWAYS_WATCHED = 2
 """First elements on which every operator is watched."""
 OFTEN_WATCHED = 16
@@ -201,6 +212,21 @@ class Sampled:
         samples = tuple(self.tallies[op.name].sample() for op in self.stretch.ops)
         return StretchSample(samples, len(self.held), tuple(self.notes), self.runner.reading_s)
 
+    def token(self, number: int) -> Token:
+        """Return a copy of an element to be run, with the shared generators in the same state for any order."""
+        self.seed(number)
+        return self.runner.fresh(self.held[number])
+
+    def seed(self, number: int) -> None:
+        """Put the shared generators into the state that belongs to an element, if an operator draws from them."""
+        if any(tally.draws for tally in self.tallies.values()):
+            GlobalRandomness.seed(number)
+
+    def run(self, stages: Sequence[Stage], number: int, token: Token) -> list[Token]:
+        """Return what becomes of a copy of an element, whatever has become of it before."""
+        self.seed(number)
+        return run_through(stages, self.runner.fresh(token))
+
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
         return self.clock() <= min(self.limits.deadline, self.allowed_until)
@@ -246,7 +272,8 @@ class Sampled:
                         f"{error.message.splitlines()[0]}; {bad} bad elements were left out of the sample"
                     )
                     continue
-                if len(self.held) >= FEW and self.clock() > self.limits.enough:
+                enough = FEW if self.clock() <= self.limits.scarce else LEAST_ELEMENTS
+                if len(self.held) >= enough and self.clock() > self.limits.enough:
                     few = f"ran {number} of {len(tokens)} elements, which are enough: the operators are slow"
                     self.notes.append(few)
                     return

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import combinations
 
 from pecan_ray.autoorder.adopted import Refused, StretchOrder
 from pecan_ray.autoorder.facts import OpSample, StretchSample
-from pecan_ray.autoorder.trial import MIN_GAIN, SpeedComparison, Trial
+from pecan_ray.autoorder.speed import MIN_GAIN, PATIENCE_S, SpeedComparison
+from pecan_ray.autoorder.trial import Trial
 from pecan_ray.autoorder.value_check import OpOrder, exchanges
+from pecan_ray.errors import ElementError
 from pecan_ray.reorder import (
     NEUTRAL_BAND,
     Mode,
@@ -68,8 +69,8 @@ class OrderSearch:
             if plan is None:
                 break
             self._tried.add(plan.order)
-            found = self._trial.compare(plan.order)
-            refused = self._too_slow(found) or self._rest_refused(plan.order)
+            found, failed = self._compare(plan.order)
+            refused = failed or self._too_slow(found) or self._rest_refused(plan.order)
             if refused:
                 self._refused[plan.order] = refused
             elif measured is None or (found is not None and found.speedup > measured.speedup):
@@ -84,7 +85,7 @@ class OrderSearch:
             measured=measured,
             refused=tuple(Refused(order, reason) for order, reason in self._refused.items()),
             notes=tuple(self._notes),
-            loads=self._trial.loads.get(adopted.order, ()) if adopted is not None and changed else (),
+            loads=self._trial.loads(adopted.order) if adopted is not None and changed else (),
             differences=self._trial.differences(adopted.order) if adopted is not None and changed else (),
         )
 
@@ -102,9 +103,9 @@ class OrderSearch:
             order = max((one for one in doubtful if one not in self._refused), key=orders.__getitem__, default=None)
             if order is None or order == self._user:
                 break
-            against = self._trial.compare(plan.order, order, DOUBTING_S)
-            if against is None or against.certainly(MISSED):
-                self._refused[order] = "the exchange that it lacks is worth its place"
+            against, failed = self._compare(plan.order, order, DOUBTING_S)
+            if failed or against is None or against.certainly(MISSED):
+                self._refused[order] = failed or "the exchange that it lacks is worth its place"
                 continue
             refused = self._trial.look(order) or self._rest_refused(order)
             if refused:
@@ -113,8 +114,16 @@ class OrderSearch:
             plan, doubted = in_order(plan, order), doubted + 1
         if not doubted:
             return plan, found
-        again = self._trial.compare(plan.order)
-        return plan, again or replace(found, speedup=found.speedup)
+        return plan, self._compare(plan.order)[0] or found
+
+    def _compare(
+        self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
+    ) -> tuple[SpeedComparison | None, str]:
+        """Return what `Trial.compare` does, and how one of the orders fails on an element; empty if none does."""
+        try:
+            return self._trial.compare(order, other, patience_s), ""
+        except ElementError as error:
+            return None, f"it fails: {error.message.splitlines()[0]}"
 
     def _keeps_merging(self, plan: OrderPlan, order: OpOrder) -> bool:
         """Tell whether the decoder takes over as much in an order as in a plan's."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+import tensorflow as tf
 
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.op_runner import (
@@ -178,6 +180,11 @@ class TensorFlowRunner:
     def columns(self, token: Single) -> Element:
         """Return the columns as NumPy arrays."""
         return columns_of(token)
+
+    def replaced(self, token: Single, columns: Mapping[str, Any]) -> Single:
+        """Return an element with other values in some columns."""
+        given, row = token
+        return {**given, **{name: tf.convert_to_tensor(value) for name, value in columns.items()}}, row
 
     def examine(self, stage: Stage, token: Single, in_time: Callable[[], bool]) -> Examined:
         """Run an operator once more; what it reads and writes is known since it was traced."""

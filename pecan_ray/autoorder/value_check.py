@@ -16,6 +16,7 @@ from pecan_ray.reorder.value_summary import Field
 OpOrder: TypeAlias = tuple[str, ...]
 MOST_ELEMENTS = 128
 """Elements whose values are compared; of the others only the form is."""
+NO_TIME = "there was no time to run it"
 LOST = 0.25
 """Share of the elements that an operator changes: if it lets more of them pass in another order, that is refused,"""
 HARDLY = 0.02
@@ -42,7 +43,7 @@ class ValueCheck:
 
     def compare(self, order: OpOrder, number: int, outputs: Sequence[Token]) -> None:
         """Take into account what has become of an element in another order."""
-        guard = self._guards.setdefault(order, ValueGuard(self._noisy()))
+        guard = self._guards.setdefault(order, ValueGuard(self.noisy))
         for before, output in zip(self._usual[number], outputs, strict=True):
             guard.add(before, summaries(self._columns(output)))
 
@@ -60,8 +61,9 @@ class ValueCheck:
         guard = self._guards.get(order)
         return () if guard is None else tuple(guard.differences(free))
 
-    def _noisy(self) -> frozenset[str]:
-        """Return the columns that enter the stretch as noise."""
+    @property
+    def noisy(self) -> frozenset[str]:
+        """The columns that enter the stretch as noise."""
         if self._noise is None:
             found: dict[str, list[bool]] = {}
             for token in self._held[:4]:

@@ -49,6 +49,13 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(dense.float().numpy())
 
 
+def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
+    """Return an array as a value of the same library: an image of Pillow, a tensor, or the array itself."""
+    if is_picture(value):
+        return sys.modules["PIL.Image"].fromarray(array)
+    return sys.modules["torch"].from_numpy(array).to(value.device) if is_tensor(value) else array
+
+
 def copied_value(value: Any) -> Any:
     """Return a copy of an image or a tensor that may be written into; anything else as it is."""
     if is_picture(value):

@@ -19,7 +19,7 @@ from pecan_ray.autoorder.element_spec import ColumnSpec, equal, kind_of, rank_of
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down
-from pecan_ray.autoorder.trial import SpeedComparison
+from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.whole import weighed
 from pecan_ray.engines.counting import column_bytes
 from pecan_ray.engines.foreign import as_array, type_name

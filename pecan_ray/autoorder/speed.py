@@ -1,0 +1,122 @@
+"""Is another order faster?  Both are run in turn on the same elements until that is clear."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.autoorder.op_runner import OpRunner, Stage, Timer, Token, run_through
+from pecan_ray.autoorder.sample import Sampled
+from pecan_ray.autoorder.value_check import OpOrder
+
+Pairs: TypeAlias = npt.NDArray[np.float64]
+"""Seconds of one element, [repeat, order]."""
+
+REPEATS = 2
+"""Runs of an element in each order; what differs from run to run is the error of measuring."""
+CHUNK = 8
+"""Elements that are run before it is asked whether that is enough."""
+LEAST_COMPARED = 32
+"""Elements that are compared at least, if there are so many."""
+SOON_S = 0.7
+"""Measured seconds after which a comparison may do with fewer elements,"""
+PATIENCE_S = 2.0
+"""and after which it is given up."""
+CERTAINTY = 2.0
+"""Standard errors that count as certain."""
+MIN_GAIN = 0.02
+"""An order that is not faster by this share is not worth another sequence of operators; nor is one that does not make
+the whole pipeline faster by more (`pecan_ray.autoorder.whole`)."""
+
+
+@dataclass(frozen=True)
+class SpeedComparison:
+    """The user's order and another one, run in turn on the same elements."""
+
+    speedup: float
+    """Seconds in the user's order over those in the other."""
+    error: float
+    """Standard error of the speed-up on the sample."""
+    seconds_before: float
+    """Mean seconds per element in the user's order."""
+    seconds_after: float
+    elements: int
+    """Elements that were run."""
+
+    @property
+    def faster(self) -> bool:
+        """Whether the other order is certainly faster by the share that makes it worth while."""
+        return self.certainly(1.0 + MIN_GAIN)
+
+    def certainly(self, times: float) -> bool:
+        """Tell whether the other order is certainly faster, and so many times at least."""
+        return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= times
+
+    @property
+    def decided(self) -> bool:
+        """Whether more runs would hardly change the answer."""
+        return abs(self.speedup - 1.0 - MIN_GAIN / 2) > CERTAINTY * self.error + MIN_GAIN / 2
+
+
+def compare_speed(
+    sampled: Sampled, orders: tuple[OpOrder, OpOrder], *, pushed: bool, patience_s: float = PATIENCE_S
+) -> SpeedComparison | None:
+    """Run two orders in turn until it is clear whether the second one is faster; None if there was no time for it."""
+    runner, held = sampled.runner, sampled.held
+    stages = [runner.stages(names, fused=True, pushed=pushed) for names in orders]
+    runs: dict[int, list[Pairs]] = {}
+    found = None
+    places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())
+    for one in stages:
+        run_through(one, runner.fresh(held[0]))  # what is made on first use is no time of the operator's
+    spent = 0.0
+    while sampled.in_time() and (found is None or spent < patience_s):
+        for place in itertools.islice(places, min(CHUNK, len(held))):
+            pairs = _in_turn(runner, stages, held[place])
+            runs.setdefault(place, []).append(pairs)
+            spent += float(pairs.sum())
+        if len(runs) >= min(LEAST_COMPARED, len(held)) or spent > SOON_S:
+            found = _comparison(list(runs.values()), len(held))
+            if found.decided:
+                break
+    return found
+
+
+def _in_turn(runner: OpRunner, stages: Sequence[Sequence[Stage]], token: Token) -> Pairs:
+    """Run an element in both orders, `REPEATS` times, each order in turn the first."""
+    seconds = np.zeros((REPEATS, 2))
+    timer = runner.timer()
+    for repeat in range(REPEATS):
+        for which in (0, 1) if repeat % 2 else (1, 0):
+            seconds[repeat, which] = _seconds(stages[which], runner.fresh(token), timer)
+    return seconds
+
+
+def _comparison(runs: Sequence[Sequence[Pairs]], held: int) -> SpeedComparison:
+    """Weigh the seconds [repeat, order] of the elements that were run, of all that are held.
+
+    Of an element's runs the shortest counts: whatever disturbs makes them longer.  The error is that of measuring
+    (runs of one element differ) and, as far as not all elements were run, that of choosing some (their gains differ).
+    """
+    known = [np.concatenate(list(one)) for one in runs]
+    shortest = np.array([one.min(axis=0) for one in known])
+    before, after = shortest.mean(axis=0)
+    speedup = float(before / max(after, 1e-12))
+    weights = np.array([1.0, -speedup])
+    repeated = np.array([(one[0] - one[1]) @ weights for one in known])
+    measuring = 1.4826 * float(np.median(np.abs(repeated))) / math.sqrt(2)
+    choosing = float(np.std(shortest @ weights)) * math.sqrt(1.0 - len(known) / held)
+    error = math.hypot(measuring, choosing) / math.sqrt(len(known)) / max(after, 1e-12)
+    return SpeedComparison(speedup, float(error), float(before), float(after), len(known))
+
+
+def _seconds(stages: Sequence[Stage], token: Token, timer: Timer) -> float:
+    timer.start()
+    run_through(stages, token)
+    return timer.stop()

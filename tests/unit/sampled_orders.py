@@ -1,0 +1,78 @@
+"""Photographs in pipelines of a few operators, and what AutoOrder makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cv2
+
+import pecan_ray as pecan
+from examples.photographs import parent_photographs
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.reorder import Mode
+
+ELEMENTS = 48
+SIDE = 256
+TRIES = 4
+
+
+def order(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> StretchOrder:
+    """What became of the only stretch of a pipeline."""
+    (found,) = ordering(pipe, mode, **options).stretches
+    return found
+
+
+def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Ordering:
+    return order_plan(OrderRequest(pipe.plan, pipe.engine, mode, pipe.seed, ELEMENTS, 60.0, **options))
+
+
+def measured_order(pipe: pecan.PecanPipeline, mode: Mode = "cost", *, moved: str) -> StretchOrder:
+    """What became of the only stretch of a pipeline, sampled again while other load hid the gain of moving `moved`."""
+    for _ in range(TRIES):
+        found = order(pipe, mode)
+        assert not found.adopted.changed or mode == "paper" or (found.measured is not None and found.measured.faster)
+        if any(move.name == moved for move in found.adopted.moves):
+            break
+    return found
+
+
+def images(**options: Any) -> pecan.PecanPipeline:
+    """Parts of photographs, of one size and each of another place, and some columns beside them."""
+    photographs = [cv2.imread(str(path)) for path in parent_photographs()]
+    items = []
+    for number in range(ELEMENTS):
+        whole = photographs[number % len(photographs)]
+        assert whole is not None
+        top, left = (97 * number % (size - SIDE) for size in whole.shape[:2])
+        items.append({"image": whole[top : top + SIDE, left : left + SIDE], "number": number})
+    return pecan.PecanPipeline(pecan.sources.Items(items), name="images", **options)
+
+
+def blur(image: Any) -> Any:
+    """Work that takes its time with every pixel."""
+    return cv2.GaussianBlur(image, (15, 15), 3.0)
+
+
+def half(image: Any) -> Any:
+    """Work that makes all that follows cheaper."""
+    return cv2.resize(image, (image.shape[1] // 2, image.shape[0] // 2))
+
+
+def refusals(found: StretchOrder) -> str:
+    """Why orders were refused, in one line."""
+    return " | ".join(one.reason for one in found.refused)
+
+
+def large_photographs(folder: Path) -> Path:
+    """Write large photographs, several times each, into a class folder of a folder, and return that folder."""
+    (folder / "photographs").mkdir()
+    for number in range(ELEMENTS):
+        parents = parent_photographs()
+        image = cv2.imread(str(parents[number % len(parents)]))
+        assert image is not None
+        image = cv2.resize(image, (720, 640))
+        assert cv2.imwrite(str(folder / "photographs" / f"{number:03}.jpg"), image)
+    return folder

@@ -1,0 +1,130 @@
+"""The TensorFlow versions of the RetinaNet and ASRTransformer steps do what those over NumPy do."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from examples import asr_transformer, audio_ops, boxes_ops
+from examples.aerial import derived_items
+from examples.asr_transformer import FIXTURE, read_transcripts
+
+
+@pytest.fixture(scope="module")
+def boxes_tf() -> ModuleType:
+    pytest.importorskip("tensorflow")
+    from examples import boxes_ops_tf
+
+    return boxes_ops_tf
+
+
+@pytest.fixture(scope="module")
+def audio_tf() -> ModuleType:
+    pytest.importorskip("tensorflow")
+    from examples import audio_ops_tf
+
+    return audio_ops_tf
+
+
+def element_of(element: dict[str, Any]) -> dict[str, Any]:
+    import tensorflow as tf
+
+    return {name: tf.constant(value) for name, value in element.items()}
+
+
+def close(usual: dict[str, Any], other: dict[str, Any], atol: float) -> None:
+    assert usual.keys() == other.keys()
+    for name, value in usual.items():
+        made = np.asarray(other[name])
+        assert made.shape == np.shape(value) and made.dtype == np.asarray(value).dtype, name
+        np.testing.assert_allclose(made, value, atol=atol, err_msg=name)
+
+
+# --- RetinaNet ----------------------------------------------------------------------------------------------
+
+
+def test_targets_are_those_of_numpy(boxes_tf: ModuleType) -> None:
+    anchors = boxes_ops.make_anchors()
+    for item in derived_items(2):
+        usual = boxes_ops.resize_and_crop(boxes_ops.decode(item))
+        # The decoders of OpenCV and TensorFlow round otherwise: the targets are of the same image.
+        other = {**boxes_tf.resize_and_crop(boxes_tf.decode(item)), "image": usual["image"]}
+        close(boxes_ops.label_extract(usual, anchors), boxes_tf.label_extract(other, anchors), 1e-4)
+
+
+def test_an_image_without_boxes_has_only_background(boxes_tf: ModuleType) -> None:
+    element = {"boxes": np.zeros((0, 4), np.float32), "classes": np.zeros(0, np.int32)}
+    found = boxes_tf.label_extract(element, boxes_ops.make_anchors())
+    assert found["num_positives"] == 0 and not found["class_targets_3"].numpy().any()
+    assert (found["boxes"].numpy() == -1).all()
+
+
+def test_images_are_resized_and_normalized_as_by_numpy(boxes_tf: ModuleType) -> None:
+    (item,) = derived_items(1)
+    element = boxes_ops.decode(item)
+    image = boxes_tf.resize_and_crop(element_of(element))["image"].numpy()
+    off = np.abs(image.astype(int) - boxes_ops.resize_and_crop(element)["image"])
+    assert image.dtype == np.uint8 and image.shape == (640, 640, 3) and off.max() <= 1
+    np.testing.assert_allclose(
+        boxes_tf.normalize(element["image"]), boxes_ops.normalize(element["image"]), rtol=0, atol=1e-5
+    )
+
+
+def test_a_flip_moves_image_and_boxes(boxes_tf: ModuleType) -> None:
+    (item,) = derived_items(1)
+    element = boxes_ops.decode(item)
+    found = [
+        boxes_tf.random_flip_with_boxes(element_of(element), np.array([0, number], np.int32)) for number in range(12)
+    ]
+    mirrored = [bool((one["image"].numpy() == element["image"][:, ::-1]).all()) for one in found]
+    assert 0 < sum(mirrored) < 12
+    for one, flipped in zip(found, mirrored, strict=True):
+        left = one["boxes"].numpy()[:, 1]
+        np.testing.assert_allclose(left, 1 - element["boxes"][:, 3] if flipped else element["boxes"][:, 1], atol=1e-6)
+
+
+# --- speech -------------------------------------------------------------------------------------------------
+
+
+def spectrogram(ops: ModuleType, name: str, text: str) -> dict[str, Any]:
+    element = {"path": str(FIXTURE / name), "audio": (FIXTURE / name).read_bytes()}
+    element = {**element, "audio": ops.decode(element["audio"])}
+    found: dict[str, Any] = ops.fourier_transform(ops.vectorize(ops.add_text(element, {"a": "b", name: text})))
+    return found
+
+
+def test_speech_becomes_the_spectrogram_and_the_numbers_of_numpy(audio_tf: ModuleType) -> None:
+    name, text = next(iter(read_transcripts(FIXTURE).items()))
+    for said in (text, "Él dijo: no! " * 40):
+        usual, other = (spectrogram(ops, name, said) for ops in (audio_ops, audio_tf))
+        close(usual, other, 0.01)
+        close(audio_ops.pad(usual), audio_tf.pad(other), 0.01)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_augmentations_are_those_of_numpy(padded: bool, audio_tf: ModuleType) -> None:
+    source = np.random.default_rng(0).normal(size=(300, 129)).astype(np.float32)
+    element: dict[str, Any] = {"source": source, "frames": np.int32(300)}
+    element = audio_ops.pad(element) if padded else element
+    for factor in audio_ops.SPEEDS:
+        close(audio_ops.change_speed(element, factor), audio_tf.change_speed(element_of(element), factor), 1e-3)
+    source = element["source"]
+    np.testing.assert_allclose(audio_tf.change_pitch(source, 1.5), audio_ops.change_pitch(source, 1.5), atol=1e-3)
+    echo = {"decay_frames": 50.0, "share": 0.3}
+    np.testing.assert_allclose(audio_tf.add_echo(source, **echo), audio_ops.add_echo(source, **echo), atol=1e-3)
+    masked = audio_tf.spec_augment(element_of(element), np.array([0, 1], np.int32))["source"].numpy()
+    assert ((masked == source) | (masked == 0)).all() and (masked != source).any()
+
+
+@pytest.mark.slow
+def test_batches_of_both_engines_have_one_form(audio_tf: ModuleType) -> None:
+    forms = []
+    for engine in ("python", "tensorflow"):
+        pipe = asr_transformer.pipeline(engine=engine, images=2, batch=2)
+        with pipe.with_config(reorder="off").iter_batches(debug=True, format="numpy") as batches:
+            (batch,) = batches
+        forms.append({name: (column.shape, column.dtype) for name, column in batch.items()})
+    assert forms[0] == forms[1]
