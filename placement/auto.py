@@ -23,9 +23,11 @@ from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of
 from pecan_ray.placement.checks import (
     fewer_of_a_kind,
     further,
+    imprecise,
     leaner,
     more_than_enough,
     other_kind,
+    spare,
     suspect,
     towards_plateau,
     unproven,
@@ -85,19 +87,17 @@ class AutoSearch:
 
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
         """Measure a deployment until its reading is precise enough, and not a mere surprise."""
-        foreseen = self._job.foreseen(at)
+        foreseen, told = self._job.foreseen(at), self._job.told_by_others(at)
         seen = [(yield Probe(at, phase, f"{why}: deploy {at}."))]
         self._job.note(at, seen[-1])
-        while len(seen) < lot(seen, self._settings.most_repeats, self._settings):
-            doubtful = doubt(self._job, self._job.reading(at), seen, foreseen)
-            if not doubtful:
-                break
+        while doubtful := doubt(self._job, self._job.reading(at), seen, foreseen):
             seen.append((yield Probe(at, "measure", f"measure {at} again: {doubtful}.")))
             if ran_out(seen, foreseen, self._setting.threshold):
                 self._job.renew(at, seen[-1:])
                 seen = seen[-1:]
             else:
                 self._job.note(at, seen[-1])
+        self._job.rehabilitate(at, seen, told)
         self._job.recall(at, foreseen)
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
@@ -134,6 +134,8 @@ class AutoSearch:
             or unproven(job, best, readings, limits)
             or leaner(job, best, options)
             or fewer_of_a_kind(job, best, limits)
+            or spare(job, best, limits)
+            or imprecise(job, best)
         )
         why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"
         return check or Choice(best.deployment, why, done=True)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pecan_ray.placement.evidence import Reading
+from pecan_ray.placement.departures import lot
+from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook
 from pecan_ray.plan.windows import Window
 
@@ -17,14 +18,22 @@ from pecan_ray.plan.windows import Window
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
     threshold, sure = job.setting.threshold, job.settings.sure
+    enough = len(seen) >= lot(seen, job.settings.most_repeats, job.settings)
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
-    if sure * reading.error > needed:
+    if sure * reading.error > needed and not enough:
         return f"its batch time is known to {sure * reading.error:.1%} only, and {needed:.1%} decides"
     if foreseen is None:
         return ""
     agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
-    unexpected = "" if agree or reading.windows >= job.settings.certain else surprise(job, reading, foreseen)
-    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < 2 * job.settings.most_repeats else "")
+    believed = agree or enough or reading.windows >= job.settings.certain
+    unexpected = "" if believed else surprise(job, reading, foreseen)
+    patient = KEPT if sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
+
+
+def sure_of(foreseen: Outlook, reading: Reading) -> bool:
+    """Say whether a forecast leaves no room for a deployment that is as fast as it was measured."""
+    return foreseen.whole - reading.batch_time > 2 * foreseen.whole_sd
 
 
 def surprise(job: Knowledge, reading: Reading, foreseen: Outlook) -> str:
@@ -45,8 +54,14 @@ def allowed(job: Knowledge, time: float, deviation: float) -> float:
 
 
 def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> str:
-    """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
+    """Say that a trainer which should wait may still live on what more workers have piled up; empty if not.
+
+    Empty also where nothing depends on it: as slow as foreseen, it would still cost the least so far.
+    """
     if reading.wait is None or reading.wait_share > job.setting.threshold:
+        return ""
+    others = [job.cost(other) for other in job.readings() if other.deployment != reading.deployment]
+    if others and job.score(reading.deployment, foreseen.whole, foreseen.own) < min(others):
         return ""
     short = 1 - reading.batch_time / foreseen.whole
     lived_on = short * sum(window.batches for window in seen)

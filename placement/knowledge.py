@@ -10,7 +10,7 @@ import numpy as np
 
 from pecan_ray.autoscaler.search import DeploymentLimits
 from pecan_ray.placement.candidates import LEAST_SUPPLY, Candidates, ladder
-from pecan_ray.placement.evidence import Evidence, Reading
+from pecan_ray.placement.evidence import Evidence, Reading, pooled
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
@@ -113,6 +113,22 @@ class Knowledge:
         if recalled or not self._doubts_left:
             self._past = None
         return recalled
+
+    def told_by_others(self, at: Deployment) -> Outlook | None:
+        """Predict a deployment that was measured from what was measured of all others; None where there is nothing."""
+        others = [reading for reading in self.readings() if reading.deployment != at]
+        if at not in self or not others:
+            return None
+        return self.foreseen(at, explanations(others, self.prior)[0])
+
+    def rehabilitate(self, at: Deployment, seen: Sequence[Window], told: Outlook | None) -> None:
+        """Drop older windows of a deployment that are refuted: by new ones, and by all other deployments."""
+        older = [window for window in self.windows(at) if window not in seen]
+        if told is None or not older:
+            return
+        now, then = pooled(at, seen).batch_time, pooled(at, older).batch_time
+        if apart(now, told.whole) < min(apart(then, told.whole), apart(now, then)) / 2:
+            self.renew(at, seen)
 
     def __contains__(self, at: object) -> bool:
         return at in self._evidence
