@@ -74,6 +74,6 @@ def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) 
     """Say whether the trainer waits now, as was foreseen, and did not before: it has lived on a stock until now."""
     if foreseen is None or len(seen) < 2 or seen[-1].wait_time is None:
         return False
-    before, now = max(window.batch_time for window in seen[:-1]), seen[-1]
+    before, now = max(window.batch_time for window in seen[-3:-1]), seen[-1]
     waits = now.wait_time is not None and now.wait_time > threshold * now.batch_time
     return waits and min(now.batch_time, foreseen.whole) > (1 + threshold) * before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
@@ -112,7 +113,7 @@ class AutoPlacement:
 
         def pilot() -> Pilot:
             return Pilot(
-                MODES[mode](setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
+                MODES[mode](self._setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
             )
 
         self._new_pilot = pilot
@@ -167,6 +168,14 @@ class AutoPlacement:
         """Return what the first, second ... worker of a placement saves beside the others that run `here`."""
         most = self.limits.max_local if placement == "local" else self.limits.max_remote
         return savings_measured(readings, self._setting, here, placement, most)
+
+    def expect(self, workers: int) -> Deployment:
+        """Begin with so many workers, which a sample lets expect, in place of one; nothing was measured yet."""
+        most = self._within
+        expected = first_deployment(self.mode, most, workers, None)
+        self._setting = replace(self._setting, expected=expected)
+        self._pilot = self._new_pilot()
+        return expected
 
     def start_anew(self) -> None:
         """Forget everything: the next window begins another search."""

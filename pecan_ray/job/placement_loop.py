@@ -36,6 +36,8 @@ class PlacementLoop:
     """Of a job with a deadline."""
     observed: Observed | None = None
     """What is measured where nobody decides."""
+    row_s: float | None = None
+    """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -49,7 +51,15 @@ class PlacementLoop:
             self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
+        self.sampled(self.row_s)
         return self.placing.policy.start
+
+    def sampled(self, row_s: float | None) -> None:
+        """Note how long one thread takes for a row of a batch, by a sample; None: nothing was measured."""
+        self.row_s = row_s
+        rows = self.spec.shape.batch_size
+        if row_s and rows and self.placing is not None and self.placing.policy.mode == "auto":
+            self.placing.batch_s = row_s * rows / max(1.0, self.spec.cpus_per_worker)
 
     @property
     def decides(self) -> bool:
@@ -148,7 +158,7 @@ class PlacementLoop:
         if closing:
             placing.meter.disturb()
         if not placing.due():
-            return None
+            return placing.warm_start(fleet.running(), now - self.began)
         # A window in which workers began or ended to drain was touched by that.
         if any(worker.draining for worker in fleet.workers.values()):
             placing.meter.drain()
