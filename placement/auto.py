@@ -33,7 +33,7 @@ from pecan_ray.placement.checks import (
     unproven,
 )
 from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry, sudden_departure
-from pecan_ray.placement.doubts import doubt, ran_out
+from pecan_ray.placement.doubts import doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
 from pecan_ray.placement.model import AGED
@@ -98,7 +98,10 @@ class AutoSearch:
             else:
                 self._job.note(at, seen[-1])
         self._job.rehabilitate(at, seen, told)
-        self._job.recall(at, foreseen)
+        if refuted(self._job, self._job.reading(at), seen, foreseen):
+            self._job.start_over(at, seen, AGED)
+        else:
+            self._job.recall(at, foreseen)
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
@@ -110,6 +113,9 @@ class AutoSearch:
         plateau = towards_plateau(job, at, readings, limits)
         if plateau:
             return plateau
+        enough = spare(job, best, limits)
+        if enough:
+            return enough
         options = job.candidates(at, limits)
         hopes = [hoped_time(model, options, settings.optimism) for model in job.explanations()]
         hoped = np.min([self._setting.score(time, own, options.price) for time, own in hopes], axis=0)
@@ -134,7 +140,6 @@ class AutoSearch:
             or unproven(job, best, readings, limits)
             or leaner(job, best, options)
             or fewer_of_a_kind(job, best, limits)
-            or spare(job, best, limits)
             or imprecise(job, best)
         )
         why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"

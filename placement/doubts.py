@@ -32,8 +32,8 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
 
 
 def sure_of(foreseen: Outlook, reading: Reading) -> bool:
-    """Say whether a forecast leaves no room for a deployment that is as fast as it was measured."""
-    return foreseen.whole - reading.batch_time > 2 * foreseen.whole_sd
+    """Say whether a forecast leaves little room for a deployment that is as fast as it was measured."""
+    return foreseen.whole - reading.batch_time > foreseen.whole_sd
 
 
 def surprise(job: Knowledge, reading: Reading, foreseen: Outlook) -> str:
@@ -63,11 +63,22 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     others = [job.cost(other) for other in job.readings() if other.deployment != reading.deployment]
     if others and job.score(reading.deployment, foreseen.whole, foreseen.own) < min(others):
         return ""
-    short = 1 - reading.batch_time / foreseen.whole
-    lived_on = short * sum(window.batches for window in seen)
-    if short <= job.setting.threshold or lived_on > job.settings.piled_up + 2 * reading.deployment.workers:
+    if 1 - reading.batch_time / foreseen.whole <= job.setting.threshold or outlived(job, reading, seen, foreseen):
         return ""
     return f"{reading.batch_time:.4g} s a batch where {foreseen.whole:.4g} s were expected may come from a stock"
+
+
+def outlived(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> bool:
+    """Say whether more batches came than workers as slow as foreseen, and any stock, could have brought."""
+    lived_on = (1 - reading.batch_time / foreseen.whole) * sum(window.batches for window in seen)
+    return lived_on > job.settings.piled_up + 2 * reading.deployment.workers
+
+
+def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> bool:
+    """Say whether workers are certainly faster than everything that was measured before lets them be."""
+    if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
+        return False
+    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
 
 
 def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:

@@ -20,7 +20,7 @@ from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
 from pecan_ray.placement.evidence import Reading
 from pecan_ray.placement.objective import COST, Objective
-from pecan_ray.placement.pool import savings_measured
+from pecan_ray.placement.pool import Worth, worth_measured
 from pecan_ray.placement.released import pecan_code, pecan_cost
 from pecan_ray.placement.setting import FIXED, Aim, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
@@ -164,10 +164,10 @@ class AutoPlacement:
         self._pilot.restrict(self._within)
         return self._within
 
-    def savings(self, readings: Sequence[Reading], here: Deployment, placement: str) -> tuple[float, ...]:
-        """Return what the first, second ... worker of a placement saves beside the others that run `here`."""
+    def worth(self, readings: Sequence[Reading], here: Deployment, placement: str) -> Worth:
+        """Return what the first, second ... worker of a placement is worth beside the others that run `here`."""
         most = self.limits.max_local if placement == "local" else self.limits.max_remote
-        return savings_measured(readings, self._setting, here, placement, most)
+        return worth_measured(readings, self._setting, here, placement, most)
 
     def expect(self, workers: int) -> Deployment:
         """Begin with so many workers, which a sample lets expect, in place of one; nothing was measured yet."""

@@ -16,7 +16,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.pool import Demand
+from pecan_ray.placement.pool import Demand, Worth
 from pecan_ray.plan.windows import Deployment
 
 
@@ -104,25 +104,26 @@ class PlacementLoop:
         found = []
         for placement, where in nodes.items():
             holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
-            savings, least = self._worth(placement) if self.shares_nodes(placement) else ((), holds)
-            demand = Demand(self.spec.name, savings, holds, least, self.spec.cpus_per_worker)
+            worth, least = self._worth(placement) if self.shares_nodes(placement) else (Worth(), holds)
+            cpus = self.spec.cpus_per_worker
+            demand = Demand(self.spec.name, worth.savings, holds, least, cpus, worth.slowness)
             if where and demand.wants:
                 found.append(PoolBid(placement, where, demand))
         return tuple(found)
 
-    def _worth(self, placement: Placement) -> tuple[tuple[float, ...], int]:
-        """Return what the first, second ... worker saves, and how many the job cannot do without."""
+    def _worth(self, placement: Placement) -> tuple[Worth, int]:
+        """Return what the first, second ... worker is worth, and how many the job cannot do without."""
         placing = self.placing
         assert placing is not None
         readings, here = list(measured(usable(placing.timeline)).values()), placing.target
         mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
         if not readings:
-            return (), mine  # what it began with
+            return Worth(), mine  # what it began with
         least = max(
             int(mine > other or (mine == other and placement == "local")),
             getattr(placing.policy.limits, f"min_{placement}"),
         )
-        return placing.policy.savings(readings, here, placement), least
+        return placing.policy.worth(readings, here, placement), least
 
     def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""
