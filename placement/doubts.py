@@ -14,6 +14,9 @@ from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook
 from pecan_ray.plan.windows import Window
 
+LEFT = 2.0
+"""A trainer that waits for its workers finds fewer batches than these, on average."""
+
 
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
@@ -22,6 +25,8 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
     if sure * reading.error > needed and not enough:
         return f"its batch time is known to {sure * reading.error:.1%} only, and {needed:.1%} decides"
+    if seen[-1].queue_size > LEFT and reading.wait_share > threshold and len(seen) < 2 * job.settings.most_repeats:
+        return f"the trainer waits, and yet {seen[-1].queue_size:.3g} batches lay ready: a stock is running out"
     if foreseen is None:
         return ""
     agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
