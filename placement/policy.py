@@ -113,7 +113,11 @@ class AutoPlacement:
 
         def pilot() -> Pilot:
             return Pilot(
-                MODES[mode](self._setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
+                MODES[mode](self._setting),
+                self._within,
+                settle_windows=settle_windows,
+                patience=patience,
+                removal=removal,
             )
 
         self._new_pilot = pilot

@@ -10,8 +10,9 @@ bid for a CPU, makes the sum of all bills as small as it can be.
 
     bid(k) = saving(k) / CPUs of a worker * (1 + HOLDS where the job holds the k-th worker already)
 
-Before savings count, the slowest job is helped, as long as any is slower than SLOWEST allows: the sum of all bills would
-leave a cheap job to crawl beside dear ones.  There is no arbiter: every job computes the same deal from what all have told, and obeys its own share.
+Before savings count, the slowest job is helped, as long as any is slower than SLOWEST allows: the sum of all bills
+would leave a cheap job to crawl beside dear ones.  There is no arbiter: every job computes the same deal from what all
+have told, and obeys its own share.
 """
 
 from __future__ import annotations
