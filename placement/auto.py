@@ -113,14 +113,14 @@ class AutoSearch:
         plateau = towards_plateau(job, at, readings, limits)
         if plateau:
             return plateau
-        enough = spare(job, best, limits)
-        if enough:
-            return enough
         options = job.candidates(at, limits)
         hopes = [hoped_time(model, options, settings.optimism) for model in job.explanations()]
         hoped = np.min([self._setting.score(time, own, options.price) for time, own in hopes], axis=0)
         pick = smallest_of(options, hoped, settings.tie)
         gain = 1 - hoped[pick] / job.cost(best)
+        half = spare(job, best, limits, more_than=gain)
+        if half:
+            return half
         if gain > self._worth_a_look(best):
             here = job.reading(at)
             waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"

@@ -219,8 +219,10 @@ def more_than_enough(job: Knowledge, best: Reading, limits: DeploymentLimits) ->
     return None
 
 
-def spare(job: Knowledge, best: Reading, limits: DeploymentLimits) -> Choice | None:
+def spare(job: Knowledge, best: Reading, limits: DeploymentLimits, more_than: float) -> Choice | None:
     """Where the trainer has not waited since a change or an audit, see whether half of the workers will do.
+
+    `more_than`: the saving that another deployment promises.
 
     Workers that became faster behind a full queue show in no window.  Too few show soon, since the stock is soon gone.
     """
@@ -233,7 +235,7 @@ def spare(job: Knowledge, best: Reading, limits: DeploymentLimits) -> Choice | N
     if few in job or few.workers >= at.workers or told is None:
         return None
     saved = 1 - job.score(few, told.own, told.own) / job.cost(best)
-    if saved <= job.setting.threshold:
+    if saved <= max(job.setting.threshold, more_than):
         return None
     return Choice(few, f"the trainer never waited beside {at}, and {few} would save {saved:.1%} if they were enough")
 

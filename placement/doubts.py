@@ -32,7 +32,8 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
     believed = agree or enough or reading.windows >= job.settings.certain
     unexpected = "" if believed else surprise(job, reading, foreseen)
-    patient = KEPT if sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    much = 1 - reading.batch_time / foreseen.whole > job.settings.surprise
+    patient = KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
     return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
 
 
@@ -61,12 +62,12 @@ def allowed(job: Knowledge, time: float, deviation: float) -> float:
 def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> str:
     """Say that a trainer which should wait may still live on what more workers have piled up; empty if not.
 
-    Empty also where nothing depends on it: as slow as foreseen, it would still cost the least so far.
+    Empty soon where nothing depends on it: as slow as foreseen, it would still cost the least so far.
     """
     if reading.wait is None or reading.wait_share > job.setting.threshold:
         return ""
     others = [job.cost(other) for other in job.readings() if other.deployment != reading.deployment]
-    if others and job.score(reading.deployment, foreseen.whole, foreseen.own) < min(others):
+    if len(seen) >= job.settings.certain and others and job.score(reading.deployment, foreseen.whole, foreseen.own) < min(others):
         return ""
     if 1 - reading.batch_time / foreseen.whole <= job.setting.threshold or outlived(job, reading, seen, foreseen):
         return ""

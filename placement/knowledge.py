@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pecan_ray.autoscaler.search import DeploymentLimits
-from pecan_ray.placement.candidates import LEAST_SUPPLY, Candidates, ladder
+from pecan_ray.placement.candidates import LEAST_STEP, LEAST_SUPPLY, Candidates, ladder
 from pecan_ray.placement.evidence import Evidence, Reading, pooled
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
@@ -161,6 +161,7 @@ class Knowledge:
         model = model or self.explanations()[0]
         place = np.array([float(at.local)]), np.array([float(at.remote)])
         step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
+        step = max(step, LEAST_STEP)
         supply, supply_sd = min((max(supply, LEAST_SUPPLY), supply_sd), (model.source, 0.0))
         whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
         own, own_sd = step, step_sd
