@@ -155,7 +155,10 @@ def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, p
     mean = np.array([1.0, prior.interference, 0.0] + [0.0] * len(bend))
     values = np.array(steps) / unit
     errors = values * FIT + np.array(step_errors(readings, steps)) / unit
-    return fit(step_features(local, remote), values, errors, mean, np.array([1.0, spread, spread / 8, *bend]))
+    # Where steps differ by more than was believed possible, local workers disturb that much from the first one on.
+    shown = float(np.ptp(values) / max(1.0, np.ptp(local)))
+    slope = max(spread, shown)
+    return fit(step_features(local, remote), values, errors, mean, np.array([1.0, slope, spread / 8, *bend]))
 
 
 def step_errors(readings: Sequence[Reading], steps: Sequence[float]) -> list[float]:
