@@ -67,7 +67,8 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     if reading.wait is None or reading.wait_share > job.setting.threshold:
         return ""
     others = [job.cost(other) for other in job.readings() if other.deployment != reading.deployment]
-    if len(seen) >= job.settings.certain and others and job.score(reading.deployment, foreseen.whole, foreseen.own) < min(others):
+    feared = job.score(reading.deployment, foreseen.whole, foreseen.own)
+    if len(seen) >= job.settings.certain and others and feared < min(others):
         return ""
     if 1 - reading.batch_time / foreseen.whole <= job.setting.threshold or outlived(job, reading, seen, foreseen):
         return ""
