@@ -109,7 +109,7 @@ class Batches:
             )
             try:
                 ordered = order()  # while the workers start
-                self._session.begin(None if ordered.plan is plan else ordered.plan)
+                self._session.begin(None if ordered.plan is plan else ordered.plan, ordered.row_seconds)
             except BaseException:
                 self.close()
                 raise

@@ -23,15 +23,17 @@ from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of
 from pecan_ray.placement.checks import (
     fewer_of_a_kind,
     further,
+    imprecise,
     leaner,
     more_than_enough,
     other_kind,
+    spare,
     suspect,
     towards_plateau,
     unproven,
 )
 from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry, sudden_departure
-from pecan_ray.placement.doubts import doubt, ran_out
+from pecan_ray.placement.doubts import doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
 from pecan_ray.placement.model import AGED
@@ -85,20 +87,21 @@ class AutoSearch:
 
     def _measure(self, at: Deployment, phase: str, why: str) -> Steps[None]:
         """Measure a deployment until its reading is precise enough, and not a mere surprise."""
-        foreseen = self._job.foreseen(at)
+        foreseen, told = self._job.foreseen(at), self._job.told_by_others(at)
         seen = [(yield Probe(at, phase, f"{why}: deploy {at}."))]
         self._job.note(at, seen[-1])
-        while len(seen) < lot(seen, self._settings.most_repeats, self._settings):
-            doubtful = doubt(self._job, self._job.reading(at), seen, foreseen)
-            if not doubtful:
-                break
+        while doubtful := doubt(self._job, self._job.reading(at), seen, foreseen):
             seen.append((yield Probe(at, "measure", f"measure {at} again: {doubtful}.")))
             if ran_out(seen, foreseen, self._setting.threshold):
                 self._job.renew(at, seen[-1:])
                 seen = seen[-1:]
             else:
                 self._job.note(at, seen[-1])
-        self._job.recall(at, foreseen)
+        self._job.rehabilitate(at, seen, told)
+        if refuted(self._job, self._job.reading(at), seen, foreseen):
+            self._job.start_over(at, seen, AGED)
+        else:
+            self._job.recall(at, foreseen)
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
@@ -115,6 +118,9 @@ class AutoSearch:
         hoped = np.min([self._setting.score(time, own, options.price) for time, own in hopes], axis=0)
         pick = smallest_of(options, hoped, settings.tie)
         gain = 1 - hoped[pick] / job.cost(best)
+        half = spare(job, best, limits, more_than=gain)
+        if half:
+            return half
         if gain > self._worth_a_look(best):
             here = job.reading(at)
             waits = "" if here.wait is None else f", {here.wait_share:.0%} of it waiting"
@@ -134,6 +140,7 @@ class AutoSearch:
             or unproven(job, best, readings, limits)
             or leaner(job, best, options)
             or fewer_of_a_kind(job, best, limits)
+            or imprecise(job, best)
         )
         why = f"{spent}, and nothing else promises to save more than {max(gain, 0):.1%}"
         return check or Choice(best.deployment, why, done=True)

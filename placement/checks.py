@@ -217,3 +217,34 @@ def more_than_enough(job: Knowledge, best: Reading, limits: DeploymentLimits) ->
             why = "the trainer still waits" if missed == "waits" else "the job would not end in time"
             return Choice(more, f"{why} beside {at}, the best measured, so see whether more workers help")
     return None
+
+
+def spare(job: Knowledge, best: Reading, limits: DeploymentLimits, more_than: float) -> Choice | None:
+    """Where the trainer has not waited since a change or an audit, see whether half of the workers will do.
+
+    `more_than`: the saving that another deployment promises.
+
+    Workers that became faster behind a full queue show in no window.  Too few show soon, since the stock is soon gone.
+    """
+    known = [reading for reading in job.readings() if reading.wait is not None]
+    if not job.prior or not known or any(reading.wait_share > WAITING for reading in known):
+        return None
+    at = best.deployment
+    few = limits.clamp(at.local // 2, at.remote // 2)
+    told = job.foreseen(few)
+    if few in job or few.workers >= at.workers or told is None:
+        return None
+    saved = 1 - job.score(few, told.own, told.own) / job.cost(best)
+    if saved <= max(job.setting.threshold, more_than):
+        return None
+    return Choice(few, f"the trainer never waited beside {at}, and {few} would save {saved:.1%} if they were enough")
+
+
+def imprecise(job: Knowledge, best: Reading) -> Choice | None:
+    """Measure the best one again before it is settled on, where chance may have made it the best: it runs anyway."""
+    error = job.settings.sure * best.error
+    if best.wait is None or best.windows >= job.settings.most_repeats:
+        return None
+    if error <= max(job.setting.threshold, job.distance(best)):
+        return None
+    return Choice(best.deployment, f"{best.deployment} cost the least so far, but for an error of {error:.1%}")

@@ -98,6 +98,8 @@ def ran_dry(before: Reading, now: Reading, batches: int, threshold: float, setti
     """
     if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
         return False
+    if before.wait_share > max(threshold, 2 * before.wait_error):
+        return False  # who waits lives on no stock
     same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * math.hypot(before.error, now.error))
     short = 1 - before.batch_time / now.batch_time
     return same_step and short * batches <= settings.piled_up + 2 * now.deployment.workers

@@ -9,22 +9,37 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pecan_ray.placement.evidence import Reading
+from pecan_ray.placement.departures import lot
+from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook
 from pecan_ray.plan.windows import Window
+
+LEFT = 2.0
+"""A trainer that waits for its workers finds fewer batches than these, on average."""
 
 
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
     threshold, sure = job.setting.threshold, job.settings.sure
+    enough = len(seen) >= lot(seen, job.settings.most_repeats, job.settings)
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
-    if sure * reading.error > needed:
+    if sure * reading.error > needed and not enough:
         return f"its batch time is known to {sure * reading.error:.1%} only, and {needed:.1%} decides"
+    if seen[-1].queue_size > LEFT and reading.wait_share > threshold and len(seen) < 2 * job.settings.most_repeats:
+        return f"the trainer waits, and yet {seen[-1].queue_size:.3g} batches lay ready: a stock is running out"
     if foreseen is None:
         return ""
     agree = reading.windows == 2 and reading.spread <= threshold + 2 * reading.error
-    unexpected = "" if agree or reading.windows >= job.settings.certain else surprise(job, reading, foreseen)
-    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < 2 * job.settings.most_repeats else "")
+    believed = agree or enough or reading.windows >= job.settings.certain
+    unexpected = "" if believed else surprise(job, reading, foreseen)
+    much = 1 - reading.batch_time / foreseen.whole > job.settings.surprise
+    patient = KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
+
+
+def sure_of(foreseen: Outlook, reading: Reading) -> bool:
+    """Say whether a forecast leaves little room for a deployment that is as fast as it was measured."""
+    return foreseen.whole - reading.batch_time > foreseen.whole_sd
 
 
 def surprise(job: Knowledge, reading: Reading, foreseen: Outlook) -> str:
@@ -45,20 +60,38 @@ def allowed(job: Knowledge, time: float, deviation: float) -> float:
 
 
 def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> str:
-    """Say that a trainer which should wait may still live on what more workers have piled up; empty if not."""
+    """Say that a trainer which should wait may still live on what more workers have piled up; empty if not.
+
+    Empty soon where nothing depends on it: as slow as foreseen, it would still cost the least so far.
+    """
     if reading.wait is None or reading.wait_share > job.setting.threshold:
         return ""
-    short = 1 - reading.batch_time / foreseen.whole
-    lived_on = short * sum(window.batches for window in seen)
-    if short <= job.setting.threshold or lived_on > job.settings.piled_up + 2 * reading.deployment.workers:
+    others = [job.cost(other) for other in job.readings() if other.deployment != reading.deployment]
+    feared = job.score(reading.deployment, foreseen.whole, foreseen.own)
+    if len(seen) >= job.settings.certain and others and feared < min(others):
+        return ""
+    if 1 - reading.batch_time / foreseen.whole <= job.setting.threshold or outlived(job, reading, seen, foreseen):
         return ""
     return f"{reading.batch_time:.4g} s a batch where {foreseen.whole:.4g} s were expected may come from a stock"
+
+
+def outlived(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> bool:
+    """Say whether more batches came than workers as slow as foreseen, and any stock, could have brought."""
+    lived_on = (1 - reading.batch_time / foreseen.whole) * sum(window.batches for window in seen)
+    return lived_on > job.settings.piled_up + 2 * reading.deployment.workers
+
+
+def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> bool:
+    """Say whether workers are certainly faster than everything that was measured before lets them be."""
+    if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
+        return False
+    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
 
 
 def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:
     """Say whether the trainer waits now, as was foreseen, and did not before: it has lived on a stock until now."""
     if foreseen is None or len(seen) < 2 or seen[-1].wait_time is None:
         return False
-    before, now = max(window.batch_time for window in seen[:-1]), seen[-1]
+    before, now = max(window.batch_time for window in seen[-3:-1]), seen[-1]
     waits = now.wait_time is not None and now.wait_time > threshold * now.batch_time
     return waits and min(now.batch_time, foreseen.whole) > (1 + threshold) * before

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pecan_ray.autoscaler.search import DeploymentLimits
-from pecan_ray.placement.candidates import LEAST_SUPPLY, Candidates, ladder
-from pecan_ray.placement.evidence import Evidence, Reading
+from pecan_ray.placement.candidates import LEAST_STEP, LEAST_SUPPLY, Candidates, ladder
+from pecan_ray.placement.evidence import Evidence, Reading, pooled
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
@@ -114,6 +114,22 @@ class Knowledge:
             self._past = None
         return recalled
 
+    def told_by_others(self, at: Deployment) -> Outlook | None:
+        """Predict a deployment that was measured from what was measured of all others; None where there is nothing."""
+        others = [reading for reading in self.readings() if reading.deployment != at]
+        if at not in self or not others:
+            return None
+        return self.foreseen(at, explanations(others, self.prior)[0])
+
+    def rehabilitate(self, at: Deployment, seen: Sequence[Window], told: Outlook | None) -> None:
+        """Drop older windows of a deployment that are refuted: by new ones, and by all other deployments."""
+        older = [window for window in self.windows(at) if window not in seen]
+        if told is None or not older:
+            return
+        now, then = pooled(at, seen).batch_time, pooled(at, older).batch_time
+        if apart(now, told.whole) < min(apart(then, told.whole), apart(now, then)) / 2:
+            self.renew(at, seen)
+
     def __contains__(self, at: object) -> bool:
         return at in self._evidence
 
@@ -145,6 +161,7 @@ class Knowledge:
         model = model or self.explanations()[0]
         place = np.array([float(at.local)]), np.array([float(at.remote)])
         step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
+        step = max(step, LEAST_STEP)
         supply, supply_sd = min((max(supply, LEAST_SUPPLY), supply_sd), (model.source, 0.0))
         whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
         own, own_sd = step, step_sd

@@ -43,8 +43,12 @@ SOURCE_ERROR = 1.1
 """Workers whose pace is the source's but for this factor may be held up by it."""
 AGED = 0.5
 """Relative standard deviation of what was learned before the job changed."""
+UNSURE = 0.01
+"""Share of a wait that may have counted as the trainer's own step: trainers in step wait for each other as well."""
 STALL = 0.03
 """A step that is longer by this share than one beside more workers was no step, but a stall."""
+UNSURE_STEP = 0.1
+"""A step that is known to this share says whether local workers disturb it."""
 CROWDING = 2.0
 """Standard deviation of a bend of the step, in those of its slope: a host that is full disturbs suddenly."""
 USELESS = 0.2
@@ -155,7 +159,11 @@ def fit_step(readings: Sequence[Reading], steps: Sequence[float], unit: float, p
     mean = np.array([1.0, prior.interference, 0.0] + [0.0] * len(bend))
     values = np.array(steps) / unit
     errors = values * FIT + np.array(step_errors(readings, steps)) / unit
-    return fit(step_features(local, remote), values, errors, mean, np.array([1.0, spread, spread / 8, *bend]))
+    # Where steps differ by more than was believed possible, local workers disturb that much from the first one on.
+    sure = errors < UNSURE_STEP * values
+    shown = float(np.ptp(values[sure]) / max(1.0, np.ptp(local[sure]))) if sure.any() else 0.0
+    slope = max(spread, shown)
+    return fit(step_features(local, remote), values, errors, mean, np.array([1.0, slope, spread / 8, *bend]))
 
 
 def step_errors(readings: Sequence[Reading], steps: Sequence[float]) -> list[float]:
@@ -167,7 +175,7 @@ def step_errors(readings: Sequence[Reading], steps: Sequence[float]) -> list[flo
     calm = [step for reading, step in zip(readings, steps, strict=True) if reading.wait_share <= WAITING]
     trusted = BELIEVED * min(calm, default=math.inf)
     return [
-        min(reading.error * reading.batch_time, STEP_ERROR * step)
+        max(min(reading.error * reading.batch_time, STEP_ERROR * step), UNSURE * (reading.wait or 0.0))
         if step >= trusted
         else reading.error * reading.batch_time
         for reading, step in zip(readings, steps, strict=True)

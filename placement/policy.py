@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
@@ -19,7 +20,7 @@ from pecan_ray.placement.auto_settings import DEFAULT_SETTINGS, AutoSettings
 from pecan_ray.placement.baselines import cachew_code, cachew_paper, collocated, fastflow
 from pecan_ray.placement.evidence import Reading
 from pecan_ray.placement.objective import COST, Objective
-from pecan_ray.placement.pool import savings_measured
+from pecan_ray.placement.pool import Worth, worth_measured
 from pecan_ray.placement.released import pecan_code, pecan_cost
 from pecan_ray.placement.setting import FIXED, Aim, SearchMaker, Setting
 from pecan_ray.plan.prices import GCP_TPU_V2, Prices
@@ -112,7 +113,11 @@ class AutoPlacement:
 
         def pilot() -> Pilot:
             return Pilot(
-                MODES[mode](setting), self._within, settle_windows=settle_windows, patience=patience, removal=removal
+                MODES[mode](self._setting),
+                self._within,
+                settle_windows=settle_windows,
+                patience=patience,
+                removal=removal,
             )
 
         self._new_pilot = pilot
@@ -163,10 +168,18 @@ class AutoPlacement:
         self._pilot.restrict(self._within)
         return self._within
 
-    def savings(self, readings: Sequence[Reading], here: Deployment, placement: str) -> tuple[float, ...]:
-        """Return what the first, second ... worker of a placement saves beside the others that run `here`."""
+    def worth(self, readings: Sequence[Reading], here: Deployment, placement: str) -> Worth:
+        """Return what the first, second ... worker of a placement is worth beside the others that run `here`."""
         most = self.limits.max_local if placement == "local" else self.limits.max_remote
-        return savings_measured(readings, self._setting, here, placement, most)
+        return worth_measured(readings, self._setting, here, placement, most)
+
+    def expect(self, workers: int) -> Deployment:
+        """Begin with so many workers, which a sample lets expect, in place of one; nothing was measured yet."""
+        most = self._within
+        expected = first_deployment(self.mode, most, workers, None)
+        self._setting = replace(self._setting, expected=expected)
+        self._pilot = self._new_pilot()
+        return expected
 
     def start_anew(self) -> None:
         """Forget everything: the next window begins another search."""

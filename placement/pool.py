@@ -10,7 +10,9 @@ bid for a CPU, makes the sum of all bills as small as it can be.
 
     bid(k) = saving(k) / CPUs of a worker * (1 + HOLDS where the job holds the k-th worker already)
 
-There is no arbiter: every job computes the same deal from what all have told, and obeys its own share.
+Before savings count, the slowest job is helped, as long as any is slower than SLOWEST allows: the sum of all bills
+would leave a cheap job to crawl beside dear ones.  There is no arbiter: every job computes the same deal from what all
+have told, and obeys its own share.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 import numpy as np
 
@@ -33,8 +36,16 @@ HOLDS = 0.15
 """Share by which a worker must save more elsewhere before it is taken from a job: starting another one is not free."""
 STARVED = 10.0
 """A job without any worker does nothing at all: it counts as so many times slower than with one."""
+SLOWEST = 3.0
+"""No job is to be so many times slower than with all workers that it wants, while others have more than they need."""
 WORTHLESS = 1e-3
 """A worker that saves less than this share of the bill is not asked for."""
+
+
+SAVES, SLOW, NEEDED = range(3)
+"""Why a worker is bid for, the most urgent last."""
+Bid: TypeAlias = tuple[int, float]
+"""Why a worker is bid for, and how much: $ per CPU that it saves, or how slow the job is without it."""
 
 
 @dataclass(frozen=True)
@@ -49,19 +60,24 @@ class Demand:
     """Workers without which it cannot run."""
     cpus: float = 1.0
     """Of one worker."""
+    slowness: tuple[float, ...] = ()
+    """How many times slower it is without any worker, with the first, the second ... than with all that it wants."""
 
     @property
     def wants(self) -> int:
         """Workers that are worth their price, or needed."""
         return max(self.least, sum(saving > 0 for saving in self.savings))
 
-    def bid(self, workers: int) -> float:
-        """Return what the job bids per CPU for one more worker than so many; nothing for one that is not worth it."""
+    def bid(self, workers: int) -> Bid | None:
+        """Return what the job bids for one more worker than so many; None for one that is not worth it."""
         if workers < self.least:
-            return math.inf
+            return NEEDED, math.inf
         if workers >= self.wants:
-            return 0.0
-        return self.savings[workers] / self.cpus * (1 + HOLDS if workers < self.holds else 1.0)
+            return None
+        slow = self.slowness[workers] if workers < len(self.slowness) else 0.0
+        if slow > SLOWEST:
+            return SLOW, slow
+        return SAVES, self.savings[workers] / self.cpus * (1 + HOLDS if workers < self.holds else 1.0)
 
 
 def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
@@ -72,17 +88,22 @@ def allocate(demands: Sequence[Demand], cpus: float) -> dict[str, int]:
     for demand in demands:
         if not demand.cpus > 0:
             raise PlanError(f"job {demand.job!r}: a worker needs some CPU, but got cpus={demand.cpus}.")
-    bids = [(-demand.bid(0), -demand.holds, demand.job, demand) for demand in demands if demand.bid(0) > 0]
-    heapq.heapify(bids)
+    bids: list[tuple[int, float, int, str, Demand]] = []
+
+    def enter(demand: Demand) -> None:
+        if bid := demand.bid(given[demand.job]):
+            heapq.heappush(bids, (-bid[0], -bid[1], given[demand.job] - demand.holds, demand.job, demand))
+
+    for demand in demands:
+        enter(demand)
     left = cpus
     while bids:
-        _, _, job, demand = heapq.heappop(bids)
+        *_, demand = heapq.heappop(bids)
         if demand.cpus > left + 1e-9:
             continue
         left -= demand.cpus
-        given[job] += 1
-        if (bid := demand.bid(given[job])) > 0:
-            heapq.heappush(bids, (-bid, given[job] - demand.holds, job, demand))
+        given[demand.job] += 1
+        enter(demand)
     return given
 
 
@@ -122,15 +143,26 @@ def savings_of(costs: Sequence[float]) -> tuple[float, ...]:
     return found[: sum(saving > least for saving in found)]
 
 
-def savings_measured(
-    readings: Sequence[Reading], setting: Setting, here: Deployment, side: str, most: int
-) -> tuple[float, ...]:
-    """Return what workers of one side save, by the model of what was measured; the other side stays as it is.
+def slowness_of(batch_s: Vector, wants: int) -> tuple[float, ...]:
+    """Return how many times slower a job is with fewer workers than it wants."""
+    return tuple((batch_s[:wants] / batch_s[wants]).tolist()) if wants and math.isfinite(batch_s[wants]) else ()
+
+
+@dataclass(frozen=True)
+class Worth:
+    """What the first, second ... worker is worth to a job."""
+
+    savings: tuple[float, ...] = ()
+    slowness: tuple[float, ...] = ()
+
+
+def worth_measured(readings: Sequence[Reading], setting: Setting, here: Deployment, side: str, most: int) -> Worth:
+    """Return what workers of one side are worth, by the model of what was measured; the other side stays as it is.
 
     `side`: "local" or "remote".
     """
     if not readings:
-        return ()
+        return Worth()
     model = fit_model(readings, [reading.wait_share > WAITING for reading in readings], None)
     counts = np.arange(most + 1, dtype=float)
     local = counts if side == "local" else np.full_like(counts, here.local)
@@ -140,7 +172,8 @@ def savings_measured(
     batch_s = np.where(working, np.maximum(step, 1 / np.where(working, supply, 1.0)), np.inf)
     own_s = float(np.min(step))
     per_hour = np.array([setting.per_hour(Deployment(int(n), int(m))) for n, m in zip(local, remote, strict=True)])
-    return savings_of(bills(batch_s, max(own_s, 1e-9), per_hour).tolist())
+    savings = savings_of(bills(batch_s, max(own_s, 1e-9), per_hour).tolist())
+    return Worth(savings, slowness_of(batch_s, len(savings)))
 
 
 def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:

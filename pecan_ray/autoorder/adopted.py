@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
@@ -88,6 +89,18 @@ class Ordering:
         return tuple(
             (op.name, (op.seconds or 0.0) * op.elements_in / sample.elements) for sample in samples for op in sample.ops
         )
+
+    def row_seconds(self) -> float | None:
+        """Return the seconds of one thread for a row of a batch, in the order to run; None where nothing was measured.
+
+        An estimate: what comes after the last stretch of operators is not in it, and neither is what was not measured.
+        """
+        last = self.stretches[-1] if self.stretches else None
+        if last is None or last.sample.seconds is None or not last.sample.complete:
+            return None
+        work = last.sample.seconds / (last.measured.speedup if last.measured and last.adopted.changed else 1.0)
+        rows = math.prod(op.elements_out / op.elements_in for op in last.sample.ops)
+        return (work + (last.sample.reading_s or 0.0)) / rows
 
     def summary(self) -> str:
         """Say in one line what was reordered; empty if nothing was even tried."""

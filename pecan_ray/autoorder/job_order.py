@@ -44,6 +44,8 @@ class Ordered:
     """What it changed, for people."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator takes of an element of the source; empty where not all were measured."""
+    row_seconds: float | None = None
+    """Seconds of one thread for a row of a batch; None: not measured."""
     second_look: SecondLook | None = None
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
@@ -128,7 +130,7 @@ class JobOrder:
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned or not ordering.stretches else self._second_look(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
-        return Ordered(plan, tuple(said), ordering.op_seconds(), look, reverted)
+        return Ordered(plan, tuple(said), ordering.op_seconds(), ordering.row_seconds(), look, reverted)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""

@@ -67,6 +67,8 @@ class OrderKnown:
 
     changed: bool
     """It is another one than as written: the plan has a second version."""
+    row_s: float | None = None
+    """Seconds of one thread for a row of a batch, as a sample has measured; None: not known."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.pool import Demand
+from pecan_ray.placement.pool import Demand, Worth
 from pecan_ray.plan.windows import Deployment
 
 
@@ -36,6 +36,8 @@ class PlacementLoop:
     """Of a job with a deadline."""
     observed: Observed | None = None
     """What is measured where nobody decides."""
+    row_s: float | None = None
+    """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -49,7 +51,15 @@ class PlacementLoop:
             self.pacing = Pacing(self.spec.deadline_s, self.spec.shape.epochs, self.spec.epoch_batches)
         shape, room = self.spec.shape, Room(tuple(hosts.values()), remote_cpus)
         self.placing = begin(workers, room, self.spec.cpus_per_worker, shape.visitation, shape.world_size)
+        self.sampled(self.row_s)
         return self.placing.policy.start
+
+    def sampled(self, row_s: float | None) -> None:
+        """Note how long one thread takes for a row of a batch, by a sample; None: nothing was measured."""
+        self.row_s = row_s
+        rows = self.spec.shape.batch_size
+        if row_s and rows and self.placing is not None and self.placing.policy.mode == "auto":
+            self.placing.batch_s = row_s * rows / max(1.0, self.spec.cpus_per_worker)
 
     @property
     def decides(self) -> bool:
@@ -94,25 +104,26 @@ class PlacementLoop:
         found = []
         for placement, where in nodes.items():
             holds = sum(w.placement == placement and bool(w.node) for w in fleet.workers.values())
-            savings, least = self._worth(placement) if self.shares_nodes(placement) else ((), holds)
-            demand = Demand(self.spec.name, savings, holds, least, self.spec.cpus_per_worker)
+            worth, least = self._worth(placement) if self.shares_nodes(placement) else (Worth(), holds)
+            cpus = self.spec.cpus_per_worker
+            demand = Demand(self.spec.name, worth.savings, holds, least, cpus, worth.slowness)
             if where and demand.wants:
                 found.append(PoolBid(placement, where, demand))
         return tuple(found)
 
-    def _worth(self, placement: Placement) -> tuple[tuple[float, ...], int]:
-        """Return what the first, second ... worker saves, and how many the job cannot do without."""
+    def _worth(self, placement: Placement) -> tuple[Worth, int]:
+        """Return what the first, second ... worker is worth, and how many the job cannot do without."""
         placing = self.placing
         assert placing is not None
         readings, here = list(measured(usable(placing.timeline)).values()), placing.target
         mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
         if not readings:
-            return (), mine  # what it began with
+            return Worth(), mine  # what it began with
         least = max(
             int(mine > other or (mine == other and placement == "local")),
             getattr(placing.policy.limits, f"min_{placement}"),
         )
-        return placing.policy.savings(readings, here, placement), least
+        return placing.policy.worth(readings, here, placement), least
 
     def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""
@@ -148,7 +159,7 @@ class PlacementLoop:
         if closing:
             placing.meter.disturb()
         if not placing.due():
-            return None
+            return placing.warm_start(fleet.running(), now - self.began)
         # A window in which workers began or ended to drain was touched by that.
         if any(worker.draining for worker in fleet.workers.values()):
             placing.meter.drain()

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
-from pecan_ray.placement import COST, NO_WAIT, AutoPlacement
+from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, expected_workers
+from pecan_ray.placement.evidence import SHORTEST_STEP
 from pecan_ray.plan.prices import GCP_TPU_V2
 from pecan_ray.plan.windows import Decision, Deployment, Window
 
@@ -17,6 +18,10 @@ MOST_STEPS = 10_000
 """Newest windows and decisions of a job that are kept."""
 LOCAL_PATIENCE_S = 30.0
 """How long a local worker may wait for CPUs of its node: no autoscaler can bring them."""
+FIRST_STEPS = 3
+"""Steps of each trainer that tell how long its own part of them takes, before the first window has ended."""
+WORTH_IT = 2
+"""So many times the present workers must be expected: a sample and a few steps tell no less."""
 TRIES_BOTH_SIDES = ("auto", "pecan", "pecan-code")
 """Modes that may begin on the other side where the one they begin with has no room at all."""
 
@@ -52,11 +57,14 @@ class Placing:
     """How long a remote worker may wait for a node before the policy is told that it does not come."""
     target: Deployment
     """What was asked for last."""
+    trainers: int = 1
     stopped: bool = False
     """The user has fixed the numbers of workers."""
     timeline: deque[PlacementStep] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     steps: int = 0
     """Windows so far, those included that the timeline has forgotten."""
+    batch_s: float | None = None
+    """Seconds of one worker for a batch, by AutoOrder's sample; None: not known, or used already."""
     failures: int = 0
     """How often the policy has failed: the decisions of phase "failed"."""
 
@@ -94,13 +102,38 @@ class Placing:
             decision = self._ask(window, running)
         self.target = decision.target
         self.meter.hurried = self._hurries
-        step = PlacementStep(seconds, window, running, decision)
+        return self._noted(PlacementStep(seconds, window, running, decision))
+
+    def warm_start(self, running: Deployment, seconds: float) -> PlacementStep | None:
+        """Return a first decision before the first window has ended, where a sample has told how slow workers are.
+
+        As many workers as the trainers' own steps leave waiting (Pecan §5.1); windows correct that as they come.
+        """
+        if self.batch_s is None or self.stopped or running != self.target:
+            return None
+        window = self.meter.so_far(FIRST_STEPS)
+        if window is None or window.wait_time is None:
+            return None
+        own_s = max(window.batch_time - window.wait_time, SHORTEST_STEP * window.batch_time)
+        workers = expected_workers(self.trainers / own_s, 1 / self.batch_s)
+        if workers < WORTH_IT * running.workers:
+            return None
+        wanted = self.policy.expect(workers)
+        why = (
+            f"a batch takes a worker {self.batch_s:.3g} s by AutoOrder's sample, and the trainer {own_s:.3g} s: "
+            f"begin with {wanted}."
+        )
+        self.batch_s, self.target = None, wanted
+        return self._noted(PlacementStep(seconds, window, running, Decision(wanted, "warm_start", why)))
+
+    def _noted(self, step: PlacementStep) -> PlacementStep:
         self.timeline.append(step)
         self.steps += 1
         return step
 
     def _ask(self, window: Window, running: Deployment) -> Decision:
         """Ask the policy; where it fails, what runs stays, and a new search begins: no training ends for a decision."""
+        self.batch_s = None
         try:
             return self.policy.decide(window, running)
         except Exception as error:  # whatever a policy does wrong
@@ -136,7 +169,7 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
     )
     meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
     meter.hurried = options.mode == "auto"
-    return Placing(policy, meter, options.patience_s, policy.start)
+    return Placing(policy, meter, options.patience_s, policy.start, trainers)
 
 
 def fitting(nodes: Iterable[float], cpus_per_worker: float) -> int:

@@ -66,6 +66,7 @@ class Questions:
         if not self.ordered:
             self.ordered = True
             self._versions += event.changed
+            self._job.placement.sampled(event.row_s)
             self._ledger.changes += 1
 
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:

@@ -174,14 +174,26 @@ class WindowMeter:
             return False
         return self._touched or self._paused or trainers in (len(self._full), len(self._old))
 
+    def so_far(self, least: int) -> Window | None:
+        """Return what has been measured since the last window, if it is so many batches of each trainer; it goes on."""
+        if len(self._latest) < self._trainers or self._touched or self._paused:
+            return None
+        parts = self._parts()
+        if min(part.batches for part in parts) < least:
+            return None
+        return window_of(parts, [self._begun[rank].ready for rank in self._latest], touched=True)
+
+    def _parts(self) -> list[StepTotals]:
+        return [
+            replace(totals, sampled=self._sampled.get(rank, ())).since(self._begun[rank])
+            for rank, totals in self._latest.items()
+        ]
+
     def close(self) -> Window | None:
         """Return the window if it is complete, or cannot be used any more, and begin the next one."""
         if not self.due():
             return None
-        parts = [
-            replace(totals, sampled=self._sampled.get(rank, ())).since(self._begun[rank])
-            for rank, totals in self._latest.items()
-        ]
+        parts = self._parts()
         least = min(part.batches for part in parts)
         stocks = [self._begun[rank].ready for rank in self._latest]
         self._begun = dict(self._latest)

@@ -198,11 +198,14 @@ class AutoPlacementController:
 
     # --- what else happens ---------------------------------------------------------------------------------
 
-    async def begin(self, plan: bytes | None) -> None:
-        """Let work begin, with the operators in that order (None: as they are written); the first trainer decides."""
+    async def begin(self, plan: bytes | None, row_s: float | None = None) -> None:
+        """Let work begin, with the operators in that order (None: as they are written); the first trainer decides.
+
+        `row_s`: seconds of one thread for a row of a batch, by a sample.
+        """
         if plan is not None and not self._state.ordered:
             self._plans.append(plan)
-        self._happened(events.OrderKnown(changed=len(self._plans) > 1))
+        self._happened(events.OrderKnown(len(self._plans) > 1, row_s))
 
     async def replan(self, plan: bytes, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""

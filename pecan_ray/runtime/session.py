@@ -142,9 +142,12 @@ class Session:
             label_selector=cluster.local_selector(self._node),
         ).remote(job)
 
-    def begin(self, plan: Plan | None) -> None:
-        """Let the workers begin, with the operators in another order than as they are written, or None."""
-        self.client.calls.ask(self.controller.begin, None if plan is None else pickle_plan(plan))
+    def begin(self, plan: Plan | None, row_s: float | None = None) -> None:
+        """Let the workers begin, with the operators in another order than as they are written, or None.
+
+        `row_s`: seconds of one thread for a row of a batch, as far as a sample has told.
+        """
+        self.client.calls.ask(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:

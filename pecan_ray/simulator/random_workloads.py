@@ -35,7 +35,7 @@ AFTER = 10000
 
 
 FAMILIES = ("plain", "several trainers", "running ahead")
-"""One trainer that asks for a batch when it is done with the last one; two or four that step together; one whose
+"""One trainer that asks for a batch when it is done with the last one; two to eight that step together; one whose
 program hands batches over before the accelerators are done with them."""
 
 
@@ -54,7 +54,7 @@ def draw(seed: int, family: str = "plain") -> Workload:
     cpus_local, cpus_remote = float(rng.integers(2, 17)), float(rng.integers(4, 17))
     work = needed * step * cpus_remote
     host = float(rng.choice([16, 32, 64, 96, 128]))
-    clients = int(rng.choice([2, 4])) if family == "several trainers" else 1
+    clients = int(rng.integers(2, 9)) if family == "several trainers" else 1
     # What the host itself does for a batch leaves some of its CPUs for local workers in every case.
     own = host * step * rng.uniform(0.02, 0.3)
     entries = {

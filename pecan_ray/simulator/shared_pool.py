@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pecan_ray.placement.pool import Demand, allocate, bills, savings_of
+from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
 from pecan_ray.simulator.contention import pace
 from pecan_ray.simulator.random_workloads import draw
 from pecan_ray.simulator.workload import Workload
@@ -36,7 +36,10 @@ class PooledJob:
 
     def demand(self) -> Demand:
         """Return what it bids."""
-        return Demand(self.name, savings_of(self.bill), least=0 if math.isfinite(self.slowness[0]) else 1)
+        slowness = slowness_of(np.array(self.slowness), self.wants)
+        return Demand(
+            self.name, savings_of(self.bill), least=0 if math.isfinite(self.slowness[0]) else 1, slowness=slowness
+        )
 
 
 @dataclass(frozen=True)

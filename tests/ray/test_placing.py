@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -25,7 +26,7 @@ from pecan_ray.runtime.cluster import this_node
 from tests.ray.conftest import living_actors
 from tests.ray.test_observed import scraped
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import SMALL, cheapest, elements, settled, train, waiting
+from tests.ray.waiting_transforms import BATCH, SMALL, Waits, cheapest, elements, half, settled, train, waiting
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -66,6 +67,23 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
     assert all(any(step.decision.reason in text for step in report.timeline) for text in told)
     assert f"AutoPlacement: {targets[-1]} after {len(report.timeline)} windows" in str(report)
     assert report.cost is not None and report.cost.total > report.cost.wasted > 0
+
+
+def test_autoorders_sample_says_with_how_many_workers_to_begin() -> None:
+    """The sample has measured the operators that it may exchange: no window need end before more workers come."""
+    config = pecan.Config(reorder="cost", order_folder="", ring_bytes=1 << 20, threads_per_worker=1, sample_seconds=2)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100_000)), name="sampled", config=config)
+    pipe = pipe.map(Waits(0.1), on="i").map(half, on="i").batch(BATCH)
+    with pipe.iter_batches(workers=auto(max_remote=0, window_s=1e3), **SMALL) as batches:
+        until(lambda: next(batches) is not None and bool(batches.report().timeline), "no decision", timeout_s=90)
+
+        def warmed() -> list[str]:
+            next(batches)
+            return reasons(batches.report().timeline, "warm_start")
+
+        until(lambda: bool(warmed()), "no warm start", timeout_s=90)
+        (why,) = warmed()
+    assert "AutoOrder's sample" in why and "begin with 2 local + 0 remote" in why
 
 
 @pytest.mark.slow

@@ -34,6 +34,11 @@ class Waits:
         return np.full(16_384, i, np.float32)
 
 
+def half(values: Any) -> Any:
+    """Return every other value."""
+    return values[::2]
+
+
 def waiting(per_element: float, rows: int = 100_000, **config: Any) -> pecan.PecanPipeline:
     """Return a pipeline of which every worker does one element at a time."""
     settings: dict[str, Any] = {"reorder": "off", "ring_bytes": 1 << 20, "threads_per_worker": 1, **config}

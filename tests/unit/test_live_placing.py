@@ -7,10 +7,13 @@ from typing import Any
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.placing import MOST_STEPS, Placing, Room, begin, fitting
+from pecan_ray.job import events
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.placing import MOST_STEPS, PlacementStep, Placing, Room, begin, fitting
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, IterOptions
 from pecan_ray.plan.windows import Decision, Deployment
+from tests.unit.job_rig import JobRig
 
 ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
 
@@ -102,3 +105,60 @@ def test_the_timeline_is_bounded() -> None:
 def test_nonsense_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make()
+
+
+def first_steps(placing: Placing, steps: int, own_s: float, waited_s: float) -> PlacementStep | None:
+    """Let a trainer take its first steps beside one worker."""
+    totals = StepTotals()
+    placing.report(0, totals)
+    for _ in range(steps):
+        totals = totals.step(own_s + waited_s, waited_s, 0)
+    placing.report(0, totals)
+    return placing.warm_start(Deployment(1, 0), totals.seconds)
+
+
+def test_a_sample_and_the_first_steps_say_how_many_workers_to_begin_with() -> None:
+    """A batch takes a worker 1 s, and the trainer 0.2 s: five workers, of which the nodes hold as many locally."""
+    job = placing()
+    assert job.policy.start == Deployment(1, 0)
+    assert first_steps(job, 5, 0.2, 0.8) is None, "there was no sample"
+    job.batch_s = 1.0
+    assert first_steps(job, 2, 0.2, 0.8) is None, "too few steps"
+    step = first_steps(job, 3, 0.2, 0.8)
+    assert step is not None and step.decision.target == Deployment(5, 0) == job.target
+    assert (step.decision.phase, step.window.touched) == ("warm_start", True)
+    assert "a batch takes a worker 1 s by AutoOrder's sample, and the trainer 0.2 s" in step.decision.reason
+    assert first_steps(job, 3, 0.2, 0.8) is None, "once"
+
+
+def test_what_a_sample_lets_expect_is_measured_first_and_corrected() -> None:
+    job = Job(placing(max_remote=0))
+    job.placing.batch_s = 0.5
+    step = first_steps(job.placing, 3, 0.1, 0.4)
+    assert step is not None and step.decision.target == Deployment(5, 0)
+    decision = job.decision(Deployment(5, 0), 0.1001)
+    assert "5 local + 0 remote" in decision.reason and decision.target.local <= 5
+
+
+def test_without_a_need_for_more_workers_a_sample_changes_nothing() -> None:
+    job = placing()
+    job.batch_s = 0.1
+    assert first_steps(job, 3, 0.2, 0.0) is None
+    assert job.batch_s == 0.1, "later steps may tell more, until the first window has ended"
+    ended = Job(job)
+    ended.decision(Deployment(1, 0), 0.1)
+    assert job.batch_s is None
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_sample_of_the_trainer_reaches_autoplacement_whenever_it_ends(early: bool) -> None:
+    """It runs while the nodes are looked for and workers start."""
+    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0), ordered=False)
+    known = events.OrderKnown(changed=False, row_s=0.05)
+    if early:
+        rig.handle(known)
+    rig.come()
+    if not early:
+        rig.handle(known)
+    placing = rig.job.placement.placing
+    assert placing is not None and placing.batch_s == 0.5
