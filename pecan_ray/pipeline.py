@@ -53,6 +53,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
+from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import holds_back, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
@@ -280,7 +281,7 @@ class PecanPipeline:
                 raise PlanError(f"{kind} needs pipelines, but got {type(other).__name__}.")
             if other._engine != self._engine:
                 raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
-            inputs.append(_renamed(other._plan, taken))
+            inputs.append(renamed(other._plan, taken))
         return self._with(Plan(head=Join(kind=kind, inputs=tuple(inputs), **details)))
 
     # --- a look at it --------------------------------------------------------------------------------------
@@ -472,30 +473,7 @@ class PecanPipeline:
             name = "map" if name == "<lambda>" else name
         elif fn is not None and name in taken:
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
-        return _free(name, taken)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    if name not in taken:
-        return name
-    stem = re.sub(r"_\d+$", "", name)
-    number = 2
-    while f"{stem}_{number}" in taken:
-        number += 1
-    return f"{stem}_{number}"
-
-
-def _renamed(plan: Plan, taken: set[str]) -> Plan:
-    """Return the plan with names that differ from `taken`, to which they are added."""
-    head = plan.head
-    if isinstance(head, Join):
-        head = replace(head, inputs=tuple(_renamed(branch, taken) for branch in head.inputs))
-    ops = []
-    for op in plan.ops:
-        name = _free(op.name, taken)
-        taken.add(name)
-        ops.append(replace(op, name=name))
-    return Plan(head=head, ops=tuple(ops))
+        return free_name(name, taken)
 
 
 def _spell(op: Op) -> str:

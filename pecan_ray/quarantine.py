@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import cloudpickle
 
 from pecan_ray.engines.contract import BadElement, Origin
-from pecan_ray.engines.plain import Json, NotPlainError, decode, encode, whole
+from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whole
 from pecan_ray.errors import PlanError
 
 logger = logging.getLogger("pecan_ray")
@@ -203,7 +203,7 @@ def _line(bad: BadElement) -> bytes:
     def put(*parts: bytes) -> str:
         return base64.b64encode(b"".join(parts)).decode()
 
-    written: dict[str, Json] = {"op": bad.op, "where": bad.where, "error": bad.error}
+    written: dict[str, Written] = {"op": bad.op, "where": bad.where, "error": bad.error}
     for name in ("origin", "first"):
         origin = getattr(bad, name)
         written[name] = None if origin is None else asdict(origin)
@@ -259,7 +259,7 @@ def _unpickled(path: str | Path, file: Any) -> Iterator[BadElement]:
 
 
 def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement:
-    def get(text: Json) -> bytes:
+    def get(text: Written) -> bytes:
         return base64.b64decode(text, validate=True)
 
     try:
@@ -281,13 +281,13 @@ def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement
         _no_pickle(path, error)
 
 
-def _text(written: Json) -> str:
+def _text(written: Written) -> str:
     if not isinstance(written, str):
         raise ValueError(f"{written!r} is no text")
     return written
 
 
-def _origin(written: Json) -> Origin | None:
+def _origin(written: Written) -> Origin | None:
     return None if written is None else Origin(**{name: whole(value, -1) for name, value in written.items()})
 
 

@@ -10,14 +10,12 @@ The range of a dtype of one or two bytes is its own.  That of floats is [0, r] o
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.reorder.value_summary import FEW_VALUES, SMALL, WIDE
-
-Array: TypeAlias = npt.NDArray[Any]
 
 NATURAL = (1.0, 255.0, 32767.0, 65535.0)
 """Largest values of pictures and sounds as floats."""
@@ -33,7 +31,7 @@ SELDOM = 5e-3
 """Share of the results that may differ by more: whatever lies on a threshold."""
 
 
-def exposable(array: Array) -> bool:
+def exposable(array: npt.NDArray[Any]) -> bool:
     """Tell whether an array holds a picture, a sound or features: neither labels nor numbers of words nor classes."""
     if array.size <= SMALL or array.dtype.kind not in "iuf":
         return False
@@ -42,7 +40,7 @@ def exposable(array: Array) -> bool:
     return array.dtype.itemsize < WIDE and len(np.unique(array)) > FEW_VALUES
 
 
-def reach(array: Array) -> tuple[float, float]:
+def reach(array: npt.NDArray[Any]) -> tuple[float, float]:
     """Return the least and the largest value."""
     finite = array[np.isfinite(array)] if array.dtype.kind == "f" else array
     return (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
@@ -58,7 +56,7 @@ def ends(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float]:
     return (-end if low < 0 else 0.0), end
 
 
-def exposed(array: Array, low: float, high: float, *, bright: bool, share: float = 0.5) -> Array:
+def exposed(array: npt.NDArray[Any], low: float, high: float, *, bright: bool, share: float = 0.5) -> npt.NDArray[Any]:
     """Return an array whose upper share (or its lower share) has reached the end; of signed numbers: the strong one."""
     numbers = np.nan_to_num(array.astype(np.float64), posinf=high, neginf=low)
     if low < 0:
@@ -84,7 +82,7 @@ def holds(wide: np.dtype[Any], narrow: np.dtype[Any]) -> bool:
     return np.can_cast(narrow, wide, "safe")
 
 
-def alike(narrow: Array, wide: Array, given: np.dtype[Any]) -> bool:
+def alike(narrow: npt.NDArray[Any], wide: npt.NDArray[Any], given: np.dtype[Any]) -> bool:
     """Tell whether results are the same, made of equal numbers of the dtype `given` and of a wider one."""
     if narrow.shape != wide.shape:
         return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from pecan_ray.autoorder.op_runner import Token
 from pecan_ray.autoorder.sample import Sampled
@@ -17,10 +18,10 @@ from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.engines.foreign import as_array, with_array
 from pecan_ray.errors import ElementError
-from pecan_ray.reorder.exposure import SHARES, Array, ends, exposable, exposed, reach
+from pecan_ray.reorder.exposure import SHARES, ends, exposable, exposed, reach
 from pecan_ray.reorder.value_guard import Summaries, ValueGuard
 
-Spans: TypeAlias = dict[str, tuple[float, float]]
+Reaches: TypeAlias = dict[str, tuple[float, float]]
 """The ends of the range of each column that can be exposed."""
 
 EXPOSED = 16
@@ -103,9 +104,9 @@ class ExposedElements:
         return not self._sampled.in_time() or (count >= LEAST and self._sampled.clock() - began > ENOUGH_S)
 
 
-def spans_of(elements: Iterable[Mapping[str, Any]]) -> Spans:
+def spans_of(elements: Iterable[Mapping[str, Any]]) -> Reaches:
     """Return the ends of the range of each column that can be exposed."""
-    found: dict[str, list[Array]] = {}
+    found: dict[str, list[npt.NDArray[Any]]] = {}
     for element in elements:
         for name, value in element.items():
             if (array := array_of(value)) is not None and exposable(array):
@@ -117,7 +118,7 @@ def spans_of(elements: Iterable[Mapping[str, Any]]) -> Spans:
     return spans
 
 
-def exposed_columns(element: Mapping[str, Any], spans: Spans, *, bright: bool, share: float) -> dict[str, Any]:
+def exposed_columns(element: Mapping[str, Any], spans: Reaches, *, bright: bool, share: float) -> dict[str, Any]:
     """Return the columns of an element that can be exposed, exposed."""
     found = {}
     for name, (low, high) in spans.items():
@@ -127,6 +128,6 @@ def exposed_columns(element: Mapping[str, Any], spans: Spans, *, bright: bool, s
     return found
 
 
-def array_of(value: Any) -> Array | None:
+def array_of(value: Any) -> npt.NDArray[Any] | None:
     """Return a value as an array, if it is one."""
     return value if isinstance(value, np.ndarray) else as_array(value)

@@ -13,9 +13,9 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-Json: TypeAlias = Any
+Written: TypeAlias = Any
 """What `json` reads and writes."""
-Get: TypeAlias = Callable[[Json], bytes | memoryview]
+Get: TypeAlias = Callable[[Written], bytes | memoryview]
 """Finds bytes again; raises ValueError where there are none."""
 
 PLAIN_KINDS = "biufcmMSU"
@@ -26,7 +26,7 @@ LONGEST_INT = 4096
 class Put(Protocol):
     """Keeps bytes that come in parts, and returns what they are found by."""
 
-    def __call__(self, *parts: bytes) -> Json:
+    def __call__(self, *parts: bytes) -> Written:
         """Keep the parts, one behind the other."""
         ...
 
@@ -35,7 +35,7 @@ class NotPlainError(Exception):
     """A value is of a class of its own: its type is the message."""
 
 
-def encode(value: Any, put: Put) -> Json:
+def encode(value: Any, put: Put) -> Written:
     """Return a value as JSON; raises `NotPlainError`."""
     kind = type(value)
     if value is None or kind is bool or kind is str:
@@ -61,7 +61,7 @@ def encode(value: Any, put: Put) -> Json:
     raise NotPlainError(kind.__qualname__)
 
 
-def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Json:
+def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Written:
     if not array.dtype.hasobject:
         return {"array": [dtype_name(array.dtype), list(array.shape), put(array.tobytes())]}
     if array.dtype != object:
@@ -76,7 +76,7 @@ def _encode_array(array: np.ndarray[Any, Any], put: Put) -> Json:
     return {"objects": [list(array.shape), [encode(one, put) for one in items]]}
 
 
-def _lengths(items: Sequence[bytes] | Sequence[str], put: Put) -> Json:
+def _lengths(items: Sequence[bytes] | Sequence[str], put: Put) -> Written:
     return put(np.fromiter(map(len, items), np.int64, len(items)).tobytes())
 
 
@@ -89,7 +89,7 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     raise NotPlainError(f"items of {dtype}")
 
 
-def named_dtype(name: Json) -> np.dtype[Any]:
+def named_dtype(name: Written) -> np.dtype[Any]:
     """Return the type of a name; raises ValueError if it is none, or not plain."""
     if not isinstance(name, str):
         raise ValueError(f"{name!r} is no type of items")
@@ -109,7 +109,7 @@ def named_dtype(name: Json) -> np.dtype[Any]:
     return np.dtype(registered)
 
 
-def decode(written: Json, get: Get) -> Any:
+def decode(written: Written, get: Get) -> Any:
     """Return the value that was written; raises ValueError where it is damaged, or made to do harm."""
     if isinstance(written, list):
         return [decode(one, get) for one in written]
@@ -127,21 +127,21 @@ def decode(written: Json, get: Get) -> Any:
         raise ValueError(f"a value of type {kind!r} is damaged: {error}") from error
 
 
-def whole(number: Json, least: int = 0) -> int:
+def whole(number: Written, least: int = 0) -> int:
     """Return a whole number that was written; raises ValueError if it is none or too small."""
     if type(number) is not int or number < least:
         raise ValueError(f"{number!r} is no whole number of at least {least}")
     return number
 
 
-def shape_of(written: Json) -> tuple[int, ...]:
+def shape_of(written: Written) -> tuple[int, ...]:
     """Return the shape of an array that was written."""
     if not isinstance(written, list):
         raise ValueError(f"{written!r} is no shape")
     return tuple(whole(length) for length in written)
 
 
-def _decode_array(content: Json, get: Get) -> Any:
+def _decode_array(content: Written, get: Get) -> Any:
     name, written, found = content
     dtype, shape, data = named_dtype(name), shape_of(written), get(found)
     if len(data) != math.prod(shape) * dtype.itemsize:
@@ -149,32 +149,32 @@ def _decode_array(content: Json, get: Get) -> Any:
     return np.frombuffer(bytearray(data), dtype).reshape(shape)
 
 
-def _decode_scalar(content: Json, get: Get) -> Any:
+def _decode_scalar(content: Written, get: Get) -> Any:
     name, found = content
     return _decode_array([name, [], found], get)[()]
 
 
-def _decode_dict(content: Json, get: Get) -> Any:
+def _decode_dict(content: Written, get: Get) -> Any:
     return {decode(key, get): decode(one, get) for key, one in content}
 
 
-def _decode_complex(content: Json, get: Get) -> Any:
+def _decode_complex(content: Written, get: Get) -> Any:
     real, imaginary = content
     return complex(float(real), float(imaginary))
 
 
-def _decode_objects(content: Json, get: Get) -> Any:
+def _decode_objects(content: Written, get: Get) -> Any:
     written, items = content
     return _filled(shape_of(written), [decode(one, get) for one in items])
 
 
-def _decode_blobs(content: Json, get: Get) -> Any:
+def _decode_blobs(content: Written, get: Get) -> Any:
     written, lengths, found = content
     data = memoryview(get(found))
     return _filled(shape_of(written), [bytes(data[start:end]) for start, end in _ranges(get(lengths), len(data))])
 
 
-def _decode_texts(content: Json, get: Get) -> Any:
+def _decode_texts(content: Written, get: Get) -> Any:
     written, lengths, found = content
     text = bytes(get(found)).decode("utf-8", "surrogatepass")
     return _filled(shape_of(written), [text[start:end] for start, end in _ranges(get(lengths), len(text))])
@@ -197,7 +197,7 @@ def _filled(shape: tuple[int, ...], items: list[Any]) -> Any:
     return array.reshape(shape)
 
 
-_DECODERS: Mapping[str, Callable[[Json, Get], Any]] = {
+_DECODERS: Mapping[str, Callable[[Written, Get], Any]] = {
     "float": lambda content, get: float(content),
     "bytes": lambda content, get: bytes(get(content)),
     "tuple": lambda content, get: tuple([decode(one, get) for one in content]),

@@ -18,7 +18,7 @@ import cloudpickle
 
 from pecan_ray.engines.contract import BadElement, Origin, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
-from pecan_ray.engines.plain import Json, NotPlainError, decode, dtype_name, encode, named_dtype, shape_of, whole
+from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
 from pecan_ray.transport.compression import CODECS, Codec
 from pecan_ray.transport.messages import Message
 
@@ -50,13 +50,13 @@ class _Blobs:
         self.parts: list[bytes] = []
         self._key, self._end = key, 0
 
-    def put(self, *parts: bytes) -> Json:
+    def put(self, *parts: bytes) -> Written:
         start = self._end
         self.parts += parts
         self._end += sum(map(len, parts))
         return [start, self._end - start]
 
-    def value(self, value: Any) -> Json:
+    def value(self, value: Any) -> Written:
         """Keep any value; raises what pickling raises."""
         kept, end = len(self.parts), self._end
         try:
@@ -74,13 +74,13 @@ class _Found:
     def __init__(self, data: memoryview, key: bytes) -> None:
         self._data, self._key = data, key
 
-    def get(self, place: Json) -> memoryview:
+    def get(self, place: Written) -> memoryview:
         start, length = place
         if whole(start) + whole(length) > len(self._data):
             raise ValueError("it names bytes behind its end")
         return self._data[start : start + length]
 
-    def value(self, written: Json) -> Any:
+    def value(self, written: Written) -> Any:
         """Return a value; raises ValueError, also for a pickle without its signature."""
         if "plain" in written:
             return decode(written["plain"], self.get)
@@ -111,14 +111,14 @@ def write_label(label: Label, key: bytes) -> bytes:
     return b"".join((FRAME.pack(MAGIC, len(head)), head, *blobs.parts))
 
 
-def _message(message: Message, blobs: _Blobs) -> Json:
+def _message(message: Message, blobs: _Blobs) -> Written:
     columns = [[name, _column(column, blobs)] for name, column in message.columns.items()]
     bad = [_bad(one, blobs) for one in message.bad]
     spans, without_data = _spans(message.spans), _spans(message.without_data)
     return [columns, spans, message.rows, message.epoch, bad, without_data]
 
 
-def _column(column: Any, blobs: _Blobs) -> Json:
+def _column(column: Any, blobs: _Blobs) -> Written:
     if type(column) is ColumnPlace:
         try:
             return [column.offset, dtype_name(column.dtype), column.shape]
@@ -127,11 +127,11 @@ def _column(column: Any, blobs: _Blobs) -> Json:
     return blobs.value(column)
 
 
-def _spans(spans: SpansByKey) -> Json:
+def _spans(spans: SpansByKey) -> Written:
     return [[*key, intervals] for key, intervals in spans.items()]
 
 
-def _bad(bad: BadElement, blobs: _Blobs) -> Json:
+def _bad(bad: BadElement, blobs: _Blobs) -> Written:
     origins = [None if origin is None else asdict(origin) for origin in (bad.origin, bad.first)]
     return [bad.op, bad.where, bad.error, blobs.value(bad.element), *origins, bad.elements_left_out]
 
@@ -154,7 +154,7 @@ def read_label(data: Any, key: bytes) -> Label:
         raise ConnectionError(f"what came is no label of a worker: {error}") from error
 
 
-def _read_message(written: Json, body: int, found: _Found) -> tuple[int, int, Message]:
+def _read_message(written: Written, body: int, found: _Found) -> tuple[int, int, Message]:
     start, size, (columns, spans, rows, epoch, bad, without_data) = written
     if whole(start) + whole(size) > body:
         raise ValueError("a batch goes on behind the end of its lot")
@@ -170,7 +170,7 @@ def _read_message(written: Json, body: int, found: _Found) -> tuple[int, int, Me
     return start, size, message
 
 
-def _read_column(written: Json, size: int, found: _Found) -> Any:
+def _read_column(written: Written, size: int, found: _Found) -> Any:
     if isinstance(written, list):
         offset, name, shape = written
         place = ColumnPlace(whole(offset), named_dtype(name), shape_of(shape))
@@ -180,7 +180,7 @@ def _read_column(written: Json, size: int, found: _Found) -> Any:
     return found.value(written)
 
 
-def _read_spans(written: Json) -> SpansByKey:
+def _read_spans(written: Written) -> SpansByKey:
     spans: SpansByKey = {}
     for branch, repetition, split, intervals in written:
         key = whole(branch), whole(repetition), whole(split)
@@ -188,17 +188,17 @@ def _read_spans(written: Json) -> SpansByKey:
     return spans
 
 
-def _read_bad(written: Json, found: _Found) -> BadElement:
+def _read_bad(written: Written, found: _Found) -> BadElement:
     op, where, error, element, origin, first, left_out = written
     read = (_read_origin(origin), _read_origin(first))
     return BadElement(_text(op), _text(where), _text(error), found.value(element), *read, whole(left_out))
 
 
-def _read_origin(written: Json) -> Origin | None:
+def _read_origin(written: Written) -> Origin | None:
     return None if written is None else Origin(**{name: whole(value) for name, value in written.items()})
 
 
-def _text(written: Json) -> str:
+def _text(written: Written) -> str:
     if not isinstance(written, str):
         raise ValueError(f"{written!r} is no text")
     return written

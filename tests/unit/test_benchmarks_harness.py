@@ -57,6 +57,7 @@ def test_a_side_that_cannot_start_is_left_out_with_its_error(monkeypatch: pytest
 
 def test_a_side_can_run_the_code_of_another_checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "benchmarks", tmp_path / "benchmarks")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
     with open(tmp_path / "benchmarks/peers/sides/threads.py", "a") as code:
         code.write('\nNOTE = "from the other checkout"\n')
     monkeypatch.setitem(SIDES, "threads, before", replace(SIDES["threads"], checkout=str(tmp_path)))
