@@ -23,7 +23,7 @@ from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.suspects import Suspects
-from pecan_ray.job.turns import elsewhere, give_out_again, has_work, next_lease
+from pecan_ray.job.turns import all_given, elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
@@ -114,6 +114,8 @@ class Ledger:
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
         """Note a split's length, read to its end: nothing is missing behind it."""
+        if epoch == self.epoch and worker in self.workers:
+            self.suspects.ended(key, elements)
         self.consumed(worker, epoch, {key: [(elements << OUTPUT_BITS, END)]})
 
     def consumed(self, worker: str, epoch: int, spans: LeaseSpans, *, left_out: int = 0) -> None:
@@ -189,7 +191,7 @@ class Ledger:
                 self.suspects.died_in_vain("whole", sum(self.counts), "a plan that one worker runs as a whole")
             self._whole = WholePlan()
             self.queues.restart()
-        else:
+        elif worker != self._whole.runner:
             self.dropped += give_out_again(rest, state, self.shape, self.queues, self.leftovers, self.suspects)
         self._advance()
 
@@ -245,10 +247,7 @@ class Ledger:
             return False
         if self.shape.runs_whole:
             return self._all_made()
-        if self.shape.sharding == "off":
-            workers, serial = self.workers.values(), self.shape.serial
-            return bool(workers) and all(state.has_given_all(self.epoch, whole=serial) for state in workers)
-        return not any(state.holds or state.working for state in self.workers.values())
+        return all_given(self.workers.values(), self.shape, self.epoch)
 
     def _advance(self) -> None:
         """Distribute the leftovers, or begin the next epoch, when it is time."""

@@ -77,6 +77,12 @@ class Suspects:
         """Return what one worker shall work on, and on nothing else."""
         return self._waiting.popleft()
 
+    def ended(self, key: LeaseKey, elements: int) -> None:
+        """Forget the pieces behind the last element of a split, whose length is known now."""
+        stop = elements << OUTPUT_BITS
+        kept = ([one for one in bundle if one.key != key or one.spans[0][0] < stop] for bundle in self._waiting)
+        self._waiting = deque(tuple(bundle) for bundle in kept if bundle)
+
     def begin_epoch(self) -> None:
         """Forget what the last epoch was about, but for the elements that are left out."""
         self._strikes.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pecan_ray.job.holdings import WorkerHoldings
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -67,3 +67,10 @@ def give_out_again(
     for lease in suspects.died(rest, apart=state.apart) if state.died else rest:
         queues.put_back(lease)
     return ()
+
+
+def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:
+    """Tell whether the trainers have all that was given to workers in an epoch."""
+    if shape.sharding == "off":
+        return bool(workers) and all(state.has_given_all(epoch, whole=shape.serial) for state in workers)
+    return not any(state.holds or state.working for state in workers)

@@ -95,6 +95,33 @@ CASES = {
     "a slow rank gets what is regrouped in each epoch": Scenario(
         sources=FEW, ranks=2, epochs=40, batch_size=2, local=4, prefetch_bytes=1, steps_s=(0.4, 0.02)
     ),
+    "a worker of a whole plan is lost when all ranks have their batches": Scenario(
+        seed=4005240,
+        sources=(
+            tuple(
+                SplitModel(one)
+                for one in ((0,), (1, 0), (1, 0), (0, 1, 1, 1, 1), (0, 1), (1, 0, 1, 1, 1, 0, 1, 0), (1, 1, 1), (1, 0))
+            ),
+        ),
+        ranks=3,
+        epochs=3,
+        visitation="zero_or_more",
+        serial=True,
+        page=2,
+        cpus=1,
+        outbox=8,
+        element_s=0.0001,
+        steps_s=(0.02, 0.02, 0.02, 0.4),
+        delay_s=0.0005,
+        lost=0.02,
+        doubled=0.05,
+        late_s=8.0,
+        faults=(
+            Fault(at=9.391941621756809, kind="scale", target=200),
+            Fault(at=12.69562887781127, kind="scale", target=1),
+            Fault(at=14.683342929193177, kind="break stream", target=352),
+        ),
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""

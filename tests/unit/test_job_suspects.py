@@ -51,6 +51,20 @@ def test_what_is_known_to_kill_is_left_out_of_the_epochs_and_passes_to_come() ->
     assert world.deaths <= 9 and world.job.state.bad.count == 2
 
 
+def test_pieces_behind_the_end_of_a_split_are_forgotten_once_it_is_known() -> None:
+    suspects, lease = Suspects(), Lease(0, Split(0), ((0, END),))
+    suspects.died([lease], apart=False)
+    suspects.died([lease], apart=False)
+    suspects.ended((0, 0, 1), 0)
+    assert len(list(suspects.places())) > 20
+    suspects.ended(lease.key, 5)
+    assert [spans for _, spans in suspects.places()] == [
+        ((begin << OUTPUT_BITS, end << OUTPUT_BITS),) for begin, end in ((0, 1), (1, 2), (2, 4), (4, 8))
+    ]
+    suspects.ended(lease.key, 0)
+    assert not suspects
+
+
 def test_several_deadly_elements_are_all_found() -> None:
     world = played(replace(ONE, sources=((split_of(300, 3, 4, 299), split_of(40, 0)),), local=2))
     assert world.job.state.bad.count == 4 and world.deaths <= 20
