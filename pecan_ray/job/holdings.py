@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
@@ -35,6 +35,8 @@ class WorkerHoldings:
     """and the trainer that this group is for."""
     apart: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
+    suspected: Mapping[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    """And this is what it works on; what it holds beside it came through."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -73,6 +75,7 @@ class WorkerHoldings:
     def begin(self, group: Iterable[Lease] = (), rank: int | None = None, *, apart: bool = False) -> None:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
+        self.suspected = {lease.key: lease.spans for lease in self.group} if apart else {}
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""
@@ -85,6 +88,15 @@ class WorkerHoldings:
         self.working, self.unsettled = False, set(range(ranks))
         while self.group:
             self.give(self.group.pop())
+
+    def came_through(self, rest: Iterable[Lease]) -> Iterator[Lease]:
+        """Yield of what a lost worker held that which it had done before it began with what is suspected."""
+        for lease in rest if self.apart else ():
+            done = Spans(lease.spans)
+            for span in self.suspected.get(lease.key, ()):
+                done.remove(*span)
+            if done:
+                yield replace(lease, spans=tuple(done))
 
     def take_of_group(self, branch: int) -> Lease | Literal["none"]:
         """Take the next lease of a branch out of the worker's group."""

@@ -25,6 +25,7 @@ from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, Trai
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.messages import WorkerInfo, left_out
 from pecan_ray.runtime.streams import WorkerStream
@@ -65,7 +66,8 @@ class BatchClient:
         self._reader = BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
-        self._served = threading.Condition(self._lock)
+        self._served, self._told = Bell(), Bell()
+        """For the trainer's thread: there is an outcome; the job knows more of what the loop has."""
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, incarnation, prefetch_bytes, time.monotonic())
         self._batches: dict[int, Received] = {}
@@ -102,19 +104,25 @@ class BatchClient:
             if self.closed:
                 return None
             self._handle(WANTED)
-            while (outcome := self._outcome) is None and not self.closed:
-                self._served.wait()
-            self._outcome = None
-            if isinstance(outcome, events.RaiseError):
-                try:
-                    raise outcome.error
-                finally:
-                    del outcome  # or the error would hold this frame and the frame the error, and both the last batch
-            if not isinstance(outcome, events.HandOver):
-                return None
-            batch = self._batches.pop(outcome.batch.id)
-        self._reader.taken(batch.message)
-        return batch
+            outcome = self._taken()
+        while outcome is None and not self.closed:
+            self._served.wait()
+            with self._lock:
+                outcome = self._taken()
+        if isinstance(outcome, events.RaiseError):
+            try:
+                raise outcome.error
+            finally:
+                del outcome  # or the error would hold this frame and the frame the error, and both the last batch
+        if not isinstance(outcome, Received):
+            return None
+        self._reader.taken(outcome.message)
+        return outcome
+
+    def _taken(self) -> Received | events.EndOfData | events.RaiseError | None:
+        """Take what there is for the trainer's thread; the caller has the lock."""
+        outcome, self._outcome = self._outcome, None
+        return self._batches.pop(outcome.batch.id) if isinstance(outcome, events.HandOver) else outcome
 
     def take_quarantined(self) -> list[BadElement]:
         """Return the bad elements received since the last call."""
@@ -128,8 +136,8 @@ class BatchClient:
             used = self.state.yielded
             if self.state.outgoing.told < used:
                 self._handle(events.ReportWanted())
-            while self.state.outgoing.told < used and not self._over():
-                self._served.wait()
+        while self.state.outgoing.told < used and not self._over():
+            self._told.wait()
         return used
 
     def progress(self) -> TrainerProgress:
@@ -145,7 +153,8 @@ class BatchClient:
             self._handle(events.TrainerClosed())
             self.closed = True
             streams = list(self._streams.values())
-            self._served.notify_all()
+            self._served.ring()
+            self._told.ring()
             self._to_report.notify_all()
         self.calls.close()
         for stream in streams:
@@ -175,11 +184,13 @@ class BatchClient:
             self._perform(instruction)
         if self.state.due(now) < self._wakes_at:
             self._to_report.notify()
+        if self.state.over or isinstance(event, events.ReportAnswered):
+            self._told.ring()
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
         if isinstance(instruction, (events.HandOver, events.EndOfData, events.RaiseError)):
             self._outcome = instruction
-            self._served.notify()
+            self._served.ring()
         elif isinstance(instruction, events.Grant):
             self._streams[instruction.worker].grant(instruction.credits)
         elif isinstance(instruction, events.SendReport):
@@ -228,17 +239,7 @@ class BatchClient:
                 self._number += 1
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
                 self._batches[self._number] = Received(columns, provenance, message)
-                batches.append(
-                    events.ReceivedBatch(
-                        self._number,
-                        worker,
-                        message.epoch,
-                        message.spans,
-                        message.rows,
-                        nbytes,
-                        message.without_data,
-                    )
-                )
+                batches.append(_received(self._number, worker, message, nbytes))
             self._quarantined.extend(bad)
             self._handle(events.BatchesCame(worker, tuple(batches), lost))
         return len(opened) == len(messages)
@@ -282,7 +283,6 @@ class BatchClient:
             reachable = tuple(worker for worker in orders.newcomers if worker in self._workers)
             orders = replace(orders, newcomers=reachable) if reachable != orders.newcomers else orders
             self._handle(events.OrdersCame(orders) if answered is None else events.ReportAnswered(answered, orders))
-            self._served.notify_all()
 
     def _keep_reporting(self) -> None:
         """Send the reports, and let time pass for the state."""
@@ -304,6 +304,13 @@ class BatchClient:
             # Ray passes bytes on as they are, which costs the controller less than an object.
             answer = self.calls.ask(self._controller.report, pickle.dumps(report))
             self._orders_came(answer, report.number)
+
+
+def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:
+    """Return what the trainer's state needs to know of a batch."""
+    return events.ReceivedBatch(
+        number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data
+    )
 
 
 def _as_error(error: BaseException, where: str) -> BaseException:

@@ -11,7 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.ray.waiting import until
+
 ROOT = Path(__file__).resolve().parents[2]
+NO_AGENT = "No available agent"
+"""Says a cluster whose nodes have been up for a moment only."""
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +40,17 @@ def dashboard(with_token: dict[str, str]) -> Iterator[str]:
 def submit(dashboard: str, environment: dict[str, str], *program: str) -> subprocess.CompletedProcess[str]:
     """Run a program of the checkout as a job, as the README says, and wait for its end."""
     ray = str(Path(sys.executable).parent / "ray")
-    return subprocess.run(
-        [ray, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", sys.executable, *program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-        env=environment,
-    )
+    command = [ray, "job", "submit", "--address", dashboard, "--working-dir", ".", "--", sys.executable, *program]
+    done: list[subprocess.CompletedProcess[str]] = []
+
+    def taken() -> bool:
+        done.append(
+            subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False, env=environment)
+        )
+        return NO_AGENT not in done[-1].stderr
+
+    until(taken, "no node takes jobs")
+    return done[-1]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import PecanError
 
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
 
 def pipeline(elements: int = 400) -> pecan.PecanPipeline:
     """Return a pipeline over numbers."""
