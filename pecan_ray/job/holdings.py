@@ -35,8 +35,10 @@ class WorkerHoldings:
     """and the trainer that this group is for."""
     apart: bool = False
     """What it works on is suspected of having killed other workers: it gets nothing else."""
-    suspected: Mapping[LeaseKey, Sequence[Span]] = field(default_factory=dict)
-    """And this is what it works on; what it holds beside it came through."""
+    suspected: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    """And this is what it works on: what it holds beside it came through, but for"""
+    untaken: dict[LeaseKey, Sequence[Span]] = field(default_factory=dict)
+    """what it had not begun with of its group when it was lost."""
     working: bool = False
     finished_epoch: int = -1
     made: int = 0
@@ -75,7 +77,7 @@ class WorkerHoldings:
     def begin(self, group: Iterable[Lease] = (), rank: int | None = None, *, apart: bool = False) -> None:
         """Note that the worker begins with an assignment, perhaps with a group for a certain rank, or of suspects."""
         self.working, self.group, self.rank, self.apart = True, list(group), rank, apart
-        self.suspected = {lease.key: lease.spans for lease in self.group} if apart else {}
+        self.suspected = {}
 
     def begin_epoch(self, *, forget: bool) -> None:
         """Begin an epoch; `forget`: what the worker still holds of the last one."""
@@ -86,17 +88,9 @@ class WorkerHoldings:
     def leave(self, ranks: int) -> None:
         """Note that the worker is gone, and that so many ranks must say what they have from it."""
         self.working, self.unsettled = False, set(range(ranks))
+        self.untaken = {lease.key: lease.spans for lease in self.group}
         while self.group:
             self.give(self.group.pop())
-
-    def came_through(self, rest: Iterable[Lease]) -> Iterator[Lease]:
-        """Yield of what a lost worker held that which it had done before it began with what is suspected."""
-        for lease in rest if self.apart else ():
-            done = Spans(lease.spans)
-            for span in self.suspected.get(lease.key, ()):
-                done.remove(*span)
-            if done:
-                yield replace(lease, spans=tuple(done))
 
     def take_of_group(self, branch: int) -> Lease | Literal["none"]:
         """Take the next lease of a branch out of the worker's group."""
@@ -104,6 +98,8 @@ class WorkerHoldings:
         if mine is None:
             return "none"
         self.group.remove(mine)
+        if self.apart:
+            self.suspected[mine.key] = mine.spans
         return mine
 
     def give(self, lease: Lease) -> Lease:
@@ -139,3 +135,21 @@ class WorkerHoldings:
             if not held.missing:
                 del self.holdings[key]
             yield held.lease, returned
+
+
+def within(leases: Iterable[Lease], places: Mapping[LeaseKey, Iterable[Span]]) -> list[Lease]:
+    """Return the parts of leases that are in these places."""
+    rest = {lease.key: lease.spans for lease in without(leases, places)}
+    return without(leases, rest)
+
+
+def without(leases: Iterable[Lease], places: Mapping[LeaseKey, Iterable[Span]]) -> list[Lease]:
+    """Return the parts of leases that are not in these places."""
+    left = []
+    for lease in leases:
+        spans = Spans(lease.spans)
+        for span in places.get(lease.key, ()):
+            spans.remove(*span)
+        if spans:
+            left.append(replace(lease, spans=tuple(spans)))
+    return left

@@ -89,17 +89,20 @@ class Suspects:
         self._in_vain.clear()
         self._reached.clear()
 
-    def died(self, held: Sequence[Lease], *, apart: bool) -> list[Lease]:
+    def died(self, held: Sequence[Lease]) -> list[Lease]:
         """Take what a worker has died with; return the part that any worker may have."""
-        if apart:
-            self._died_apart(held)
-            return []
         self._strikes.update(map(_split_of, held))
         suspected = [lease for lease in held if self._strikes[_split_of(lease)] >= STRIKES]
         self._waiting.extend(divided(suspected))
         return [lease for lease in held if self._strikes[_split_of(lease)] < STRIKES]
 
-    def _died_apart(self, held: Sequence[Lease]) -> None:
+    def put_back(self, held: Sequence[Lease]) -> None:
+        """Take back what was given to a worker that is lost, and did not die of it."""
+        if held:
+            self._waiting.appendleft(tuple(held))
+
+    def died_apart(self, held: Sequence[Lease]) -> None:
+        """Take what a worker has died with that worked on nothing else."""
         pieces = divided(held)
         for split in {_split_of(lease) for lease in held}:
             self._strikes["apart", split] += 1

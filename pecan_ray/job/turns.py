@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
-from pecan_ray.job.holdings import WorkerHoldings
+from pecan_ray.job.holdings import WorkerHoldings, within, without
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import NoLease, Queues
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.whole_plan import WholePlan
 from pecan_ray.plan.splits import Lease
-from pecan_ray.sampling.spans import Spans
 
 
 def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerHoldings]) -> bool:
@@ -66,21 +64,15 @@ def give_out_again(
             suspects.died_in_vain(frozenset(one.key for one in rest), 0, "a batch of leftovers")
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
-    if state.died:
-        innocent = list(state.came_through(rest))
-        rest = [*innocent, *suspects.died(without(rest, innocent), apart=state.apart)]
+    if state.apart:
+        suspects.put_back(within(rest, state.untaken))
+        at_hand, rest = within(rest, state.suspected), without(without(rest, state.untaken), state.suspected)
+        (suspects.died_apart if state.died else suspects.put_back)(at_hand)
+    elif state.died:
+        rest = suspects.died(rest)
     for lease in rest:
         queues.put_back(lease)
     return ()
-
-
-def without(leases: Sequence[Lease], others: Sequence[Lease]) -> list[Lease]:
-    """Return what is left of leases when others, of the same splits, are taken out of them."""
-    left = {lease.key: Spans(lease.spans) for lease in leases}
-    for other in others:
-        for span in other.spans:
-            left[other.key].remove(*span)
-    return [replace(lease, spans=tuple(left[lease.key])) for lease in leases if left[lease.key]]
 
 
 def all_given(workers: Collection[WorkerHoldings], shape: LedgerShape, epoch: int) -> bool:

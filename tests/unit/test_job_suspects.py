@@ -63,8 +63,8 @@ def test_what_came_through_before_is_not_blamed_though_no_trainer_has_it(visitat
 
 def test_pieces_behind_the_end_of_a_split_are_forgotten_once_it_is_known() -> None:
     suspects, lease = Suspects(), Lease(0, Split(0), ((0, END),))
-    suspects.died([lease], apart=False)
-    suspects.died([lease], apart=False)
+    suspects.died([lease])
+    suspects.died([lease])
     suspects.ended((0, 0, 1), 0)
     assert len(list(suspects.places())) > 20
     suspects.ended(lease.key, 5)
@@ -106,5 +106,5 @@ def test_pieces_are_a_whole_lease_and_become_single_elements(
 def test_a_node_that_fails_makes_no_suspects() -> None:
     suspects = Suspects()
     leases = [Lease(0, Split(number)) for number in range(3)]
-    assert suspects.died(leases, apart=False) == leases and not suspects
-    assert suspects.died(leases[:1], apart=False) == [] and suspects
+    assert suspects.died(leases) == leases and not suspects
+    assert suspects.died(leases[:1]) == [] and suspects

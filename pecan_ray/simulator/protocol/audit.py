@@ -221,28 +221,29 @@ class Audit:
         """What is missing was counted: exactly where every element yields one output."""
         scenario, ledger = self._scenario, job.state.ledger
         elements = {(key, element) for key, element, _ in missing}
+        # Machines that fail four times with the same element in hand make it look like one that kills workers.
+        splits = [split for source in scenario.sources for split in source]
+        kinds = (BAD, DEADLY)
+        bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
+        many = self._world.losses >= 2 * STRIKES
+        blamed = max(0, job.state.bad.count - bad * epochs * scenario.repetitions) if many else 0
         if scenario.plain:
-            # Machines that fail four times with the same element in hand make it look like one that kills workers.
-            must(not job.state.bad.count or self._world.losses >= 2 * STRIKES, "an element is blamed for nothing")
+            must(many or not job.state.bad.count, "an element is blamed for nothing")
             counted = ledger.left_out_elements + job.state.bad.count
             must(counted == len(missing), f"{len(missing)} elements are missing, and {counted} are counted")
             return
-        splits = [split for source in scenario.sources for split in source]
         if any(split.torn is not None for split in splits) and (scenario.ranks > 1 or not scenario.apart):
             return  # elements before the place where a split is torn are counted together with it
         nothing = sum(outputs != 1 for split in splits for outputs in split.outputs)
         nothing += sum(split.torn is not None for split in splits)
-        counted, most = ledger.left_out_elements, len(missing) + nothing * epochs * scenario.repetitions
+        counted, most = ledger.left_out_elements + blamed, len(missing) + nothing * epochs * scenario.repetitions
         must(
             len(elements) <= counted <= most,
             f"{len(elements)} elements ({len(missing)} outputs) are missing, {counted} are counted as left out",
         )
         if scenario.visitation == "exactly_once":
-            bad = sum(
-                sum(split.outputs[: split.readable].count(kind) for kind in (BAD, DEADLY)) + (split.torn is not None)
-                for split in splits
-            )
-            lacks, counted = len(elements) + bad * epochs * scenario.repetitions, counted + job.state.bad.count
+            lacks = len(elements) + bad * epochs * scenario.repetitions
+            counted = ledger.left_out_elements + job.state.bad.count
             filtered = sum(split.outputs[: split.readable].count(0) for split in splits)
             single = all(outputs <= 1 for split in splits for outputs in split.outputs)
             repeats = epochs * scenario.repetitions
