@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import io
+import logging
 import os
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -22,7 +25,8 @@ from pecan_ray.errors import (
     SourceReplacedError,
     StorageOutageError,
 )
-from pecan_ray.options import EngineName, OnError
+from pecan_ray.options import Config, EngineName, OnError
+from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import access, ranges, retry, s3
@@ -342,3 +346,28 @@ def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
     proxy.outage = 503
     with pytest.raises(StorageOutageError, match="s3://data/pq could not be read"):
         list(source.read(split))
+
+
+def test_a_secret_is_in_nothing_that_is_written(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", SECRET)
+    storage.reset_clients()
+    put(bucket, lines="".join(f"{number}\n" for number in range(200)).encode())
+    caplog.set_level(logging.DEBUG, logger="pecan_ray")
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
+    whole = PecanPipeline(TextLines("s3://data/lines"), name="planted", config=config).map(int, on="text")
+    whole = whole.filter(lambda number: number > 1, on="text")
+    said = [repr(whole), whole.explain(), whole.explain(format="json"), whole.fingerprint()]
+    whole.save_order(tmp_path / "order.json")
+    pipe = whole.map(lambda number: 1 / (number % 7), on="text", name="divides")
+    with pipe.batch(8).iter_batches(debug=True, on_error="quarantine") as batches:
+        assert sum(len(batch["text"]) for batch in batches) > 100
+        said += [str(batches.report()), repr(batches.report())]
+    with pytest.raises(ZeroDivisionError, match="divides failed") as caught:
+        list(pipe.iter_batches(debug=True))
+    said += [*caught.value.__notes__, caplog.text, *map(str, os.listdir(tmp_path))]
+    plan = cloudpickle.dumps(pipe.plan)
+    kept = [path.read_bytes() for folder in (tmp_path, cache_folder) for path in folder.rglob("*") if path.is_file()]
+    assert len(kept) >= 2 and caplog.text
+    assert not [text for text in (*(one.encode() for one in said), plan, *kept) if SECRET.encode() in text]
