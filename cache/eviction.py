@@ -1,0 +1,75 @@
+"""Which entries of a store go, so that the rest fits: least recently used, or the least benefit per byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.cache.checked import checked_amount, checked_count
+from pecan_ray.errors import PlanError
+
+EvictionPolicy: TypeAlias = Literal["lru", "benefit"]
+
+
+@dataclass(frozen=True)
+class StoredEntry:
+    """An entry that is kept, or about to be."""
+
+    key: str
+    nbytes: int
+    last_used: float = 0.0
+    """On any clock or counter that does not go back."""
+    seconds_saved: float = 0.0
+    """By reading it instead of computing it, times how often that is expected."""
+    in_use: bool = False
+    """Somebody reads it: it cannot go now."""
+
+    def __post_init__(self) -> None:
+        checked_count(f"entry {self.key!r}: nbytes", self.nbytes, least=0)
+        checked_amount(f"entry {self.key!r}: seconds_saved", self.seconds_saved)
+        if self.last_used != self.last_used:
+            raise PlanError(f"entry {self.key!r}: last_used must be a number, but got {self.last_used!r}.")
+
+    @property
+    def benefit(self) -> float:
+        """Seconds saved per byte."""
+        return self.seconds_saved / max(self.nbytes, 1)
+
+
+WORTH: dict[EvictionPolicy, Callable[[StoredEntry], tuple[float, float]]] = {
+    "lru": lambda entry: (entry.last_used, entry.benefit),
+    # Of equal benefit the newest goes: epochs go round, so it is the one that is wanted last, and who always let the
+    # oldest go would find nothing in a store that is smaller than an epoch.
+    "benefit": lambda entry: (entry.benefit, -entry.last_used),
+}
+"""By policy, what an entry is worth: the least goes first."""
+
+
+def entries_to_evict(
+    entries: Iterable[StoredEntry], max_bytes: int, policy: EvictionPolicy = "benefit"
+) -> tuple[str, ...]:
+    """Return the keys of the entries that go, the least worth first, so that the rest takes at most `max_bytes`.
+
+    Nothing goes that could stay beside the others.  A new entry is listed with the others, and may be the one that
+    goes.  Entries in use stay, also where they alone take more.  By benefit it is the greedy choice of Quiver §5.3.
+    """
+    room = checked_count("entries_to_evict(max_bytes=...)", max_bytes, least=0)
+    if policy not in WORTH:
+        raise PlanError(f"entries_to_evict(policy=...) must be one of {', '.join(WORTH)}, but got {policy!r}.")
+    listed = sorted(entries, key=WORTH[policy])
+    if len({entry.key for entry in listed}) < len(listed):
+        raise PlanError("entries_to_evict: two entries have the same key.")
+    excess = sum(entry.nbytes for entry in listed) - room
+    gone: dict[str, StoredEntry] = {}
+    for entry in listed:
+        if excess <= 0:
+            break
+        if not entry.in_use:
+            gone[entry.key] = entry
+            excess -= entry.nbytes
+    for entry in reversed(list(gone.values())):
+        if excess + entry.nbytes <= 0:
+            del gone[entry.key]
+            excess += entry.nbytes
+    return tuple(gone)

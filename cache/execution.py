@@ -1,0 +1,162 @@
+"""What to keep: nothing, the source's elements, or those of one marked point (Cachew §4.4, with any number of points).
+
+Cachew projects, for one worker, M g(bytes) + (N t_last - M t_point) seconds for a point that M elements pass, against
+N t_last where nothing is kept.  These two parts, reading R and computing C, are used here for every option, but they
+are not simply added: reading needs a CPU for a part of its time only (1 - w, `waiting`), and meanwhile others compute:
+
+    seconds = max( R / (workers * readers),  ((1 - w) R + C) / (workers * threads),  bytes / most_bytes_per_s )
+
+With one thread that never waits this is Cachew's sum; where all of reading is waiting it is the larger of both, as
+Cachew's Figure 8 shows it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.cache.checked import checked_count
+from pecan_ray.cache.execution_profile import ExecutionProfile
+from pecan_ray.cache.store_model import StoreModel
+
+ExecutionMode: TypeAlias = Literal["compute", "source", "point", "full"]
+"""Compute everything; keep what the source gives; what a point in the middle gives; what the last operator gives."""
+
+LEAST_GAIN = 0.02
+"""What saves a smaller share of an epoch is not worth its first epoch and its room."""
+
+
+@dataclass(frozen=True)
+class ExecutionOption:
+    """One way to run the epochs after the first."""
+
+    mode: ExecutionMode
+    point: str | None
+    """Name of the autocache point; None: nothing is kept, or the source's elements without a point there."""
+    seconds: float
+    """Of an epoch, with all workers."""
+    read_seconds: float
+    """Of one reader: the part of reading, from the store or the source."""
+    compute_seconds: float
+    """Of one thread: the part of the operators."""
+    nbytes: float
+    """What it would keep in all."""
+    share: float = 1.0
+    """Of these bytes, what there is room for; the rest is computed in each epoch."""
+
+    def __str__(self) -> str:
+        """Say what is kept, where."""
+        if self.mode == "compute":
+            return "compute"
+        name = {"source": "source cache", "point": "cache", "full": "full cache"}[self.mode]
+        return name if self.point is None else f"{name} at {self.point!r}"
+
+
+@dataclass(frozen=True)
+class ExecutionChoice:
+    """What to keep, and why."""
+
+    mode: ExecutionMode
+    point: str | None
+    seconds: float
+    """Of an epoch after the first."""
+    reason: str
+    options: tuple[ExecutionOption, ...]
+    """Every way that there was: compute first, then along the pipeline."""
+    warnings: tuple[str, ...] = ()
+    """A sentence for each point that would keep random results, whether it was chosen or not."""
+
+
+def choose_execution(
+    profile: ExecutionProfile, store_model: StoreModel, *, max_bytes: int | None = None
+) -> ExecutionChoice:
+    """Return the way to run a pipeline that makes an epoch shortest.
+
+    Where a point is marked, the elements of the source may be kept too: they are the same in every epoch.  A cache must
+    save 2 % of an epoch; of caches that differ by less the smallest is taken.  Where `max_bytes` holds a part of what a
+    point gives, this part is read and the rest computed.  What filling costs is not counted: one epoch pays for it.
+    """
+    room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
+    options = _options(profile, store_model, room)
+    compute, *caches = options
+    if not caches:
+        chosen, reason = compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
+    else:
+        fastest = min(option.seconds for option in caches)
+        near = [option for option in caches if option.seconds <= fastest * (1 + LEAST_GAIN)]
+        best = min(near, key=lambda option: option.nbytes)
+        chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
+        reason = _reason(chosen, options)
+    return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, _warnings(profile))
+
+
+def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple[ExecutionOption, ...]:
+    source = profile.source
+    reading, computing = source.seconds * profile.elements, profile.seconds_from(0)
+    bound = profile.bytes_at(0) / source.most_bytes_per_s
+    compute = ExecutionOption(
+        "compute", None, _epoch(profile, reading, computing, source.waiting, bound), reading, computing, 0.0
+    )
+    places: list[tuple[str | None, int]] = [(point.name, profile.place_of(point)) for point in profile.points]
+    if places and all(place > 0 for _, place in places):
+        places.append((None, 0))
+    options = [compute]
+    for name, place in sorted(places, key=lambda one: one[1]):
+        nbytes = profile.bytes_at(place)
+        reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
+        computing = profile.seconds_from(place)
+        seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
+        share = min(1.0, room / nbytes) if nbytes else 1.0
+        seconds = share * seconds + (1 - share) * compute.seconds
+        mode = _mode(place, len(profile.ops))
+        options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share))
+    return tuple(options)
+
+
+def _epoch(profile: ExecutionProfile, reading: float, computing: float, waiting: float, bound: float) -> float:
+    """Return the seconds of an epoch: reading beside computing, neither faster than the storage gives."""
+    readers, threads = profile.workers * profile.readers, profile.workers * profile.threads
+    return max(reading / readers, ((1 - waiting) * reading + computing) / threads, bound)
+
+
+def _mode(place: int, operators: int) -> ExecutionMode:
+    if place == 0:
+        return "source"
+    return "full" if place == operators else "point"
+
+
+def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
+    others = [f"{option} {_time(option.seconds)}" for option in options if option is not chosen]
+    parts = (
+        f"reading {_time(chosen.read_seconds)} for one reader, computing {_time(chosen.compute_seconds)} for one thread"
+    )
+    if chosen.mode != "compute":
+        parts += (
+            f", {chosen.nbytes / 1e6:,.1f} MB kept"
+            if chosen.share == 1
+            else (f", {chosen.share:.0%} of {chosen.nbytes / 1e6:,.1f} MB kept")
+        )
+    elif min(option.seconds for option in options) < chosen.seconds:
+        parts += f"; less than {LEAST_GAIN:.0%} would be saved"
+    return f"{chosen}: {_time(chosen.seconds)} an epoch ({parts}), against {', '.join(others)}."
+
+
+def _warnings(profile: ExecutionProfile) -> tuple[str, ...]:
+    found = []
+    for point in profile.points:
+        names = profile.random_before(profile.place_of(point))
+        if names:
+            what = "operators " + ", ".join(map(repr, names)) if len(names) > 1 else f"operator {names[0]!r}"
+            found.append(
+                f"autocache point {point.name!r} stands behind the random {what}: what is kept there is the same in "
+                "every epoch; move it before, or renew a share of the entries in each epoch."
+            )
+    return tuple(found)
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 1 or seconds == 0:
+        return f"{seconds:,.1f} s"
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} µs"

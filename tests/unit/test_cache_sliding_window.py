@@ -1,0 +1,267 @@
+"""The window of a shared job: Figure 5 of tf.data service, readers that lag, come late, leave, hold the front back."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pecan_ray.cache import SlidingWindow
+from pecan_ray.errors import PlanError
+
+
+def filled(*entries: str, capacity: int = 3) -> SlidingWindow[str]:
+    """A window of entries of one byte each, without readers."""
+    window = SlidingWindow[str](capacity)
+    for entry in entries:
+        window.push(entry, 1)
+    return window
+
+
+def rest(window: SlidingWindow[str], reader: str) -> list[str]:
+    """What a reader can read until it is at the front."""
+    found = []
+    while (entry := window.read(reader)) is not None:
+        found.append(entry)
+    return found
+
+
+def test_figure_5_of_the_paper() -> None:
+    """Read X moves job 1 from B1 to B2; read Y of B5 computes B6, evicts B3, and job 1 points to B4."""
+    worker_1 = filled("B1", "B2")
+    worker_1.attach("job 1", at="oldest")
+    assert worker_1.read("job 1") == "B1"
+    assert worker_1.read("job 1") == "B2"
+
+    worker_n = filled("B3", "B4")
+    worker_n.attach("job 1", at="oldest")
+    worker_n.attach("job k")
+    worker_n.push("B5", 1)
+    assert worker_n.read("job k") == "B5"
+    assert worker_n.read("job k") is None, "it wishes that B6 is produced"
+    worker_n.push("B6", 1)
+    assert worker_n.skipped("job 1") == 1
+    assert rest(worker_n, "job 1") == ["B4", "B5", "B6"]
+    assert rest(worker_n, "job k") == ["B6"] and worker_n.skipped("job k") == 0
+
+
+def test_one_entry_serves_all_readers_at_the_front() -> None:
+    window = filled()
+    for reader in ("a", "b", "c"):
+        window.attach(reader)
+        assert window.read(reader) is None
+    window.push("only", 1)
+    assert [window.read(reader) for reader in ("a", "b", "c")] == ["only"] * 3
+
+
+def test_late_joiners_begin_at_either_end() -> None:
+    window = filled("a", "b", "c", "d")
+    window.attach("new")
+    window.attach("old", at="oldest")
+    assert (window.lag("new"), window.lag("old")) == (0, 3)
+    assert window.read("new") is None
+    assert rest(window, "old") == ["b", "c", "d"] and window.skipped("old") == 0, "what left before is not skipped"
+
+
+def test_who_comes_back_begins_anew() -> None:
+    window = filled("a")
+    window.attach("reader", at="oldest")
+    for entry in ("b", "c", "d"):
+        window.push(entry, 1)
+    assert window.skipped("reader") == 1
+    window.detach("reader")
+    window.attach("reader")
+    assert (window.skipped("reader"), window.lag("reader"), window.readers) == (0, 0, ("reader",))
+
+
+def test_large_entries_push_several_out() -> None:
+    window = filled("a", "b", "c")
+    window.attach("slow", at="oldest")
+    window.push("large", 3)
+    assert (len(window), window.bytes, window.skipped("slow")) == (1, 3, 3)
+
+
+def test_without_a_reader_the_bytes_are_bounded_all_the_same() -> None:
+    window = SlidingWindow[int](10, max_lag=2)
+    for number in range(100):
+        assert window.may_push(4)
+        window.push(number, 4)
+        assert window.bytes <= 10
+    for number in range(100):
+        window.push(number, 0)
+    assert len(window) <= 10, "empty entries are bounded too"
+
+
+def test_with_max_lag_the_front_waits_for_the_slowest() -> None:
+    window = SlidingWindow[str](100, max_lag=2)
+    window.attach("fast")
+    window.attach("slow")
+    for entry in ("a", "b"):
+        assert window.may_push()
+        window.push(entry, 10)
+        assert window.read("fast") == entry
+    assert not window.may_push() and window.slowest() == ("slow",)
+    with pytest.raises(PlanError, match="'slow' is 2 entries behind; ask may_push"):
+        window.push("c", 10)
+    assert window.read("fast") is None and len(window) == 2, "a refused entry changes nothing"
+    assert window.read("slow") == "a" and window.may_push()
+
+
+def test_with_max_lag_unread_bytes_hold_the_front_back_too() -> None:
+    window = SlidingWindow[str](10, max_lag=100)
+    window.attach("reader")
+    window.push("a", 6)
+    assert window.may_push(4) and not window.may_push(5)
+    assert window.read("reader") == "a" and window.may_push(10)
+    window.push("b", 10)
+    assert window.skipped("reader") == 0 and window.read("reader") == "b"
+
+
+def test_a_reader_that_leaves_holds_nobody_back() -> None:
+    window = SlidingWindow[str](10, max_lag=1)
+    window.attach("fast")
+    window.attach("dead")
+    window.push("a", 1)
+    assert window.read("fast") == "a" and not window.may_push()
+    window.detach("dead")
+    assert window.may_push()
+
+
+@pytest.mark.parametrize(
+    ("does", "says"),
+    [
+        (lambda w: w.attach("a"), "reader 'a' is attached to the window already"),
+        (lambda w: w.attach("b", at="middle"), "attach('b', at=...) must be 'newest' or 'oldest', but got 'middle'"),
+        (lambda w: w.read("b"), "reader 'b' is not attached to the window ('a')"),
+        (lambda w: w.detach("b"), "reader 'b' is not attached"),
+        (lambda w: w.skipped("b"), "reader 'b' is not attached"),
+        (lambda w: w.lag("b"), "reader 'b' is not attached"),
+        (lambda w: w.push("large", 4), "an entry of 4 bytes does not fit into a window of 3"),
+        (lambda w: w.may_push(4), "an entry of 4 bytes does not fit"),
+        (lambda w: w.push("x", -1), "nbytes must be a whole number >= 0, but got -1"),
+        (lambda w: w.push("x", float("nan")), "nbytes must be a whole number >= 0, but got nan"),
+        (lambda w: w.push(None, 1), "None cannot be pushed"),
+        (lambda w: SlidingWindow(0), "capacity_bytes=...) must be a whole number >= 1, but got 0"),
+        (lambda w: SlidingWindow(1, max_lag=0), "max_lag=...) must be a whole number >= 1, but got 0"),
+    ],
+)
+def test_nonsense_is_refused_by_name(does: Any, says: str) -> None:
+    window = filled()
+    window.attach("a")
+    window.push("kept", 1)
+    with pytest.raises(PlanError, match=re.escape(says)):
+        does(window)
+    assert (len(window), window.bytes, window.lag("a"), window.readers) == (1, 1, 1, ("a",))
+
+
+def cost_of_a_round(readers: int) -> int:
+    """Python calls of pushing one entry and reading it with one reader, beside so many others that lag."""
+    window = SlidingWindow[int](1_000, max_lag=None)
+    for reader in range(readers):
+        window.attach(reader)
+    for entry in range(2_000):
+        window.push(entry, 1)
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    window.push(0, 1)
+    window.read(0)
+    sys.setprofile(None)
+    return calls
+
+
+def test_a_read_and_a_push_cost_the_same_beside_a_thousand_readers() -> None:
+    assert cost_of_a_round(1_000) <= cost_of_a_round(2) + 4
+
+
+class WindowAgainstModel(RuleBasedStateMachine):
+    """The window beside a list of all entries that were ever pushed, of which each reader holds an index."""
+
+    @initialize(capacity=st.integers(1, 12), max_lag=st.none() | st.integers(1, 4))
+    def begin(self, capacity: int, max_lag: int | None) -> None:
+        self.window: SlidingWindow[int] = SlidingWindow(capacity, max_lag=max_lag)
+        self.capacity, self.max_lag = capacity, max_lag
+        self.sizes: list[int] = []
+        self.oldest = 0
+        self.at: dict[int, int] = {}
+        self.skipped: dict[int, int] = {}
+        self.read: dict[int, int] = {}
+        self.joined: dict[int, int] = {}
+
+    @rule(reader=st.integers(0, 4), newest=st.booleans())
+    def attach(self, reader: int, newest: bool) -> None:
+        if reader in self.at:
+            with pytest.raises(PlanError):
+                self.window.attach(reader)
+            return
+        self.window.attach(reader, at="newest" if newest else "oldest")
+        self.at[reader] = self.joined[reader] = len(self.sizes) if newest else self.oldest
+        self.skipped[reader] = self.read[reader] = 0
+
+    @precondition(lambda self: self.at)
+    @rule(data=st.data())
+    def detach(self, data: st.DataObject) -> None:
+        reader = data.draw(st.sampled_from(sorted(self.at)))
+        self.window.detach(reader)
+        del self.at[reader]
+
+    @precondition(lambda self: self.at)
+    @rule(data=st.data(), times=st.integers(1, 3))
+    def read_some(self, data: st.DataObject, times: int) -> None:
+        reader = data.draw(st.sampled_from(sorted(self.at)))
+        for _ in range(times):
+            wanted = self.at[reader] if self.at[reader] < len(self.sizes) else None
+            assert self.window.read(reader) == wanted
+            self.at[reader] += wanted is not None
+            self.read[reader] += wanted is not None
+
+    @rule(nbytes=st.integers(1, 6), times=st.integers(1, 3))
+    def push(self, nbytes: int, times: int) -> None:
+        size = min(nbytes, self.capacity)
+        for _ in range(times):
+            allowed = self.allowed(size)
+            assert self.window.may_push(size) == allowed
+            if not allowed:
+                with pytest.raises(PlanError, match="cannot be pushed yet"):
+                    self.window.push(len(self.sizes), size)
+                continue
+            self.window.push(len(self.sizes), size)
+            self.sizes.append(size)
+            while sum(self.sizes[self.oldest :]) > self.capacity:
+                self.oldest += 1
+            for reader, place in self.at.items():
+                self.skipped[reader] += max(0, self.oldest - place)
+                self.at[reader] = max(place, self.oldest)
+
+    def allowed(self, size: int) -> bool:
+        if self.max_lag is None or not self.at:
+            return True
+        unread = self.sizes[min(self.at.values()) :]
+        return len(unread) < self.max_lag and sum(unread) + size <= self.capacity
+
+    @invariant()
+    def agrees(self) -> None:
+        if not hasattr(self, "window"):
+            return
+        kept = self.sizes[self.oldest :]
+        assert (len(self.window), self.window.bytes) == (len(kept), sum(kept))
+        assert self.window.bytes <= self.capacity
+        assert set(self.window.slowest()) == {r for r in self.at if self.at[r] == min(self.at.values())}
+        for reader, place in self.at.items():
+            skipped, lag = self.window.skipped(reader), self.window.lag(reader)
+            assert (skipped, lag) == (self.skipped[reader], len(self.sizes) - place)
+            assert self.read[reader] + skipped + lag == len(self.sizes) - self.joined[reader]
+            assert self.max_lag is None or skipped == 0
+
+
+WindowAgainstModel.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestWindowAgainstModel = WindowAgainstModel.TestCase
