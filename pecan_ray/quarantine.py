@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whole
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.splits import Origin
 
 logger = logging.getLogger("pecan_ray")
 

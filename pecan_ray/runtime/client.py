@@ -26,7 +26,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import Calls, CallsClosedError
-from pecan_ray.runtime.messages import WorkerInfo, left_out
+from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.messages import BatchReader, Message
 
@@ -193,6 +193,8 @@ class BatchClient:
             self._streams[instruction.worker].stop()
         elif isinstance(instruction, events.OpenStream):
             self._open(self._workers[instruction.worker])
+        elif isinstance(instruction, events.Quarantine):
+            self._quarantined.extend(map(bad_element, instruction.elements))
         else:
             logger.log(logging.getLevelName(instruction.level.upper()), instruction.text)
 
@@ -230,13 +232,7 @@ class BatchClient:
                 self._batches[self._number] = Received(columns, provenance, message)
                 batches.append(
                     events.ReceivedBatch(
-                        self._number,
-                        worker,
-                        message.epoch,
-                        message.spans,
-                        message.rows,
-                        nbytes,
-                        message.without_data,
+                        self._number, worker, message.epoch, message.spans, message.rows, nbytes, message.without_data
                     )
                 )
             self._quarantined.extend(bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import OpError
 from pecan_ray.options import Config, OnError
+from pecan_ray.plan.splits import Origin
+from pecan_ray.quarantine import quarantined
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -27,9 +30,13 @@ def poisoned(element: dict[str, Any]) -> dict[str, Any]:
     return element
 
 
-@pytest.mark.parametrize("on_error", ["skip", "raise"])
-def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says(on_error: OnError) -> None:
-    batches = numbers().map(poisoned).batch(10).iter_batches(workers=pecan.Workers(2), on_error=on_error)
+@pytest.mark.parametrize("on_error", ["quarantine", "raise"])
+def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says(
+    on_error: OnError, tmp_path: Path
+) -> None:
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
+    pipe = numbers(config=config).map(poisoned).batch(10)
+    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error=on_error)
     if on_error == "raise":
         with pytest.raises(OpError, match="element 277 of split 1 cannot be processed: it ended the process of"):
             list(batches)
@@ -39,6 +46,21 @@ def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says
     report = batches.report()
     assert report.bad_elements == 1 and report.workers_lost <= 8
     assert any("element 277 of split 1 is left out" in event.text for event in report.events)
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
+    assert (bad.where, bad.origin, bad.element) == ("element 277 of split 1", Origin(0, 0, 0, 1, 277), None)
+
+
+def test_elements_whose_split_yields_no_batch_are_kept_too(tmp_path: Path) -> None:
+    def small(element: dict[str, Any]) -> dict[str, Any]:
+        if element["i"] >= 400:
+            raise ValueError("too large")
+        return element
+
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
+    batches = numbers(config=config).map(small).batch(10).iter_batches(workers=pecan.Workers(1), on_error="quarantine")
+    assert sum(len(batch["i"]) for batch in batches) == 400
+    kept = [int(bad.element["i"]) for bad in quarantined(tmp_path / "bad.jsonl")]
+    assert sorted(kept) == list(range(400, 2000)) and batches.report().bad_elements == 1600
 
 
 @pytest.mark.parametrize("transport", ["auto", "flight", "object_store"])

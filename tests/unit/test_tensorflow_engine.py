@@ -17,13 +17,13 @@ import tensorflow as tf
 import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines import positions
-from pecan_ray.engines.contract import EngineOptions, Origin, Produced
+from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.chunks import cuts
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin
 from pecan_ray.sampling.spans import Spans
 
 ROWS = 100

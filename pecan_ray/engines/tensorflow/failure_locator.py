@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.contract import BadElement, origin_of
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
@@ -17,7 +17,7 @@ from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.errors import BatchShapeError, ElementError, OpError, is_interrupt, told
 from pecan_ray.plan.operators import Batch, ElementOp, Filter, FlatMap, Map, Plan
 from pecan_ray.plan.shape import element_ops_from
-from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 
 MOST_TRIED = 10_000
 
