@@ -360,6 +360,31 @@ def test_what_was_made_to_do_harm_is_refused(written: Any) -> None:
         decode(written, bytes.fromhex)
 
 
+def test_a_line_that_was_cut_hides_no_other_one(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    for number in range(2):
+        kept = QuarantineFile(path, "job")
+        kept.add([bad(number)])
+        kept.close()
+        with path.open("ab") as file:
+            file.write(b'{"op":"root","whe')
+    reading = quarantined(path)
+    assert [next(reading).element, next(reading).element] == [0, 1]
+    with pytest.raises(PlanError, match=r"line 3 of .* is no whole bad element"):
+        next(reading)
+
+
+def test_a_later_format_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b'{"pecan-quarantine": 99, "job": "later"}\n')
+    with pytest.raises(PlanError, match="in the format 99"):
+        list(quarantined(tmp_path / "bad.jsonl"))
+
+
+def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"cannot be kept in .*: embedded null byte"):
+        QuarantineFile(tmp_path / "a\0b", "job")
+
+
 def test_an_element_that_nobody_has_is_told_with_what_can_be_done(tmp_path: Path, capsys: Any) -> None:
     path, program = tmp_path / "bad.jsonl", tmp_path / "program.py"
     deadly = BadElement(OP, "element 7 of a.tar", WHY, None, Origin(0, 0, 0, 2, 7))
