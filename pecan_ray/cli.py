@@ -20,7 +20,7 @@ from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.quarantine import Pickled, quarantined
-from pecan_ray.replay import replay
+from pecan_ray.replay import replay, why_without_element
 from pecan_ray.simulator.command import (
     SIMULATE_HELP,
     TUNE_HELP,
@@ -105,7 +105,7 @@ def run_replay(asked: argparse.Namespace) -> int:
             continue
         if bad.element is None:
             unread += 1
-            sys.stdout.write(f"{bad.where}: was not kept, since it could not be read: {bad.error}\n")
+            sys.stdout.write(f"{why_without_element(bad)}\n")
             continue
         replayed = replay(found.plan, bad, engine=found.engine, seed=found.seed)
         if replayed.error is None:
@@ -117,7 +117,7 @@ def run_replay(asked: argparse.Namespace) -> int:
         if asked.pdb:
             pdb.post_mortem(replayed.error.__traceback__)
             return 1
-    sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} could not be read")
+    sys.stdout.write(f"{failing} still fail, {passing} do not fail any more, {unread} were not kept")
     sys.stdout.write(f", {untrusted} are pickles\n" if untrusted else "\n")
     return 1 if failing or untrusted else 0
 

@@ -23,9 +23,10 @@ from typing import Any, NoReturn
 
 import cloudpickle
 
-from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whole
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.splits import Origin
 
 logger = logging.getLogger("pecan_ray")
 
@@ -72,7 +73,7 @@ class QuarantineFile:
         """Nothing but lines that begin jobs is in it, as far as this process knows; a line was written in part."""
         try:
             self._fd, created = _opened(path)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
             _refuse(path, error)
         try:
             self._begin(job, created)
@@ -89,6 +90,8 @@ class QuarantineFile:
             what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
             raise PlanError(f"bad elements cannot be kept in {self.path}: it holds {what}. Move it away. {CURE}.")
         os.fchmod(self._fd, 0o600)
+        size = os.fstat(self._fd).st_size
+        self._torn = size > 0 and os.pread(self._fd, 1, size - 1) != b"\n"  # an earlier job ended while it wrote
         self._untouched = created or found == HEAD
         line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
         self._write(line)
@@ -178,8 +181,8 @@ def _descriptor(path: Path) -> tuple[int, bool]:
         return os.open(path, flags), False
 
 
-def _refuse(path: Path, error: OSError) -> NoReturn:
-    why = _CURES.get(error.errno or 0, str(error))
+def _refuse(path: Path, error: OSError | ValueError) -> NoReturn:
+    why = _CURES.get(getattr(error, "errno", None) or 0, str(error))
     raise PlanError(f"bad elements cannot be kept in {path}: {why}. {CURE}.") from error
 
 
@@ -238,13 +241,36 @@ def quarantined(path: str | Path, *, trust: bool = False) -> Iterator[BadElement
                     )
                 yield from _unpickled(path, file)
             elif begin == HEAD:
-                for number, line in enumerate(file, 1):
-                    if line.strip() and not line.startswith(HEAD):
-                        yield _read(path, number, line, trust)
+                yield from _lines(path, file, trust)
             else:
                 raise PlanError(f"{path} is no quarantine file.")
     except OSError as error:
         raise PlanError(f"cannot read the quarantine file {path}: {error}") from error
+
+
+def _lines(path: str | Path, file: Any, trust: bool) -> Iterator[BadElement]:
+    """Yield the elements of all lines that can be read, and raise then for the first one that cannot."""
+    problem: PlanError | None = None
+    for number, line in enumerate(file, 1):
+        try:
+            if line.startswith(HEAD):
+                _check_version(path, line)
+            elif line.strip():
+                bad = _read(path, number, line, trust)
+                yield bad
+        except PlanError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
+
+
+def _check_version(path: str | Path, head: bytes) -> None:
+    version = head[len(HEAD) :].partition(b",")[0]
+    if version != b"%d" % FORMAT_VERSION:
+        raise PlanError(
+            f"{path} has elements in the format {version[:20].decode(errors='replace')}, and this version of pecan_ray "
+            f"reads format {FORMAT_VERSION}: read them with the one that wrote them."
+        )
 
 
 def _unpickled(path: str | Path, file: Any) -> Iterator[BadElement]:

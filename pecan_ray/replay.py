@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import OpError, PecanError, PlanError
+from pecan_ray.job.suspects import OP as OF_A_DEAD_PROCESS
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import element_ops_from
@@ -27,8 +28,7 @@ def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: 
     """Run the operators of a plan, up to the batching, on one quarantined element.
 
     The python engine gives functions the random numbers that they had; a graph gets others.  Raises `PlanError` for an
-    element that was never read: mend or replace its file instead; and for one that is kept as a pickle, which was not
-    read.
+    element that nobody has (`why_without_element`), and for one that is kept as a pickle, which was not read.
     """
     if isinstance(bad.element, Pickled):
         raise PlanError(
@@ -36,10 +36,22 @@ def replay(plan: Plan, bad: BadElement, *, engine: EngineName = "python", seed: 
             "pass --trust, or quarantined(..., trust=True)."
         )
     if bad.element is None:
-        raise PlanError(f"{bad.where} was not kept, since it could not be read ({bad.error}): look at the file.")
+        raise PlanError(why_without_element(bad))
     try:
         ops = element_ops_from(plan, bad.origin.branch if bad.origin else 0)
         ENGINES[engine].load().run_again(ops, bad, seed)
     except PecanError as error:
         return Replayed(bad, error.__cause__ if isinstance(error, OpError) and error.__cause__ else error)
     return Replayed(bad, None)
+
+
+def why_without_element(bad: BadElement) -> str:
+    """Say why a quarantined element cannot be run again, and what can be done instead."""
+    if bad.op == OF_A_DEAD_PROCESS:
+        return (
+            f"{bad.where} was not kept, since {bad.error}. To see where, iterate over it alone with debug=True under "
+            "`python -X faulthandler`: this process would end too."
+        )
+    if bad.origin is None:
+        return f"{bad.where} was not kept, since it could not be read ({bad.error}): look at the file."
+    return f"{bad.where} was not kept: {bad.error}"

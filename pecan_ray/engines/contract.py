@@ -18,7 +18,7 @@ from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.options import OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.splits import Lease, LeaseKey, Source
+from pecan_ray.plan.splits import Lease, LeaseKey, Origin, Source
 
 SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
 """Lease key -> intervals of positions."""
@@ -55,25 +55,6 @@ class Leases(Protocol):
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements the split of a lease holds, once it has been read to its end."""
         ...
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Where an element comes from, as far as its random numbers depend on it."""
-
-    epoch: int
-    repetition: int
-    branch: int
-    """Which source of the plan."""
-    split: int
-    element: int
-    output: int = 0
-    """Which output of the element it is, behind flat_map: the first of its positions."""
-
-
-def origin_of(lease: Lease, element: int, output: int = 0) -> Origin:
-    """Return the origin of an element of a lease."""
-    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from pecan_ray.engines.contract import BadElement, Leases, origin_of
+from pecan_ray.engines.contract import BadElement, Leases
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split, origin_of
 
 
 @dataclass(frozen=True)

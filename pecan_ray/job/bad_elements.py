@@ -1,8 +1,14 @@
-"""Elements that were left out: each counted once, however often it is read, and how many of them a job bears."""
+"""Elements that were left out: each counted once, however often it is read, and how many of them a job bears.
+
+Those that no batch takes to a trainer (nothing of theirs fills one, or their workers died of them) are told to one of
+the trainers, which keeps them as it keeps the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections import deque
+from collections.abc import Hashable, Iterable, Set
+from dataclasses import replace
 
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job.messages import LeftOutElement
@@ -10,6 +16,8 @@ from pecan_ray.sampling.budget import over_budget
 
 MOST_REMEMBERED = 100_000
 """Identities that are kept: the oldest ones are forgotten first."""
+MOST_KEPT_BYTES = 64 * 2**20
+"""Of elements that wait for a trainer to take them; of more their names alone are told."""
 
 
 class BadElements:
@@ -35,9 +43,43 @@ class BadElements:
             fresh.append(one)
         return fresh
 
+    @property
+    def identities(self) -> Set[Hashable]:
+        """Name those that are known."""
+        return self._known.keys()
+
     def over_budget(self, good: int) -> ErrorBudgetError | None:
         """Return the error that ends a job with too many of them beside so many good ones."""
         if self.last is None:
             return None
         last = f"{self.last.where} in {self.last.op}: {self.last.error}"
         return over_budget(self._job, self.count, good, self._share, last)
+
+
+class QuarantineQueue:
+    """The bad elements that a trainer must yet be told of."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[LeftOutElement] = deque()
+        self._bytes = 0
+        self.taken = 0
+        """So many have been taken by a trainer."""
+
+    def add(self, elements: Iterable[LeftOutElement]) -> None:
+        """Let elements wait for a trainer."""
+        for one in elements:
+            if self._bytes + len(one.kept) > MOST_KEPT_BYTES:
+                one = replace(one, kept=b"", error=f"{one.error} (not kept: too much waited to be)")
+            self._bytes += len(one.kept)
+            self._waiting.append(one)
+
+    def took(self, count: int) -> None:
+        """Note that a trainer has taken so many in all."""
+        while self.taken < count and self._waiting:
+            self._bytes -= len(self._waiting.popleft().kept)
+            self.taken += 1
+
+    @property
+    def waiting(self) -> tuple[LeftOutElement, ...]:
+        """The elements that a trainer must be told of."""
+        return tuple(self._waiting)

@@ -115,6 +115,8 @@ def _form_of(hint: Any) -> _Form:
         return _Form(hint, hint)
     if hint is float:
         return _Form(_encode_float, float)
+    if hint is bytes:
+        return _Form(lambda data: base64.b64encode(data).decode(), base64.b64decode)
     if hint in (Any, Hashable):
         return _Form(_encode_any, _decode_any)
     raise JournalError(f"values of type {hint} cannot be written to a journal.")

@@ -14,7 +14,7 @@ from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.plan.splits import Lease, LeaseKey
+from pecan_ray.plan.splits import Lease, LeaseKey, Origin
 
 Placement: TypeAlias = Literal["local", "remote"]
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
@@ -32,6 +32,10 @@ class LeftOutElement:
     error: str
     elements: int = 1
     """More than one where a split broke and so many of its elements could not be read."""
+    origin: Origin | None = None
+    """Its own, or that of the first of them."""
+    kept: bytes = b""
+    """All that is known of it, pickled, where it shall be kept and no batch takes it to a trainer."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +181,8 @@ class TrainerReport:
     """So many workers it knows, of those that have come up."""
     held: bool = False
     """It has a batch that it may not use before other ranks have as many."""
+    quarantined: int = 0
+    """So many elements it has taken of those that its orders told it to keep."""
 
 
 @dataclass(frozen=True)
@@ -208,3 +214,7 @@ class Orders:
     """so many are aimed at: local, remote."""
     waits: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
+    quarantine: tuple[LeftOutElement, ...] = ()
+    """Bad elements that no batch brings, which this trainer shall keep, but for those that it has said to have;"""
+    quarantined: int = 0
+    """so many came before these."""

@@ -6,11 +6,14 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.messages import Orders
+from pecan_ray.job.messages import LeftOutElement, Orders
 from pecan_ray.plan.windows import Deployment
 
-Own: TypeAlias = tuple[tuple[str, ...], int | None]
-"""In what a rank's orders may differ from the others': workers to settle about, and batches to keep."""
+Unkept: TypeAlias = tuple[int, tuple[LeftOutElement, ...]]
+"""Bad elements that a trainer shall keep, and how many came before them."""
+Own: TypeAlias = tuple[tuple[str, ...], int | None, Unkept]
+"""In what a rank's orders may differ from the others': workers to settle about, batches and bad elements to keep."""
+NONE_UNKEPT: Unkept = (0, ())
 
 
 class OrderBook:
@@ -37,9 +40,18 @@ class OrderBook:
         return self._shared.number
 
     def renew(
-        self, ledger: Ledger, ranks: list[int], error: BaseException | None, wanted: Deployment, waits: tuple[str, ...]
+        self,
+        ledger: Ledger,
+        ranks: list[int],
+        error: BaseException | None,
+        wanted: Deployment,
+        waits: tuple[str, ...],
+        unkept: Unkept = NONE_UNKEPT,
     ) -> tuple[bool, bool]:
-        """Look at everything anew; tell whether orders have changed, and whether in more than the allowance."""
+        """Look at everything anew; tell whether orders have changed, and whether in more than the allowance.
+
+        What is `unkept` the first of the ranks keeps.
+        """
         shared = Orders(
             number=self._shared.number,
             epoch=ledger.epoch,
@@ -53,7 +65,7 @@ class OrderBook:
             wanted=(wanted.local, wanted.remote),
             waits=waits,
         )
-        own = _own(ledger, ranks)
+        own = _own(ledger, ranks, unkept)
         if (shared, own) == (self._shared, self._own):
             return False, False
         allowance_only = own == self._own and replace(shared, allowed=self._shared.allowed) == self._shared
@@ -62,22 +74,31 @@ class OrderBook:
 
     def orders(self, rank: int, met: int) -> Orders:
         """Return a rank's orders; `met`: so many workers it knows."""
-        settle, keep = self._own.get(rank, ((), None))
+        settle, keep, (before, quarantine) = self._own.get(rank, ((), None, NONE_UNKEPT))
         newcomers = tuple(worker for worker in self._met[met:] if worker in self._running)
-        if not (settle or newcomers or keep is not None):
+        if not (settle or newcomers or keep is not None or quarantine):
             return self._shared
-        return replace(self._shared, settle=settle, keep=keep, newcomers=newcomers)
+        return replace(
+            self._shared,
+            settle=settle,
+            keep=keep,
+            newcomers=newcomers,
+            quarantine=quarantine,
+            quarantined=before,
+        )
 
 
-def _own(ledger: Ledger, ranks: list[int]) -> dict[int, Own]:
+def _own(ledger: Ledger, ranks: list[int], unkept: Unkept) -> dict[int, Own]:
     """Return in what the orders of ranks differ from those of most."""
     keep, lost = ledger.keeps(), ledger.unsettled()
-    if keep is None and not lost:
+    if keep is None and not lost and not unkept[1]:
         return {}
-    own = {}
+    own: dict[int, Own] = {}
+    first = min(ranks, default=0)
     for rank in ranks:
         richer = keep if keep is not None and ledger.counts[rank] > keep else None
         settle = tuple(worker for worker, owing in lost.items() if rank in owing)
-        if richer is not None or settle:
-            own[rank] = (settle, richer)
+        mine = unkept if rank == first else NONE_UNKEPT
+        if richer is not None or settle or mine[1]:
+            own[rank] = (settle, richer, mine)
     return own

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.job.delivery_log import Delivery
-from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import Acknowledgement, GivenBack, LeftOutElement, Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer_events import ReceivedBatch
 from pecan_ray.plan.splits import LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -55,6 +55,8 @@ class Outgoing:
         self._number = self._kept = 0
         self.told = 0
         """Batches, of those that are kept, of which the job is known to know."""
+        self._quarantined = 0
+        """Bad elements that were taken from orders."""
         self._wanted = False
         self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
@@ -110,6 +112,14 @@ class Outgoing:
     def left_out(self, elements: Iterable[LeftOutElement]) -> None:
         """Note elements that were left out."""
         self._left_out.extend(elements)
+
+    def to_keep(self, orders: Orders) -> tuple[LeftOutElement, ...]:
+        """Return the bad elements of orders that are new, and tell at once that they are here."""
+        fresh = orders.quarantine[max(0, self._quarantined - orders.quarantined) :]
+        if fresh:
+            self._quarantined = orders.quarantined + len(orders.quarantine)
+            self._wanted = True
+        return fresh
 
     def note(self, text: str) -> None:
         """Note something for the job's events."""
@@ -178,6 +188,7 @@ class Outgoing:
             progress=progress,
             met=met,
             held=need.held,
+            quarantined=self._quarantined,
         )
         self._clear()
         self._sent, self._unanswered, self._told_held, self._wanted = now, report, need.held, False

@@ -139,7 +139,7 @@ class Questions:
                 self.revert(question.progress.fell_back, now, done)
         elif isinstance(question, EndData):
             self._ledger.consumed(worker, question.epoch, question.spans, left_out=question.rows)
-            self.leave_out(question.left_out, now, done)
+            self.leave_out(question.left_out, now, done, keep=True)
         else:
             self._note_lengths(worker, question.epoch, question.lengths)
 
@@ -183,9 +183,17 @@ class Questions:
             leases.append(answer)
         return tuple(leases)
 
-    def leave_out(self, elements: tuple[LeftOutElement, ...], now: float, done: list[Instruction]) -> None:
-        """Count elements that were left out, and end the job where they are too many."""
-        for one in self._job.bad.add(elements):
+    def leave_out(
+        self, elements: tuple[LeftOutElement, ...], now: float, done: list[Instruction], *, keep: bool = False
+    ) -> None:
+        """Count elements that were left out, and end the job where they are too many.
+
+        `keep`: no trainer has them, so that one must be told of them where they are to be kept.
+        """
+        fresh = self._job.bad.add(elements)
+        if keep and self._job.spec.on_error == "quarantine":
+            self._job.quarantine.add(fresh)
+        for one in fresh:
             self._left_out += 1
             if self._left_out <= MOST_LOGGED:
                 done.append(Log("warning", f"left out {one.where} in {one.op}: {one.error}"))
@@ -206,7 +214,7 @@ class Questions:
             self._job.fleet.losses.delivered()  # workers come further again
             for one in found:
                 self._job.tell("bad", f"{one.left_out().where} is left out: {WHY}", now)
-            self.leave_out(tuple(one.left_out() for one in found), now, done)
+            self.leave_out(tuple(one.left_out() for one in found), now, done, keep=True)
         if suspects.hopeless:
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {suspects.hopeless}."), now, done)
 

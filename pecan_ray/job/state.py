@@ -13,7 +13,7 @@ from typing import Any
 
 from pecan_ray.errors import ClusterError, StaleJobError, StateError
 from pecan_ray.job import events
-from pecan_ray.job.bad_elements import BadElements
+from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.fleet import Fleet
@@ -59,6 +59,7 @@ class JobState:
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
+        self.quarantine = QuarantineQueue()
         self.placement = PlacementLoop(spec, now)
         self.told: list[JobEvent] = []
         """What is worth telling in the report."""
@@ -156,6 +157,7 @@ class JobState:
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
         self.questions.leave_out(report.left_out, now, done)
+        self.quarantine.took(report.quarantined)
         for note in report.notes:
             self.tell("transport", note, now)
         if not self.over:
@@ -268,7 +270,8 @@ class JobState:
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
         wanted, waits = self.fleet.wanted, self._waits.standing
-        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits)
+        unkept = (self.quarantine.taken, self.quarantine.waiting)
+        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits, unkept)
         if not changed:
             return
         # What only lets trainers use more is told at once to those that wait for it; others hear of it soon enough.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pecan_ray.job.messages import LeftOutElement
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, origin_of
 from pecan_ray.sampling.spans import Span, Spans
 
 PIECES = 32
@@ -47,7 +47,8 @@ class Deadly:
     def left_out(self) -> LeftOutElement:
         """Return it as an element that is left out."""
         identity = (OP, self.lease.epoch, self.lease.key, self.element)
-        return LeftOutElement(identity, OP, self.lease.split.where(self.element), WHY)
+        origin = origin_of(self.lease, self.element)
+        return LeftOutElement(identity, OP, self.lease.split.where(self.element), WHY, origin=origin)
 
 
 class Suspects:

@@ -34,6 +34,7 @@ from pecan_ray.job.trainer_events import (
     Noted,
     OpenStream,
     OrdersCame,
+    Quarantine,
     RaiseError,
     ReceivedBatch,
     ReportAnswered,
@@ -138,6 +139,8 @@ class TrainerState:
         self.orders = orders
         if self._error is None:
             self._error = orders.error
+        if fresh := self.outgoing.to_keep(orders):
+            done.append(Quarantine(fresh))
         for worker in orders.newcomers:
             if worker not in self._seen and not orders.finished:
                 self._seen.add(worker)

@@ -175,6 +175,23 @@ class TrainerLog:
     text: str
 
 
+@dataclass(frozen=True)
+class Quarantine:
+    """Keep bad elements that no batch has brought."""
+
+    elements: tuple[LeftOutElement, ...]
+
+
 TrainerInstruction: TypeAlias = (
-    OpenStream | CloseStream | Grant | HandOver | Adopt | Discard | EndOfData | RaiseError | SendReport | TrainerLog
+    OpenStream
+    | CloseStream
+    | Grant
+    | HandOver
+    | Adopt
+    | Discard
+    | EndOfData
+    | RaiseError
+    | SendReport
+    | TrainerLog
+    | Quarantine
 )

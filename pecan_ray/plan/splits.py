@@ -121,3 +121,22 @@ class Lease:
     def key(self) -> LeaseKey:
         """Name of the split within its epoch: (branch, repetition, split index)."""
         return (self.branch, self.repetition, self.split.index)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where an element comes from, as far as its random numbers depend on it."""
+
+    epoch: int
+    repetition: int
+    branch: int
+    """Which source of the plan."""
+    split: int
+    element: int
+    output: int = 0
+    """Which output of the element it is, behind flat_map: the first of its positions."""
+
+
+def origin_of(lease: Lease, element: int, output: int = 0) -> Origin:
+    """Return the origin of an element of a lease."""
+    return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output)

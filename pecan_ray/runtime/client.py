@@ -27,7 +27,7 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
-from pecan_ray.runtime.messages import WorkerInfo, left_out
+from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.messages import BatchReader, Message
 
@@ -204,6 +204,8 @@ class BatchClient:
             self._streams[instruction.worker].stop()
         elif isinstance(instruction, events.OpenStream):
             self._open(self._workers[instruction.worker])
+        elif isinstance(instruction, events.Quarantine):
+            self._quarantined.extend(map(bad_element, instruction.elements))
         else:
             logger.log(logging.getLevelName(instruction.level.upper()), instruction.text)
 

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import cloudpickle
 
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.job.messages import LeftOutElement, Placement
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, EngineName, IterOptions
 from pecan_ray.plan.shape import PlanShape
+
+MOST_KEPT_BYTES = 16 * 2**20
+"""Of elements that are told of at a time, of which no batch comes: of more their names alone are."""
 
 
 @dataclass(frozen=True)
@@ -44,4 +51,34 @@ class WorkerInfo:
 
 def left_out(bad: BadElement) -> LeftOutElement:
     """Return what the job must know of a bad element."""
-    return LeftOutElement(bad.identity, bad.op, bad.where, bad.error, bad.elements_left_out)
+    origin = bad.origin or bad.first
+    return LeftOutElement(bad.identity, bad.op, bad.where, bad.error, bad.elements_left_out, origin)
+
+
+def left_out_whole(bad: Sequence[BadElement]) -> tuple[LeftOutElement, ...]:
+    """Return what the job must know of bad elements, and they themselves, for a trainer to keep."""
+    told: list[LeftOutElement] = []
+    room = MOST_KEPT_BYTES
+    for one in bad:
+        kept, why = b"", "too large"
+        try:
+            kept = cloudpickle.dumps(one)
+        except Exception as error:  # pickling runs anybody's code
+            why = f"{type(error).__name__} when it was pickled"
+        if not kept or len(kept) > room:
+            kept = pickle.dumps(replace(one, element=None, error=f"{one.error} (not kept: {why})"))
+        room -= len(kept)
+        told.append(replace(left_out(one), kept=kept))
+    return tuple(told)
+
+
+def bad_element(told: LeftOutElement) -> BadElement:
+    """Return an element that no batch has brought, as far as it is known."""
+    error = told.error
+    if told.kept:
+        try:
+            bad: BadElement = pickle.loads(told.kept)
+            return bad
+        except Exception as failed:  # unpickling runs anybody's code
+            error = f"{error} (not kept: {type(failed).__name__} when it was unpickled)"
+    return BadElement(told.op, told.where, error, None, told.origin, None, told.elements)

@@ -233,7 +233,8 @@ class PreprocessingWorker:
     def _end_data(self, produced: Produced) -> None:
         """Tell the job about data that yields no batch."""
         release(produced)
-        self._leases.tell_end(produced.spans, produced.rows, produced.bad)
+        keep = self._job.options.on_error == "quarantine"
+        self._leases.tell_end(produced.spans, produced.rows, produced.bad, keep=keep)
 
     def _put_out(self, produced: Produced, assignment: Assignment, number: int) -> None:
         """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""

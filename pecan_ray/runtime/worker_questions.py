@@ -26,7 +26,7 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.plan.splits import Lease
-from pecan_ray.runtime.messages import left_out
+from pecan_ray.runtime.messages import left_out, left_out_whole
 
 MOST_IN_LOT = 4096
 AHEAD_S = 1.0
@@ -153,7 +153,7 @@ class WorkerLeases:
         question = EndAssignment(self._epoch, leftover, batches, self._noted(), rows)
         return bool(self._asking.answer(self._asking.ask("run", question)) == "flush")
 
-    def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement]) -> None:
-        """Tell of data that yields no batch."""
-        lost = tuple(left_out(one) for one in bad)
+    def tell_end(self, spans: SpansByKey, rows: int, bad: list[BadElement], *, keep: bool) -> None:
+        """Tell of data that yields no batch; `keep`: its bad elements are to be kept by a trainer."""
+        lost = left_out_whole(bad) if keep else tuple(left_out(one) for one in bad)
         self._asking.answer(self._asking.ask("run", EndData(self._epoch, spans, rows, lost)))

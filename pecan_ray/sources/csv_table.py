@@ -262,7 +262,10 @@ class Csv:
             self._parse(lines[good : good + 1], names, schema, types)
         except pa.ArrowException as error:
             problem = str(error)
-        return good, problem.rstrip("."), before
+        problem = problem.rstrip(".")
+        if lines[good].data.count(b'"') % 2 and not self.newlines_in_values:
+            problem += " (it opens a quote: say newlines_in_values=True if values hold line ends)"
+        return good, problem, before
 
 
 def _is_empty(data: bytes) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 
 import cloudpickle
 
-from pecan_ray.engines.contract import BadElement, Origin, SpansByKey
+from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
+from pecan_ray.plan.splits import Origin
 from pecan_ray.transport.compression import CODECS, Codec
 from pecan_ray.transport.messages import Message
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import resource
+import signal
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +18,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import OpError
 from pecan_ray.options import Config, OnError
+from pecan_ray.plan.splits import Origin
+from pecan_ray.quarantine import quarantined
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -27,9 +34,13 @@ def poisoned(element: dict[str, Any]) -> dict[str, Any]:
     return element
 
 
-@pytest.mark.parametrize("on_error", ["skip", "raise"])
-def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says(on_error: OnError) -> None:
-    batches = numbers().map(poisoned).batch(10).iter_batches(workers=pecan.Workers(2), on_error=on_error)
+@pytest.mark.parametrize("on_error", ["quarantine", "raise"])
+def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says(
+    on_error: OnError, tmp_path: Path
+) -> None:
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
+    pipe = numbers(config=config).map(poisoned).batch(10)
+    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error=on_error)
     if on_error == "raise":
         with pytest.raises(OpError, match="element 277 of split 1 cannot be processed: it ended the process of"):
             list(batches)
@@ -39,6 +50,66 @@ def test_an_element_that_kills_its_process_is_found_and_treated_as_on_error_says
     report = batches.report()
     assert report.bad_elements == 1 and report.workers_lost <= 8
     assert any("element 277 of split 1 is left out" in event.text for event in report.events)
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
+    assert (bad.where, bad.origin, bad.element) == ("element 277 of split 1", Origin(0, 0, 0, 1, 277), None)
+
+
+def null_pointer() -> None:
+    ctypes.string_at(0)
+
+
+def killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("die", [null_pointer, killed, os.abort])
+def test_however_a_process_ends_the_element_is_found(die: Callable[[], None], tmp_path: Path) -> None:
+    def deadly(element: dict[str, Any]) -> dict[str, Any]:
+        if element["i"] == 777:
+            die()
+        return element
+
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
+    pipe = numbers(config=config).map(deadly).batch(10)
+    batches = pipe.iter_batches(workers=pecan.Workers(2), on_error="quarantine")
+    seen = [int(i) for batch in batches for i in batch["i"]]
+    assert sorted(seen) == [i for i in range(2000) if i != 777]
+    assert [bad.origin for bad in quarantined(tmp_path / "bad.jsonl")] == [Origin(0, 0, 0, 1, 277)]
+
+
+@pytest.mark.slow
+def test_an_element_for_which_there_is_no_memory_is_a_bad_one(tmp_path: Path) -> None:
+    def hungry(element: dict[str, Any]) -> dict[str, Any]:
+        if element["i"] != 777:
+            return element
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (used + 2**28, before[1]))
+        try:
+            return {"i": np.ones(2**28)}
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"))
+    pipe = numbers(config=config).map(hungry, name="hungry").batch(10)
+    batches = pipe.iter_batches(workers=pecan.Workers(1), on_error="quarantine")
+    assert sum(len(batch["i"]) for batch in batches) == 1999 and batches.report().workers_lost == 0
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
+    assert bad.op == "hungry" and "MemoryError" in bad.error and bad.element["i"] == 777
+
+
+def test_elements_whose_split_yields_no_batch_are_kept_too(tmp_path: Path) -> None:
+    def small(element: dict[str, Any]) -> dict[str, Any]:
+        if element["i"] >= 400:
+            raise ValueError("too large")
+        return element
+
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
+    batches = numbers(config=config).map(small).batch(10).iter_batches(workers=pecan.Workers(1), on_error="quarantine")
+    assert sum(len(batch["i"]) for batch in batches) == 400
+    kept = [int(bad.element["i"]) for bad in quarantined(tmp_path / "bad.jsonl")]
+    assert sorted(kept) == list(range(400, 2000)) and batches.report().bad_elements == 1600
 
 
 @pytest.mark.parametrize("transport", ["auto", "flight", "object_store"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Answer, Instruction, Log, StartWorker
@@ -50,10 +50,10 @@ class JobRig:
         self,
         shape: LedgerShape | None = None,
         workers: Workers | AutoWorkers | None = None,
-        **options: float,
+        **options: Any,
     ) -> None:
         shape = shape or LedgerShape()
-        self.spec = JobSpec("job", shape, workers or Workers(1), **options)  # type: ignore[arg-type]  # numbers alone
+        self.spec = JobSpec("job", shape, workers or Workers(1), **options)
         self.job = JobState(self.spec, 0.0)
         self.now = 0.0
         self.log: list[tuple[float, events.Event]] = []

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
-from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.layout import ColumnPlace
+from pecan_ray.plan.splits import Origin
 from pecan_ray.transport import flight_client
 from pecan_ray.transport.choice import FlightAddress
 from pecan_ray.transport.flight_label import FRAME, MAGIC, Label, read_label, write_label

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pecan_ray.errors import ErrorBudgetError
-from pecan_ray.job import bad_elements
-from pecan_ray.job.bad_elements import BadElements
+from pecan_ray.job import bad_elements, events
+from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, EndData, LeftOutElement
 from pecan_ray.job.questions import MOST_LOGGED
 from tests.unit.job_rig import JobRig, said
@@ -84,3 +87,54 @@ def test_only_the_first_bad_elements_are_told_one_by_one() -> None:
     done = rig.report(left_out=tuple(bad(number) for number in range(3 * MOST_LOGGED)))
     assert said(done).count("left out") == MOST_LOGGED
     assert rig.job.facts(0.0).bad_elements == 3 * MOST_LOGGED
+
+
+def keeping(ranks: int = 1) -> tuple[JobRig, str]:
+    """A job that keeps bad elements, and its worker, which has begun."""
+    rig = JobRig(LedgerShape(world_size=ranks), on_error="quarantine", error_budget=1.0)
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    return rig, worker
+
+
+def test_what_no_batch_brings_is_told_to_one_trainer_until_it_has_it() -> None:
+    rig, worker = keeping(ranks=2)
+    rig.ask(worker, EndData(0, {}, left_out=(bad(1), bad(2))))
+    assert rig.job.orders(0).quarantine == (bad(1), bad(2)) and rig.job.orders(1).quarantine == ()
+    rig.report(0, quarantined=1)
+    rig.ask(worker, EndData(0, {}, left_out=(bad(2), bad(3))))
+    orders = rig.job.orders(0)
+    assert (orders.quarantined, orders.quarantine) == (1, (bad(2), bad(3)))
+    rig.report(0, quarantined=3)
+    assert rig.job.orders(0) == rig.job.orders(1)
+    rig.report(0, left_out=(bad(4),))
+    assert rig.job.orders(0).quarantine == (), "it has what a batch has brought"
+
+
+def test_a_trainer_that_leaves_hands_on_what_it_has_not_taken() -> None:
+    rig, worker = keeping(ranks=2)
+    rig.ask(worker, EndData(0, {}, left_out=(bad(1), bad(2))))
+    rig.report(0, quarantined=1)
+    rig.handle(events.TrainerLeft(0, "t0"))
+    assert (rig.job.orders(1).quarantined, rig.job.orders(1).quarantine) == (1, (bad(2),))
+
+
+def test_nothing_is_told_where_nothing_is_to_be_kept() -> None:
+    rig = JobRig()
+    (worker,) = rig.begin()
+    rig.assign(worker)
+    rig.ask(worker, EndData(0, {}, left_out=(bad(1),)))
+    assert rig.job.orders(0).quarantine == ()
+
+
+def test_what_waits_for_a_trainer_is_bounded() -> None:
+    queue, size = QuarantineQueue(), bad_elements.MOST_KEPT_BYTES // 4
+    queue.add(replace(bad(number), kept=bytes(size)) for number in range(6))
+    assert [len(one.kept) for one in queue.waiting] == [size] * 4 + [0] * 2
+    assert queue.waiting[5].error == "torn (not kept: too much waited to be)"
+    queue.took(2)
+    queue.took(2)
+    queue.add([replace(bad(6), kept=bytes(size))])
+    assert [len(one.kept) for one in queue.waiting] == [size] * 2 + [0] * 2 + [size]
+    queue.took(100)
+    assert (queue.waiting, queue.taken) == ((), 7)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -179,6 +180,13 @@ class GivesBackTooMuch(TrainerState):
         super()._obey(orders, done)
 
 
+class KeepsNothingThatOrdersBring(TrainerState):
+    """Keeps only the bad elements that come with batches."""
+
+    def _obey(self, orders: Orders, done: Any) -> None:
+        super()._obey(replace(orders, quarantine=()), done)
+
+
 class ForgetsTheHeld(JobState):
     """Takes everything for delivered that a lost worker held."""
 
@@ -196,7 +204,12 @@ class ForgetsTheHeld(JobState):
 
 @pytest.mark.parametrize(
     ("job", "trainer"),
-    [(JobState, WithoutAcknowledgements), (JobState, GivesBackTooMuch), (ForgetsTheHeld, TrainerState)],
+    [
+        (JobState, WithoutAcknowledgements),
+        (JobState, GivesBackTooMuch),
+        (JobState, KeepsNothingThatOrdersBring),
+        (ForgetsTheHeld, TrainerState),
+    ],
 )
 def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]) -> None:
     failing = (seed for seed in range(300) if World(draw(seed), job, trainer).run().failure)

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from pecan_ray.job.suspects import MOST_IN_VAIN, PIECES, Suspects, divided
+from pecan_ray.job.suspects import MOST_IN_VAIN, OP, PIECES, Suspects, divided
 from pecan_ray.options import Visitation
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.simulator.protocol import Scenario, SplitModel, World
 from pecan_ray.simulator.protocol.scenario import DEADLY, Fault
@@ -38,6 +38,14 @@ def test_a_deadly_element_costs_a_few_workers_and_nothing_else(seed: int, worker
     assert world.deaths <= 6
     told = [event.text for event in state.told if event.kind == "bad"]
     assert len(told) == 1 and told[0].startswith("element 177 of split 1 is left out")
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_a_deadly_element_is_kept_once_by_one_trainer(ranks: int) -> None:
+    world = played(replace(ONE, on_error="quarantine", ranks=ranks, epochs=2, local=2))
+    kept = [one for trainer in world.trainers for one in trainer.quarantined]
+    assert [one.origin for one in kept] == [Origin(epoch, 0, 0, 1, 177) for epoch in range(2)]
+    assert {(one.op, one.where) for one in kept} == {(OP, "element 177 of split 1")}
 
 
 def test_a_deadly_element_is_raised_by_name() -> None:

@@ -22,6 +22,7 @@ from pecan_ray.job.trainer_events import (
     Noted,
     OpenStream,
     OrdersCame,
+    Quarantine,
     RaiseError,
     ReceivedBatch,
     ReportAnswered,
@@ -392,3 +393,30 @@ def test_a_wait_that_is_not_over_counts_so_far() -> None:
     rig = TrainerRig()
     rig.handle(BatchWanted(), after=1.0)
     assert rig.state.progress(rig.now + 3.0).waited_s == pytest.approx(3.0)
+
+
+def test_bad_elements_that_orders_bring_are_kept_once_and_told_of_at_once() -> None:
+    rig = TrainerRig()
+    first, second, third = (LeftOutElement(number, "map", f"element {number}", "no") for number in range(3))
+    rig.answering = False
+    kept = of_kind(Quarantine, rig.order(quarantine=(first, second)))
+    assert kept == [Quarantine((first, second))] and rig.reports[-1].quarantined == 2
+    assert of_kind(Quarantine, rig.order(allowed=1)) == []
+    assert of_kind(Quarantine, rig.order(quarantine=(second, third), quarantined=1)) == [Quarantine((third,))]
+    rig.handle(ReportAnswered(rig.reports[-1].number))
+    assert rig.reports[-1].quarantined == 3
+
+
+def test_a_trainer_keeps_what_another_one_has_left() -> None:
+    rig = TrainerRig()
+    element = LeftOutElement(7, "map", "element 7", "no")
+    assert of_kind(Quarantine, rig.order(quarantine=(element,), quarantined=5)) == [Quarantine((element,))]
+    assert rig.reports[-1].quarantined == 6
+
+
+def test_a_loop_that_ends_has_what_came_with_the_end() -> None:
+    rig = TrainerRig()
+    rig.want()
+    element = LeftOutElement(7, "map", "element 7", "no")
+    done = rig.order(quarantine=(element,), finished=True)
+    assert [type(one) for one in done if isinstance(one, (Quarantine, EndOfData))] == [Quarantine, EndOfData]

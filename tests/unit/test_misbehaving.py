@@ -18,7 +18,7 @@ from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python.engine import PythonEngine
 from pecan_ray.engines.sendable import why_unsendable
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.errors import OpError, SourceError, told
+from pecan_ray.errors import BatchShapeError, OpError, SourceError, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import Split
 
@@ -237,3 +237,23 @@ def test_processes_tell_whatever_a_function_raises() -> None:
 
 def test_an_exception_without_a_text_is_told() -> None:
     assert told(SilentError()) == "SilentError: <its text is not known: __str__ raised RuntimeError>"
+
+
+class NoArray:
+    """It answers every question by an exception."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ValueError(f"no {name}")
+
+
+@pytest.mark.parametrize("make", [NoArray, lambda: [[1], [1, 2]]])
+@pytest.mark.parametrize("batching", ["batch", "padded_batch"])
+def test_a_value_of_which_no_array_can_be_made_is_told_by_name(make: Any, batching: str) -> None:
+    pipe = numbers().map(lambda e: {**e, "odd": make() if e["i"] == 7 else np.zeros(2)})
+    with pytest.raises(BatchShapeError, match=r"column 'odd' of element 7 of split 0 is a \w+ that no array can be"):
+        made(getattr(pipe, batching)(4))
+
+
+def test_columns_whose_names_cannot_be_compared_are_told_too() -> None:
+    with pytest.raises(BatchShapeError, match="element 7 of split 0 has the columns"):
+        made(numbers().map(lambda e: {1: 2} if e["i"] == 7 else e).batch(4))

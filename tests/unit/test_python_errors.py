@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pecan_ray.engines.contract import BadElement, Origin, Produced
+from pecan_ray.engines.contract import BadElement, Produced
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, OutputTypeError, PecanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import Element, Origin, Split
 from pecan_ray.sources import Items
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 

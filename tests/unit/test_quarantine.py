@@ -18,13 +18,16 @@ import numpy as np
 import pytest
 
 from pecan_ray.cli import main
-from pecan_ray.engines.contract import BadElement, Origin
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, decode, encode
 from pecan_ray.errors import PlanError
+from pecan_ray.job.suspects import OP, WHY
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import Pickled, QuarantineFile, quarantined
 from pecan_ray.replay import replay
+from pecan_ray.runtime import messages
 from pecan_ray.sources import Items
 
 
@@ -247,7 +250,7 @@ def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys:
         "pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on='item').batch(1)\n"
     )
     assert main(["replay", str(path), str(program)]) == 1
-    assert "0 still fail, 1 do not fail any more, 0 could not be read, 1 are pickles" in capsys.readouterr().out
+    assert "0 still fail, 1 do not fail any more, 0 were not kept, 1 are pickles" in capsys.readouterr().out
     assert Evil.ran == 1
     assert main(["replay", "--trust", str(path), str(program)]) == 0
     assert Evil.ran == 2
@@ -355,3 +358,77 @@ def test_other_values_are_not_plain(value: Any) -> None:
 def test_what_was_made_to_do_harm_is_refused(written: Any) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         decode(written, bytes.fromhex)
+
+
+def test_a_line_that_was_cut_hides_no_other_one(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    for number in range(2):
+        kept = QuarantineFile(path, "job")
+        kept.add([bad(number)])
+        kept.close()
+        with path.open("ab") as file:
+            file.write(b'{"op":"root","whe')
+    reading = quarantined(path)
+    assert [next(reading).element, next(reading).element] == [0, 1]
+    with pytest.raises(PlanError, match=r"line 3 of .* is no whole bad element"):
+        next(reading)
+
+
+def test_a_later_format_is_refused_when_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "bad.jsonl").write_bytes(b'{"pecan-quarantine": 99, "job": "later"}\n')
+    with pytest.raises(PlanError, match="in the format 99"):
+        list(quarantined(tmp_path / "bad.jsonl"))
+
+
+def test_a_path_with_a_zero_byte_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"cannot be kept in .*: embedded null byte"):
+        QuarantineFile(tmp_path / "a\0b", "job")
+
+
+def test_an_element_that_nobody_has_is_told_with_what_can_be_done(tmp_path: Path, capsys: Any) -> None:
+    path, program = tmp_path / "bad.jsonl", tmp_path / "program.py"
+    deadly = BadElement(OP, "element 7 of a.tar", WHY, None, Origin(0, 0, 0, 2, 7))
+    kept = QuarantineFile(path, "job")
+    kept.add([deadly, bad(None), BadElement("read", "element 3 of b.tar", "torn", first=Origin(0, 0, 0, 1, 3))])
+    kept.close()
+    assert next(quarantined(path)) == deadly
+    with pytest.raises(PlanError, match=r"element 7 of a\.tar was not kept, since it ended the process of each worker"):
+        replay(rooted(path).plan, deadly)
+    program.write_text(
+        "import pecan_ray as pecan\n"
+        "pipe = pecan.PecanPipeline(pecan.sources.Items([1])).map(lambda item: item, on='item').batch(1)\n"
+    )
+    assert main(["replay", str(path), str(program)]) == 0
+    told = capsys.readouterr().out
+    assert "debug=True under `python -X faulthandler`" in told
+    assert "element 1 of split 0 was not kept: ValueError: no\n" in told
+    assert "element 3 of b.tar was not kept, since it could not be read (torn): look at the file" in told
+    assert "0 still fail, 0 do not fail any more, 3 were not kept" in told
+
+
+def test_elements_that_no_batch_brings_are_told_whole_as_far_as_there_is_room(monkeypatch: Any) -> None:
+    monkeypatch.setattr(messages, "MOST_KEPT_BYTES", 10_000)
+    elements = ({"item": 1}, {"item": threading.Lock()}, {"item": b"x" * 9_999}, {"item": Once()}, {"item": 2})
+    told = messages.left_out_whole([bad(element) for element in elements])
+    came = [messages.bad_element(one) for one in told]
+    assert [one.element for one in came] == [{"item": 1}, None, None, None, {"item": 2}]
+    assert [one.error.partition(" (")[2] for one in came] == [
+        "",
+        "not kept: TypeError when it was pickled)",
+        "not kept: too large)",
+        "not kept: RuntimeError when it was unpickled)",
+        "",
+    ]
+    assert {one.origin for one in came} == {Origin(0, 0, 0, 0, 1)}
+    assert {one.identity for one in told} == {bad(None).identity}
+
+
+class Once:
+    """Can be pickled, and not read again."""
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return refuse, ()
+
+
+def refuse() -> None:
+    raise RuntimeError("not twice")

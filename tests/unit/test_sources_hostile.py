@@ -215,6 +215,14 @@ def test_a_header_of_many_columns_is_looked_through_once(tmp_path: Path) -> None
         next(Csv(tmp_path).splits())
 
 
+@pytest.mark.parametrize("rows", [b'"x\ny",2\n', b'1,"x\ny"\n', b'1,2\n3,"x\ny"\n'])
+def test_a_value_over_several_lines_says_which_option_reads_it(tmp_path: Path, rows: bytes) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n" + rows)
+    with pytest.raises(CorruptSourceError, match=r"say newlines_in_values=True if values hold line ends"):
+        read(Csv(str(tmp_path / "a.csv")))
+    assert len(read(Csv(str(tmp_path / "a.csv"), newlines_in_values=True))) == rows.count(b"\n") - 1
+
+
 def test_a_carriage_return_does_not_hide_a_joined_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(b'a,b\n1,x\r2,y\n3,"z\nz"\n')
     with pytest.raises(CorruptSourceError, match="carriage return"):

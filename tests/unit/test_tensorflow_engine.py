@@ -17,13 +17,13 @@ import tensorflow as tf
 import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines import positions
-from pecan_ray.engines.contract import EngineOptions, Origin, Produced
+from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.chunks import cuts
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin
 from pecan_ray.sampling.spans import Spans
 
 ROWS = 100
@@ -501,3 +501,66 @@ def test_a_graph_that_yields_nothing_for_long_is_told_with_what_it_was_given() -
     assert told.text.startswith(text) and len(values(batches)) == 20
     assert engine.under_way(1e9) is None
     engine.close()
+
+
+def refusing(error: BaseException) -> Callable[[Any], Any]:
+    """A function of a tensor that raises while the graph runs, where 7 is in it."""
+
+    def run(value: Any) -> Any:
+        if 7 in value:
+            raise error
+        return value
+
+    return lambda i: tf.ensure_shape(tf.numpy_function(run, [i], tf.int64), i.shape)
+
+
+REFUSED: dict[str, tuple[Callable[[pecan.PecanPipeline, Any], pecan.PecanPipeline], int, str]] = {
+    "batch": (lambda p, fn: p.batch(4).map(fn, on="i", name="op"), 4, "op"),
+    "batches filtered": (lambda p, fn: p.batch(4).filter(lambda i: fn(i)[0] >= 0, on="i", name="op"), 4, "op"),
+    "behind unbatch": (lambda p, fn: p.batch(4).unbatch().map(of_one(fn), on="i", name="op").batch(2), 1, "op"),
+    "zip": (lambda p, fn: p.map(of_one(fn), on="i", name="op").zip(zeros()).batch(4), 1, "op"),
+    "behind take": (lambda p, fn: p.take(40).map(of_one(fn), on="i", name="op").batch(4), 1, "op"),
+    "length": (
+        lambda p, fn: p.bucket_by_length([3, 50], sizes=[4, 4, 4], length=lambda e: of_one(fn)(e["i"])),
+        1,
+        "bucket_by_length",
+    ),
+}
+
+
+def of_one(fn: Any) -> Any:
+    return lambda i: fn(i[tf.newaxis])[0]
+
+
+def zeros() -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(z=np.zeros(40)), engine="tensorflow")
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_fails_behind_a_batch_or_in_a_part_of_the_data_is_named_and_counted(case: str) -> None:
+    make, left_out, op = REFUSED[case]
+    with pytest.raises(errors.OpError) as caught:
+        run(make(numbers(40), refusing(ValueError("no sevens"))))
+    assert caught.value.fields["op"] == op and "no sevens" in str(caught.value)
+    batches = run(make(numbers(40), refusing(ValueError("no sevens"))), on_error="quarantine")
+    (bad,) = [bad for batch in batches for bad in batch.bad]
+    assert (bad.op, bad.elements_left_out) == (op, left_out) and bad.error.endswith("ValueError: no sevens")
+    assert sum(batch.rows for batch in batches) == 40 - left_out
+    if left_out == 1:
+        assert bad.origin == Origin(0, 0, 0, 1, 0) and bad.element["i"] == 7
+    with pytest.raises(errors.OpError, match=rf"{op} failed .*SystemExit"):
+        run(make(numbers(40), refusing(SystemExit(3))), on_error="skip")
+
+
+def test_a_length_that_cannot_be_traced_is_an_error_by_name() -> None:
+    def fails(element: Any) -> Any:
+        raise ValueError("no length")
+
+    for length, said in ((fails, "no length"), (lambda e: tf.stack([e["i"], e["i"]]), "must return one number")):
+        with pytest.raises(errors.ElementError, match=f"bucket_by_length.*{said}"):
+            run(numbers().bucket_by_length([3], sizes=2, length=length))
+
+
+def test_flat_map_of_whole_batches_is_refused_by_name() -> None:
+    with pytest.raises(errors.PlanError, match="spread: the tensorflow engine has no flat_map of whole batches"):
+        run(numbers().batch(4).flat_map(lambda batch: batch, name="spread"))

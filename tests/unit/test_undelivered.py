@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines import positions
-from pecan_ray.engines.contract import BadElement, EngineOptions, Origin, Produced
+from pecan_ray.engines.contract import BadElement, EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import MOST_BAD, MOST_DROPPED, MOST_INTERVALS, UndeliveredPositions
 from pecan_ray.engines.python import PythonEngine, run_here
@@ -22,7 +22,7 @@ from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Columns, Element, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans
 from tests.unit.engine_leases import ListedLeases, delivered, run_engine, whole_leases
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, origin_of
+from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions
@@ -19,7 +19,7 @@ from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Op, wants_rng
-from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
 Call = Callable[..., Any]

@@ -10,7 +10,7 @@ import numpy as np
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
-from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError, is_interrupt
+from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError, is_interrupt, told
 from pecan_ray.plan.splits import Array
 
 
@@ -30,12 +30,13 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
     if item.value.keys() == names:
         return
     raise BatchShapeError(
-        f"{op}: {item.where()} has the columns {sorted(item.value)}, but {other} has {sorted(names)}. "
+        f"{op}: {item.where()} has the columns {sorted(item.value, key=str)}, but {other} has "
+        f"{sorted(names, key=str)}. "
         "Every element of a batch needs the same columns.",
         op=op,
         file=item.lease.split.file_of(item.element),
         element=item.element,
-        column=min(item.value.keys() ^ set(names)),
+        column=min(item.value.keys() ^ set(names), key=str),
     )
 
 
@@ -56,7 +57,16 @@ def checked_array(
     name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], item: Item, other: str, op: str
 ) -> Array:
     """Return a value as an array; raises `BatchShapeError` unless it has the shape and dtype of its batch."""
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # objects may refuse it in any way, and lists may be uneven
+        raise _unlike(
+            f"{op}: column {name!r} of {item.where()} is a {type(value).__name__} that no array can be made of "
+            f"({told(error)}), but that of {other} is {dtype}{list(shape)}. Convert it by a map before.",
+            name,
+            item,
+            op,
+        ) from error
     if array.shape == shape and array.dtype == dtype:
         return array
     if not is_columnar(value):
@@ -162,8 +172,7 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
 
 def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Array:
     value = item.value[name]
-    array = np.asarray(value)
-    if not is_columnar(value) or array.dtype != first.dtype:
+    if not is_columnar(value) or (array := np.asarray(value)).dtype != first.dtype:
         return checked_array(name, value, first.shape, first.dtype, item, other, op)
     if array.ndim != first.ndim:
         raise _unlike(

@@ -20,7 +20,7 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.failure_locator import find_bad_elements, locate_failure, run_alone
+from pecan_ray.engines.tensorflow.failure_locator import failed_call, find_bad_elements, locate_failure, run_alone
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
@@ -119,6 +119,7 @@ class TensorFlowEngine:
             for branch, source in enumerate(self._sources)
         ]
         self._stretch = StretchInProgress(feeds, undelivered)
+        self._graph.calls.take()
         produced = self._run(self._stretch)
         yield from ending_with_the_last_batch(produced) if self._serial else produced
 
@@ -180,6 +181,17 @@ class TensorFlowEngine:
 
         Yields after each bad element.
         """
+        for call in self._graph.calls.take():
+            branch = int(call.rows.flat[meta.BRANCH])
+            keep = self._options.on_error == "quarantine"
+            one = failed_call(call, stretch.feeds[branch], keep=keep, sure=not self._serial)
+            if one is not None:
+                if self._options.users_order is not None:
+                    self._raise_if_passing([one], self._options.users_order.plan, stretch.feeds[branch], branch)
+                parts = [] if self._serial else meta.parts_of(call.rows)
+                stretch.came_out(parts)
+                stretch.undelivered.add(parts, one)
+                yield
         for branch, feed in enumerate(stretch.feeds):
             if self._serial:
                 stretch.undelivered.add(feed.everything())

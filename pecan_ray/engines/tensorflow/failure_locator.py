@@ -8,16 +8,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pecan_ray.engines.contract import BadElement, origin_of
+from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.positions import Part
+from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call
+from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call, length_of, op_named_in
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
+from pecan_ray.engines.tensorflow.watched_calls import WatchedCall
 from pecan_ray.errors import BatchShapeError, ElementError, OpError, is_interrupt, told
-from pecan_ray.plan.operators import Batch, ElementOp, Filter, FlatMap, Map, Plan
+from pecan_ray.plan.operators import Batch, BatchingOp, BucketByLength, Filter, FlatMap, Map, Op, Plan
 from pecan_ray.plan.shape import element_ops_from
-from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 
 MOST_TRIED = 10_000
 
@@ -29,17 +31,18 @@ def locate_failure(error: Exception, plan: Plan, feeds: Sequence[GraphFeed], see
     for feed in feeds:
         for read in _inside(feed):
             tried += 1
-            found, values = run_alone(read, feed, element_ops_from(plan, feeds.index(feed)), seed)
+            found, values = run_alone(read, feed, _ops_from(plan, feeds.index(feed)), seed)
             if found is not None:
                 return found
             for value in values:
                 different = _disagrees(value, read, shapes, plan)
                 if different is not None:
                     return different
+    op = op_named_in(str(error))
     return OpError(
-        f"the TensorFlow graph failed: {type(error).__name__}: {error}\nNone of the {tried} elements in progress "
-        "fails when it is run alone; a function on whole batches may be the cause.",
-        op="",
+        f"{op or 'the TensorFlow graph'} failed: {type(error).__name__}: {error}\nNone of the {tried} elements in "
+        "progress fails when it is run alone; a function on whole batches may be the cause.",
+        op=op,
     )
 
 
@@ -50,37 +53,82 @@ def find_bad_elements(
     key, start, stop = part
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.read_again(key, number)
-        found, _ = run_alone(read, feed, element_ops_from(plan, branch), seed)
+        found, _ = run_alone(read, feed, _ops_from(plan, branch), seed)
         if found is not None:
+            if found.fields.get("ends_job"):
+                raise found
             where = read.lease.split.where(number)
             reason = found.message.splitlines()[0]
             kept = read.value if keep else None
             yield BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number))
 
 
-def run_alone(
-    read: Read, feed: GraphFeed, ops: Sequence[ElementOp], seed: int
-) -> tuple[ElementError | None, list[Any]]:
+def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -> BadElement | None:
+    """Return what failed in a call that did not end, by running it again; None if it does not fail then.
+
+    `sure`: it has failed, so that something is returned in any case.
+    """
+    row = call.rows.reshape(-1, meta.WIDTH)[0]
+    read = feed.read_again(
+        (int(row[meta.BRANCH]), int(row[meta.REPETITION]), int(row[meta.SPLIT])), int(row[meta.ELEMENT])
+    )
+    where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
+    found = _again([call.columns], call.ops, tf.constant(call.rows), read)
+    if found is None and not sure:
+        return None
+    if found is not None and found.fields.get("ends_job"):
+        raise found
+    names = "/".join(op.name for op in call.ops)
+    error = f"{names} failed on {where}, and not when it was run again" if found is None else found.message
+    op, reason = names if found is None else str(found.fields.get("op", names)), error.splitlines()[0]
+    if call.rows.ndim == 1:
+        return BadElement(op, where, reason, read.value if keep else None, origin)
+    return BadElement(op, where, reason, first=origin, elements_left_out=len(call.rows))
+
+
+def _ops_from(plan: Plan, branch: int) -> list[Op]:
+    """Return the operators with functions of one element, up to the one that finds its bucket."""
+    batching = next((op for op in plan.ops if isinstance(op, BatchingOp)), None)
+    measures = isinstance(batching, BucketByLength) and callable(batching.length)
+    return [*element_ops_from(plan, branch), *([batching] if batching is not None and measures else [])]
+
+
+def run_alone(read: Read, feed: GraphFeed, ops: Sequence[Op], seed: int) -> tuple[ElementError | None, list[Any]]:
     """Run element operators on one element, eagerly; return the error or the values that come out."""
-    split = read.lease.split
     base = read.number << OUTPUT_BITS
     row = tf.constant(rows_of(read.lease, read.number, [(read.lease.key, base, base + OUTPUTS)], seed)[0], tf.int64)
     values = [{name: tf.constant(value) for name, value in convert(read, feed.signature or {}).items()}]
+    found = _again(values, ops, row, read)
+    return (None, values) if found is None else (found, [])
+
+
+def _again(values: list[dict[str, Any]], ops: Sequence[Op], row: Any, read: Read) -> ElementError | None:
+    """Run operators on an element, or a batch that begins with it, which becomes the values that come out."""
+    split = read.lease.split
     for op in ops:
         try:
-            values = [out for value in values for out in _apply(op, value, row)]
+            values[:] = [out for value in values for out in _apply(op, value, row)]
         except ElementError as error:
             error.fields.update(file=split.file_of(read.number), element=read.number)
-            return error, []
+            return error
         except BaseException as error:
             if is_interrupt(error):
                 raise
-            text = f"{op.name} failed on {split.where(read.number)}: {told(error)}"
-            return OpError(text, op=op.name, file=split.file_of(read.number), element=read.number, column=op.on), []
-    return None, values
+            return OpError(
+                f"{op.name} failed on {split.where(read.number)}: {told(error)}",
+                op=op.name,
+                file=split.file_of(read.number),
+                element=read.number,
+                column=getattr(op, "on", None),
+                **({} if isinstance(error, Exception) else {"ends_job": True}),
+            )
+    return None
 
 
-def _apply(op: ElementOp, value: dict[str, Any], row: Any) -> list[dict[str, Any]]:
+def _apply(op: Op, value: dict[str, Any], row: Any) -> list[dict[str, Any]]:
+    if isinstance(op, BucketByLength):
+        length_of(op, value)
+        return [value]
     if isinstance(op, Filter):
         return [value] if bool(np.asarray(call(op, value, row))) else []
     if isinstance(op, FlatMap):

@@ -6,6 +6,7 @@ import functools
 import inspect
 import itertools
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -18,9 +19,11 @@ from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
+from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
 from pecan_ray.plan.operators import (
     Batch,
+    BatchingOp,
     BucketByLength,
     ElementOp,
     Filter,
@@ -49,6 +52,8 @@ Data = Any
 
 POOL_PER_THREAD = 3
 """Threads of TensorFlow's pool for each CPU: closures wait for one where it is small, and CPUs with them."""
+_SCOPE = "operator_"
+"""Begins the names of what an operator's function adds to a graph; its own name follows, byte by byte."""
 MOST_CONVERTED = 64
 """Functions whose conversion by AutoGraph is kept."""
 
@@ -57,9 +62,16 @@ class Graph:
     """Builds the graphs of one plan; functions are traced once, so that a later stretch begins at once."""
 
     def __init__(
-        self, plan: Plan, options: EngineOptions, dropped: Callable[[Any], None], sums: Sums | None = None
+        self,
+        plan: Plan,
+        options: EngineOptions,
+        dropped: Callable[[Any], None],
+        sums: Sums | None = None,
     ) -> None:
         self._plan, self._options, self._dropped, self._sums = plan, options, dropped, sums
+        self.calls = WatchedCalls()
+        self._watches = False
+        """Whether what fails now is found by its calls, and not by its positions."""
         self._serial = plan_shape(plan).serial
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
@@ -88,12 +100,14 @@ class Graph:
             feed = next(feeds)
             data = None if feed.signature is None else feed.dataset()
         todo = list(plan.ops)
+        self._watches = self._serial or _batches(plan.head)
         while todo and data is not None:
             maps = [op for op in itertools.takewhile(lambda op: isinstance(op, Map), todo) if isinstance(op, Map)]
             if maps:
                 data = self._mapped(data, maps)
                 todo = todo[len(maps) :]
                 continue
+            self._watches = self._watches or isinstance(todo[0], BatchingOp)
             data = self._stage(todo.pop(0), data)
         return data
 
@@ -145,9 +159,11 @@ class Graph:
 
     # --- element operators ---------------------------------------------------------------------------------
 
-    def _parallel(self, data: Data, names: tuple[str, ...], run: Callable[..., Any]) -> Data:
-        key = (*names, *tf.nest.flatten(data.element_spec, expand_composites=True))
+    def _parallel(self, data: Data, ops: Sequence[Op], run: Callable[..., Any]) -> Data:
+        key = (*(op.name for op in ops), *tf.nest.flatten(data.element_spec, expand_composites=True))
         if key not in self._traced:
+            if self._watches and self._options.on_error != "raise":
+                run = self.calls.watching(run, ops)
             self._traced[key] = GraphFunction(run, *data.element_spec)
         data = data.map(self._traced[key], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
         return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
@@ -162,7 +178,7 @@ class Graph:
                 passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
             return columns, self._counted(row, passages)
 
-        return self._parallel(data, tuple(op.name for op in ops), run)
+        return self._parallel(data, ops, run)
 
     def _counted(self, row: Tensor, passages: list[OpPassage]) -> Tensor:
         """Return the row of an element, or of a batch, which is not counted."""
@@ -180,7 +196,7 @@ class Graph:
             row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
 
-        data = self._parallel(data, (op.name,), run).filter(lambda columns, row, keep: keep)
+        data = self._parallel(data, [op], run).filter(lambda columns, row, keep: keep)
         return data.map(lambda columns, row, keep: (columns, row))
 
     def _note_dropped(self, row: Tensor) -> Tensor:
@@ -192,6 +208,10 @@ class Graph:
 
     def _spread(self, data: Data, op: FlatMap) -> Data:
         """Give each output of an element a row of its own; those that were delivered before are dropped."""
+        if data.element_spec[1].shape.rank != 1:
+            raise PlanError(
+                f"{op.name}: the tensorflow engine has no flat_map of whole batches; put unbatch before it."
+            )
 
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
@@ -200,7 +220,7 @@ class Graph:
             rows = rows_of_outputs(row, count)
             return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
 
-        return unbatched(self._parallel(data, (op.name,), run)).filter(
+        return unbatched(self._parallel(data, [op], run)).filter(
             lambda columns, row: tf.logical_and(row[meta.BEGIN] < row[meta.HIGH], row[meta.END] > row[meta.LOW])
         )
 
@@ -218,19 +238,17 @@ class Graph:
         if isinstance(op, PaddedBatch):
             zero = tf.constant(0, tf.int64)
             return data.padded_batch(op.size, (shapes, row.shape), (padding, zero), drop_remainder=drop)
-        length = op.length
 
         def measured(columns: TensorColumns, row: Tensor) -> Tensor:
-            if callable(length):
-                return tf.cast(length(columns), tf.int32)
-            return tf.shape(_column(op.name, columns, length))[0]
+            return length_of(op, columns)
 
         def sized(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             place = tf.reduce_sum(tf.cast(measured(columns, row) >= tf.constant(op.boundaries), tf.int32))
             size = tf.gather(tf.constant(op.sizes, tf.int64), place)
             return columns, tf.concat([row[: meta.SIZE], size[tf.newaxis]], 0)
 
-        return data.map(sized).bucket_by_sequence_length(
+        data = self._parallel(data, [op], sized) if callable(op.length) else data.map(sized)
+        return data.bucket_by_sequence_length(
             measured,
             bucket_boundaries=list(op.boundaries),
             bucket_batch_sizes=list(op.sizes),
@@ -243,25 +261,56 @@ class Graph:
 def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     """Call an operator's function, in a graph or eagerly, on one element or batch."""
     argument = columns if op.on is None else _column(op.name, columns, op.on)
-    fn = op.fn if tf.executing_eagerly() else _with_control_flow(op.fn)
+    if not wants_rng(op.fn):
+        return _called(op.name, op.fn, argument)
+    first = row if row.shape.rank == 1 else row[0]
+    seed = tf.bitwise.bitwise_xor(first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64))
+    return _called(op.name, op.fn, argument, rng=seed)
+
+
+def length_of(op: BucketByLength, columns: TensorColumns) -> Tensor:
+    """Return the length by which an element finds its bucket."""
+    if not callable(op.length):
+        return tf.shape(_column(op.name, columns, op.length))[0]
+    length = _called(op.name, op.length, columns)
     try:
-        if wants_rng(op.fn):
-            first = row if row.shape.rank == 1 else row[0]
-            seed = tf.bitwise.bitwise_xor(
-                first[meta.KEY : meta.KEY_HIGH + 1], tf.constant(meta.op_key(op.name), tf.int64)
-            )
-            return fn(argument, rng=seed)
-        return fn(argument)
+        return tf.reshape(tf.cast(length, tf.int32), [])
+    except (TypeError, ValueError) as error:
+        raise OutputTypeError(
+            f"{op.name}: length returned {type(length).__name__}, but it must return one number ({error}).", op=op.name
+        ) from error
+
+
+def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """Call an operator's function; in a graph whatever it raises is an error by name."""
+    if tf.executing_eagerly():
+        return fn(*args, **keywords)
+    in_graph = _with_control_flow(fn)
+    try:
+        with tf.name_scope(_SCOPE + name.encode().hex()):
+            return in_graph(*args, **keywords)
     except PecanError:
         raise
     except BaseException as error:
-        if tf.executing_eagerly() or is_interrupt(error):
+        if is_interrupt(error):
             raise
         raise OpError(
-            f"{op.name} cannot be compiled into a TensorFlow graph: {told(error)}\nThe tensorflow "
+            f"{name} cannot be compiled into a TensorFlow graph: {told(error)}\nThe tensorflow "
             'engine calls it once with symbolic tensors; use TensorFlow operations in it, or engine="python".',
-            op=op.name,
+            op=name,
         ) from error
+
+
+def op_named_in(message: str) -> str:
+    """Return the operator whose part of a graph an error of TensorFlow's names; empty if it names none."""
+    found = re.search(rf"{_SCOPE}((?:[0-9a-f]{{2}})+)", message)
+    return bytes.fromhex(found[1]).decode(errors="replace") if found else ""
+
+
+def _batches(head: Any) -> bool:
+    """Tell whether something is batched before a join."""
+    plans = head.inputs if isinstance(head, Join) else ()
+    return any(_batches(plan.head) or any(isinstance(op, BatchingOp) for op in plan.ops) for plan in plans)
 
 
 def _with_control_flow(fn: Callable[..., Any]) -> Callable[..., Any]:

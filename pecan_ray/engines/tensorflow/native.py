@@ -9,13 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, origin_of
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import OpError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource
 
 

@@ -121,6 +121,7 @@ class Audit:
         self._check_numbers(trainers, epochs)
         if len(trainers) < self._scenario.ranks:
             return  # one was lost, with what it had
+        self._check_quarantine(job, trainers)
         if self._scenario.visitation == "zero_or_more":
             return
         if self._scenario.sharding == "off":
@@ -166,6 +167,15 @@ class Audit:
             within = timeout + 20.0 + 200.0 * scenario.lost + frozen
             if trainer.ended == "ClusterError":
                 must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
+
+    def _check_quarantine(self, job: JobModel, trainers: list[TrainerModel]) -> None:
+        """Every bad element is kept by some trainer, once where data is worked on once."""
+        kept = Counter(one.identity for trainer in trainers for one in trainer.quarantined)
+        if self._scenario.on_error == "quarantine":
+            must(kept.keys() == job.state.bad.identities, f"{len(kept)} of {job.state.bad.count} bad elements are kept")
+            if not self._world.losses and self._scenario.visitation == "exactly_once":
+                twice = [one for one, times in kept.items() if times > 1]
+                must(self._scenario.sharding == "off" or not twice, f"{twice} are kept more than once")
 
     def _check_numbers(self, trainers: list[TrainerModel], epochs: int) -> None:
         scenario = self._scenario

@@ -26,6 +26,8 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
 )
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
+KEPT_SHARE = 0.4
+"""Of histories whose trainers keep bad elements, where these end no job."""
 
 
 def draw(seed: int) -> Scenario:
@@ -37,7 +39,9 @@ def draw(seed: int) -> Scenario:
     scenario = _parties(random, scenario)
     if random.randrange(LARGE_EVERY) == 0:
         scenario = _large(random, scenario)
-    return _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
+    scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
+    kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
+    return replace(scenario, on_error="quarantine") if kept else scenario
 
 
 def _with_deadly(seed: int, scenario: Scenario) -> Scenario:

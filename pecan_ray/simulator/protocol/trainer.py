@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job import trainer_events as told
-from pecan_ray.job.messages import Orders, TrainerReport
+from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import Made
 from pecan_ray.simulator.protocol.stream import Stream, StreamMessage
@@ -47,6 +47,8 @@ class TrainerModel(Party):
         self.waits_since: float | None = None
         self.said: list[str] = []
         """Why it waits, since it has begun to."""
+        self.quarantined: list[LeftOutElement] = []
+        """Bad elements that it keeps."""
         self._batches: dict[int, Made] = {}
         self._used: list[Made] = []
         self._timer = math.inf
@@ -123,6 +125,8 @@ class TrainerModel(Party):
             self._end(type(instruction.error).__name__)
         elif isinstance(instruction, told.SendReport):
             self._report(instruction.report)
+        elif isinstance(instruction, told.Quarantine):
+            self.quarantined += instruction.elements
         elif isinstance(instruction, told.TrainerLog):
             self.said.append(instruction.text)
             world.audit.say(self, instruction.text)
@@ -187,6 +191,7 @@ class TrainerModel(Party):
                 told.ReceivedBatch(number, name, made.epoch, made.spans, made.rows, nbytes, made.without_data)
             )
         left_out = tuple(one for made in message.batches for one in made.left_out)
+        self.quarantined += left_out
         self.handle(told.BatchesCame(name, tuple(received), left_out))
 
     def broke(self, stream: Stream) -> None:
