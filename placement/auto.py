@@ -33,7 +33,7 @@ from pecan_ray.placement.checks import (
     unproven,
 )
 from pecan_ray.placement.departures import lot, other_trainer, pace_departure, queue_departure, ran_dry, sudden_departure
-from pecan_ray.placement.doubts import doubt, ran_out, refuted
+from pecan_ray.placement.doubts import another_step, doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
 from pecan_ray.placement.model import AGED
@@ -106,8 +106,11 @@ class AutoSearch:
                 self._start_over(at, newest)
                 return
         self._job.rehabilitate(at, seen, told)
-        if refuted(self._job, self._job.reading(at), seen, foreseen):
+        reading = self._job.reading(at)
+        if refuted(self._job, reading, seen, foreseen):
             self._job.start_over(at, seen, AGED)
+        elif another_step(self._job, reading, seen):
+            self._start_over(at, seen)
         else:
             self._job.recall(at, foreseen)
 

@@ -7,15 +7,18 @@ have a median.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from pecan_ray.placement.departures import lot
+from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, step_error
 from pecan_ray.placement.evidence import KEPT, Reading
-from pecan_ray.placement.knowledge import Knowledge, Outlook
+from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
 from pecan_ray.plan.windows import Window
 
 LEFT = 2.0
 """A trainer that waits for its workers finds fewer batches than these, on average."""
+MOST_DISTURBING = 0.1
+"""A local worker that lengthens the trainer's step by more than this share is not to be believed in."""
 
 
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
@@ -85,7 +88,25 @@ def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: 
     """Say whether workers are certainly faster than everything that was measured before lets them be."""
     if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
         return False
-    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
+    return sure_of(foreseen, reading) and (len(seen) >= KEPT or outlived(job, reading, seen, foreseen))
+
+
+def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bool:
+    """Say whether the trainer's own step differs by more from that beside other workers than these explain.
+
+    Local workers disturb it, each by a little; beside as many of them it is the same.
+    """
+    others = [other for other in job.readings() if other.deployment != reading.deployment and other.own_time is not None]
+    if len(seen) < LEAST_ALIKE or reading.own_time is None or not others:
+        return False
+    at, own = reading.deployment, reading.own_time
+    nearest = min(others, key=lambda other: (abs(other.deployment.local - at.local), other.error))
+    shift = math.log(own / own_of(nearest))
+    newest = [math.log(one / own) for one in (measured(window, "step") for window in seen) if one is not None]
+    error = math.hypot(nearest.error, step_error(seen))
+    if abs(shift) <= max(job.settings.surprise, SURE * error) or max(map(abs, newest)) > ALIKE * abs(shift):
+        return False
+    return abs(math.expm1(abs(shift))) > MOST_DISTURBING * abs(nearest.deployment.local - at.local)
 
 
 def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:
