@@ -32,7 +32,15 @@ from pecan_ray.placement.checks import (
     towards_plateau,
     unproven,
 )
-from pecan_ray.placement.departures import lot, other_trainer, pace_departure, queue_departure, ran_dry, sudden_departure
+from pecan_ray.placement.departures import (
+    lot,
+    most_piled_up,
+    other_trainer,
+    pace_departure,
+    queue_departure,
+    ran_dry,
+    sudden_departure,
+)
 from pecan_ray.placement.doubts import another_step, doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
@@ -232,7 +240,8 @@ class AutoSearch:
         `lasted`: batches for which it was as it was before.
         """
         at = before.deployment
-        if not self._dry and ran_dry(before, newest, lasted, self._setting.threshold, self._settings):
+        stock = most_piled_up(at, self._setting.clients, self._settings)
+        if not self._dry and ran_dry(before, newest, lasted, stock, self._setting.threshold):
             self._dry = True
             self._job.renew(at, newest)
         else:

@@ -114,12 +114,11 @@ def queue_departure(
     return ""
 
 
-def ran_dry(
-    before: Reading, newest: Sequence[Window], batches: int, threshold: float, settings: AutoSettings
-) -> bool:
+def ran_dry(before: Reading, newest: Sequence[Window], batches: int, most: float, threshold: float) -> bool:
     """Say whether the trainer waits only now because it has lived on a stock for so many batches.
 
-    Then too few workers were chosen, and what was measured of other deployments still holds.
+    `most`: batches of a stock.  Then too few workers were chosen, and what was measured of other deployments still
+    holds.
     """
     now = pooled(before.deployment, newest)
     if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
@@ -130,7 +129,12 @@ def ran_dry(
     error = math.hypot(before.error, step_error(newest))
     same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * error)
     short = 1 - before.batch_time / now.batch_time
-    return same_step and short * batches <= settings.piled_up + 2 * now.deployment.workers
+    return same_step and short * batches <= most
+
+
+def most_piled_up(at: Deployment, clients: int, settings: AutoSettings) -> float:
+    """Return how many batches may lie ready for each trainer."""
+    return settings.piled_up + 2 * at.workers / clients
 
 
 def step_error(windows: Sequence[Window]) -> float:

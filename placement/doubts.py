@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, step_error
+from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, most_piled_up, step_error
 from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
 from pecan_ray.plan.windows import Window
@@ -36,7 +36,7 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     believed = agree or enough or reading.windows >= job.settings.certain
     unexpected = "" if believed else surprise(job, reading, foreseen)
     much = 1 - reading.batch_time / foreseen.whole > job.settings.surprise
-    patient = KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    patient = 2 * KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
     return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
 
 
@@ -81,14 +81,14 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
 def outlived(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> bool:
     """Say whether more batches came than workers as slow as foreseen, and any stock, could have brought."""
     lived_on = (1 - reading.batch_time / foreseen.whole) * sum(window.batches for window in seen)
-    return lived_on > job.settings.piled_up + 2 * reading.deployment.workers
+    return lived_on > most_piled_up(reading.deployment, job.setting.clients, job.settings)
 
 
 def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> bool:
     """Say whether workers are certainly faster than everything that was measured before lets them be."""
     if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
         return False
-    return sure_of(foreseen, reading) and (len(seen) >= KEPT or outlived(job, reading, seen, foreseen))
+    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
 
 
 def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bool:
@@ -96,7 +96,9 @@ def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bo
 
     Local workers disturb it, each by a little; beside as many of them it is the same.
     """
-    others = [other for other in job.readings() if other.deployment != reading.deployment and other.own_time is not None]
+    others = [
+        other for other in job.readings() if other.deployment != reading.deployment and other.own_time is not None
+    ]
     if len(seen) < LEAST_ALIKE or reading.own_time is None or not others:
         return False
     at, own = reading.deployment, reading.own_time
