@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, most_piled_up, step_error
 from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
+from pecan_ray.placement.model import UNSURE
 from pecan_ray.plan.windows import Window
 
 LEFT = 2.0
@@ -103,6 +104,8 @@ def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bo
         return False
     at, own = reading.deployment, reading.own_time
     nearest = min(others, key=lambda other: (abs(other.deployment.local - at.local), other.error))
+    if abs(own - own_of(nearest)) <= UNSURE * ((reading.wait or 0.0) + (nearest.wait or 0.0)):
+        return False
     shift = math.log(own / own_of(nearest))
     newest = [math.log(one / own) for one in (measured(window, "step") for window in seen) if one is not None]
     error = math.hypot(nearest.error, step_error(seen))
