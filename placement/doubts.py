@@ -18,6 +18,8 @@ from pecan_ray.plan.windows import Window
 
 LEFT = 2.0
 """A trainer that waits for its workers finds fewer batches than these, on average."""
+FOREVER = 2 * KEPT
+"""Windows after which no stock is left, however little of it each has taken."""
 MOST_DISTURBING = 0.1
 """A local worker that lengthens the trainer's step by more than this share is not to be believed in."""
 
@@ -37,7 +39,7 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     believed = agree or enough or reading.windows >= job.settings.certain
     unexpected = "" if believed else surprise(job, reading, foreseen)
     much = 1 - reading.batch_time / foreseen.whole > job.settings.surprise
-    patient = 2 * KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    patient = FOREVER if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
     return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
 
 
@@ -89,7 +91,7 @@ def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: 
     """Say whether workers are certainly faster than everything that was measured before lets them be."""
     if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
         return False
-    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
+    return sure_of(foreseen, reading) and (len(seen) >= FOREVER or outlived(job, reading, seen, foreseen))
 
 
 def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bool:
