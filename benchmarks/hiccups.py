@@ -225,7 +225,8 @@ class Lockstep:
             rank = (self.steps + place) % count
             got, there = self._take(self.now)
             spent = got - self._got[rank]
-            self.totals[rank] = self.totals[rank].step(spent, got - self.now, min(QUEUED, there / count))
+            if self.steps:  # a step is from one batch in hand to the next
+                self.totals[rank] = self.totals[rank].step(spent, got - self.now, min(QUEUED, there / count))
             self._got[rank] = got
             done = max(done, got + own * max(0.3, self.draw.gauss(1, job.step_cv)))
         self.now, self.steps = done, self.steps + 1

@@ -32,8 +32,16 @@ from pecan_ray.placement.checks import (
     towards_plateau,
     unproven,
 )
-from pecan_ray.placement.departures import lot, pace_departure, queue_departure, ran_dry, sudden_departure
-from pecan_ray.placement.doubts import doubt, ran_out, refuted
+from pecan_ray.placement.departures import (
+    lot,
+    most_piled_up,
+    other_trainer,
+    pace_departure,
+    queue_departure,
+    ran_dry,
+    sudden_departure,
+)
+from pecan_ray.placement.doubts import another_step, doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
 from pecan_ray.placement.knowledge import Choice, Knowledge
 from pecan_ray.placement.model import AGED
@@ -58,6 +66,9 @@ class AutoSearch:
         self._audit_after = self._settings.audit_after
         self._aimed_s = math.inf
         """The longest time of a batch that was wanted when it chose last."""
+        self._dry = False
+        """A stock ran out, as it seemed: if the next deployment that was chosen seems to have lived on one as well, it
+        is the job that has changed."""
 
     def run(self, start: Deployment, limits: DeploymentLimits) -> Search:
         """Search from `start` (or from where the job is expected to end), then watch, for ever."""
@@ -97,9 +108,17 @@ class AutoSearch:
                 seen = seen[-1:]
             else:
                 self._job.note(at, seen[-1])
+            windows = self._job.windows(at)
+            if newest := other_trainer(at, windows, self._setting.threshold):
+                self._job.renew(at, windows[: -len(newest)])
+                self._start_over(at, newest)
+                return
         self._job.rehabilitate(at, seen, told)
-        if refuted(self._job, self._job.reading(at), seen, foreseen):
+        reading = self._job.reading(at)
+        if refuted(self._job, reading, seen, foreseen):
             self._job.start_over(at, seen, AGED)
+        elif another_step(self._job, reading, seen):
+            self._start_over(at, seen)
         else:
             self._job.recall(at, foreseen)
 
@@ -180,6 +199,7 @@ class AutoSearch:
             if moved:
                 return self._leave(pooled(at, job.windows(at)), newest, batches_of(seen), moved)
         job.renew(at, seen)
+        self._dry = False
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
             return f"{at} take {job.reading(at).batch_time:.4g} s a batch in the long run"
@@ -220,12 +240,19 @@ class AutoSearch:
         `lasted`: batches for which it was as it was before.
         """
         at = before.deployment
-        if ran_dry(before, pooled(at, newest), lasted, self._setting.threshold, self._settings):
+        stock = most_piled_up(at, self._setting.clients, self._settings)
+        if not self._dry and ran_dry(before, newest, lasted, stock, self._setting.threshold):
+            self._dry = True
             self._job.renew(at, newest)
-            return moved
-        self._job.start_over(at, newest, AGED)
-        self._second_thoughts, self._audit_after = self._settings.second_thoughts, self._settings.audit_after
+        else:
+            self._start_over(at, newest)
         return moved
+
+    def _start_over(self, at: Deployment, newest: Sequence[Window]) -> None:
+        """Search in what has become another job."""
+        self._job.start_over(at, newest, AGED)
+        self._dry = False
+        self._second_thoughts, self._audit_after = self._settings.second_thoughts, self._settings.audit_after
 
     def _audit(self, at: Deployment, seen: Sequence[Window]) -> str:
         """Believe less of what was measured of other deployments long ago, so that they may be looked at again."""

@@ -8,8 +8,16 @@ from itertools import pairwise
 from statistics import fmean
 
 from pecan_ray.placement.auto_settings import AutoSettings
-from pecan_ray.placement.evidence import KEPT, SHORTEST_STEP, Reading, claimed_error, counted_error
-from pecan_ray.plan.windows import Window
+from pecan_ray.placement.evidence import (
+    KEPT,
+    SHORTEST_STEP,
+    Reading,
+    claimed_error,
+    counted_error,
+    pooled,
+    standard_error,
+)
+from pecan_ray.plan.windows import Deployment, Window
 
 LEAST_ALIKE = 2
 """So many windows in a row may be a change: a single one is a hiccup."""
@@ -27,7 +35,9 @@ def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
     return max(least, min(KEPT, math.ceil(settings.lot_batches / each)))
 
 
-def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) -> tuple[str, Sequence[Window]]:
+def sudden_departure(
+    before: Reading, seen: Sequence[Window], threshold: float, of: Sequence[str] = ("batch time", "step")
+) -> tuple[str, Sequence[Window]]:
     """Say how the newest windows have left the reference, and which ones have; empty if they have not.
 
     A hiccup is not a change: every single one of them has left it by nearly as much as they have together.  Two
@@ -35,7 +45,7 @@ def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) 
     """
     for count in range(LEAST_ALIKE, len(seen) + 1):
         newest = seen[-count:]
-        for what in ("batch time", "step"):
+        for what in of:
             was, now = measured(before, what), [measured(window, what) for window in newest]
             shifts = [math.log(time / was) for time in now if time is not None and was is not None]
             if was is None or len(shifts) < count:
@@ -50,6 +60,19 @@ def sudden_departure(before: Reading, seen: Sequence[Window], threshold: float) 
             if abs(together) > needed and all(abs(shift - together) < apart for shift in shifts):
                 return f"the {what} went from {was:.4g} to {was * math.exp(together):.4g} s at once", newest
     return "", ()
+
+
+def other_trainer(at: Deployment, windows: Sequence[Window], threshold: float) -> Sequence[Window]:
+    """Return the newest windows of a deployment beside which the trainer's own step is another one; none if it is not.
+
+    No stock and no worker changes the step beside the same deployment: while others are sought, the job has changed.
+    """
+    for count in range(LEAST_ALIKE, len(windows) - LEAST_ALIKE + 1):
+        before, seen = pooled(at, windows[:-count]), windows[-count:]
+        moved, newest = sudden_departure(before, seen, threshold, of=("step",))
+        if moved and len(newest) == count:
+            return newest
+    return ()
 
 
 def measured(reading: Reading | Window, what: str) -> float | None:
@@ -91,15 +114,31 @@ def queue_departure(
     return ""
 
 
-def ran_dry(before: Reading, now: Reading, batches: int, threshold: float, settings: AutoSettings) -> bool:
+def ran_dry(before: Reading, newest: Sequence[Window], batches: int, most: float, threshold: float) -> bool:
     """Say whether the trainer waits only now because it has lived on a stock for so many batches.
 
-    Then too few workers were chosen, and what was measured of other deployments still holds.
+    `most`: batches of a stock.  Then too few workers were chosen, and what was measured of other deployments still
+    holds.
     """
+    now = pooled(before.deployment, newest)
     if before.own_time is None or now.own_time is None or now.wait_share <= before.wait_share:
         return False
     if before.wait_share > max(threshold, 2 * before.wait_error):
         return False  # who waits lives on no stock
-    same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * math.hypot(before.error, now.error))
+    # While a stock runs out windows differ, but not the trainer's own part of them.
+    error = math.hypot(before.error, step_error(newest))
+    same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * error)
     short = 1 - before.batch_time / now.batch_time
-    return same_step and short * batches <= settings.piled_up + 2 * now.deployment.workers
+    return same_step and short * batches <= most
+
+
+def most_piled_up(at: Deployment, clients: int, settings: AutoSettings) -> float:
+    """Return how many batches may lie ready for each trainer."""
+    return settings.piled_up + 2 * at.workers / clients
+
+
+def step_error(windows: Sequence[Window]) -> float:
+    """Return the relative error of the trainer's own step, as far as these windows differ or say themselves."""
+    steps = [step for step in (measured(window, "step") for window in windows) if step is not None]
+    claimed = math.sqrt(sum(claimed_error(window) ** 2 for window in windows)) / len(windows)
+    return max(claimed, standard_error(steps) / fmean(steps))

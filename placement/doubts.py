@@ -7,15 +7,21 @@ have a median.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from pecan_ray.placement.departures import lot
+from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, most_piled_up, step_error
 from pecan_ray.placement.evidence import KEPT, Reading
-from pecan_ray.placement.knowledge import Knowledge, Outlook
+from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
+from pecan_ray.placement.model import UNSURE
 from pecan_ray.plan.windows import Window
 
 LEFT = 2.0
 """A trainer that waits for its workers finds fewer batches than these, on average."""
+FOREVER = 2 * KEPT
+"""Windows after which no stock is left, however little of it each has taken."""
+MOST_DISTURBING = 0.1
+"""A local worker that lengthens the trainer's step by more than this share is not to be believed in."""
 
 
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
@@ -33,7 +39,7 @@ def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
     believed = agree or enough or reading.windows >= job.settings.certain
     unexpected = "" if believed else surprise(job, reading, foreseen)
     much = 1 - reading.batch_time / foreseen.whole > job.settings.surprise
-    patient = KEPT if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
+    patient = FOREVER if much and sure_of(foreseen, reading) else 2 * job.settings.most_repeats
     return unexpected or (stock(job, reading, seen, foreseen) if len(seen) < patient else "")
 
 
@@ -78,14 +84,36 @@ def stock(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Ou
 def outlived(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook) -> bool:
     """Say whether more batches came than workers as slow as foreseen, and any stock, could have brought."""
     lived_on = (1 - reading.batch_time / foreseen.whole) * sum(window.batches for window in seen)
-    return lived_on > job.settings.piled_up + 2 * reading.deployment.workers
+    return lived_on > most_piled_up(reading.deployment, job.setting.clients, job.settings)
 
 
 def refuted(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> bool:
     """Say whether workers are certainly faster than everything that was measured before lets them be."""
     if foreseen is None or reading.wait is None or reading.wait_share > job.setting.threshold:
         return False
-    return sure_of(foreseen, reading) and outlived(job, reading, seen, foreseen)
+    return sure_of(foreseen, reading) and (len(seen) >= FOREVER or outlived(job, reading, seen, foreseen))
+
+
+def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bool:
+    """Say whether the trainer's own step differs by more from that beside other workers than these explain.
+
+    Local workers disturb it, each by a little; beside as many of them it is the same.
+    """
+    others = [
+        other for other in job.readings() if other.deployment != reading.deployment and other.own_time is not None
+    ]
+    if len(seen) < LEAST_ALIKE or reading.own_time is None or not others:
+        return False
+    at, own = reading.deployment, reading.own_time
+    nearest = min(others, key=lambda other: (abs(other.deployment.local - at.local), other.error))
+    if abs(own - own_of(nearest)) <= UNSURE * ((reading.wait or 0.0) + (nearest.wait or 0.0)):
+        return False
+    shift = math.log(own / own_of(nearest))
+    newest = [math.log(one / own) for one in (measured(window, "step") for window in seen) if one is not None]
+    error = math.hypot(nearest.error, step_error(seen))
+    if abs(shift) <= max(job.settings.surprise, SURE * error) or max(map(abs, newest)) > ALIKE * abs(shift):
+        return False
+    return abs(math.expm1(abs(shift))) > MOST_DISTURBING * abs(nearest.deployment.local - at.local)
 
 
 def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:

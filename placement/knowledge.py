@@ -82,7 +82,7 @@ class Knowledge:
     def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
         """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
         model, prior, then = self.explanations()[0], self.prior, self.reading(at)
-        self.prior = model.learned(spread)
+        self.prior = model.learned(at, spread)
         evidence = self._evidence.forget()
         self.renew(at, recent)
         workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecan_ray.placement.evidence import Reading
+from pecan_ray.plan.windows import Deployment
 
 Vector = NDArray[np.float64]
 
@@ -35,6 +36,8 @@ BEND = 0.35
 """Standard deviation of a bend of the supply, in workers."""
 LEAST_SPEED = 1e-3
 """Supply of a worker that seems to supply nothing, in the model's units."""
+LEAST_SHARE = 0.2
+"""Once measurements have aged, a worker counts as no slower than this share of one of the other kind."""
 BELIEVED = 0.6
 """A step that was measured beside a wait is believed from this share of those without a wait on,"""
 STEP_ERROR = 0.04
@@ -47,6 +50,8 @@ UNSURE = 0.01
 """Share of a wait that may have counted as the trainer's own step: trainers in step wait for each other as well."""
 STALL = 0.03
 """A step that is longer by this share than one beside more workers was no step, but a stall."""
+FAR_STALL = 0.2
+"""By this share, where only the local ones are more."""
 UNSURE_STEP = 0.1
 """A step that is known to this share says whether local workers disturb it."""
 CROWDING = 2.0
@@ -137,10 +142,17 @@ class Model:
     source: float = math.inf
     """Batches that the source gives in a unit of time, as far as is known."""
 
-    def learned(self, spread: float) -> Prior:
-        """Return what the job has taught, to that relative deviation, once the measurements themselves have aged."""
-        local, remote = np.maximum(self.supply.weights[:2], LEAST_SPEED) / self.unit
-        interference = max(0.0, float(self.step.weights[1]))
+    def learned(self, at: Deployment, spread: float) -> Prior:
+        """Return what the job has taught, to that relative deviation, once the measurements themselves have aged.
+
+        Local workers disturb as they do on average beside `at`, as a share of the step there.
+        """
+        speeds = np.maximum(self.supply.weights[:2], LEAST_SPEED) / self.unit
+        local, remote = np.maximum(speeds, LEAST_SHARE * speeds.max())
+        beside, alone = self.predict(np.array([max(1.0, at.local), 0.0]), np.array([float(at.remote)] * 2))[0]
+        interference = max(0.0, float(beside - alone) / max(1, at.local)) / max(
+            1.0, float(beside if at.local else alone)
+        )
         unknown = Prior.interference_spread * min(1.0, spread / AGED)
         return Prior(float(local), float(remote), spread, interference, unknown)
 
@@ -242,14 +254,19 @@ def source_pace(readings: Sequence[Reading], bound: Sequence[bool]) -> float:
 
 
 def credible(own: list[tuple[Reading, float]]) -> list[tuple[Reading, float]]:
-    """Leave out steps that were longer than those beside more workers: the trainer stalled itself."""
+    """Leave out steps that were longer than those beside more workers: the trainer stalled itself.
+
+    Remote ones hardly disturb it, so more local ones are more where the step beside them is known without a wait.
+    """
     kept = []
     for reading, step in own:
         at = reading.deployment
         beside_more = [
-            other_step * (1 + STALL + 2 * other.error)
+            other_step * (1 + (STALL if other.deployment.remote >= at.remote else FAR_STALL) + 2 * other.error)
             for other, other_step in own
-            if other.deployment.local >= at.local and other.deployment.remote >= at.remote and other is not reading
+            if other.deployment.local >= at.local
+            and (other.deployment.remote >= at.remote or (other.wait_share <= WAITING and other.windows > 1))
+            and other is not reading
         ]
         if all(step <= most for most in beside_more):
             kept.append((reading, step))
