@@ -21,7 +21,7 @@ import ray
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.errors import ClusterError, PecanError
 from pecan_ray.job import trainer_events as events
-from pecan_ray.job.messages import LeftOutElement, Orders, TrainerProgress, TrainerReport
+from pecan_ray.job.messages import Orders, TrainerProgress, TrainerReport
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
@@ -232,7 +232,6 @@ class BatchClient:
             nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
             opened.append((message, columns, nbytes))
         bad = [one for message, _, _ in opened for one in message.bad]
-        lost: tuple[LeftOutElement, ...] = tuple(left_out(one) for one in bad)
         with self._lock:
             if self.closed:
                 return False
@@ -243,7 +242,7 @@ class BatchClient:
                 self._batches[self._number] = Received(columns, provenance, message)
                 batches.append(_received(self._number, worker, message, nbytes))
             self._quarantined.extend(bad)
-            self._handle(events.BatchesCame(worker, tuple(batches), lost))
+            self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)
 
     def _stream_ended(self, worker: str, broke: bool, trouble: BaseException | None) -> None:

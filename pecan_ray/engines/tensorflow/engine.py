@@ -20,7 +20,13 @@ from pecan_ray.engines.slots import into_slot
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
-from pecan_ray.engines.tensorflow.failure_locator import failed_call, find_bad_elements, locate_failure, run_alone
+from pecan_ray.engines.tensorflow.failure_locator import (
+    failed_call,
+    failing_element,
+    find_bad_elements,
+    graph_failure,
+    run_alone,
+)
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph
 from pecan_ray.engines.tensorflow.iterating import Elements
@@ -149,12 +155,13 @@ class TensorFlowEngine:
 
     def _located(self, error: Exception, stretch: StretchInProgress) -> ElementError:
         """Return what failed: in the user's order, or in the order that runs and not in that."""
-        found = locate_failure(error, self._plan, stretch.feeds, self._options.seed)
+        found = failing_element(self._plan, stretch.feeds, self._options.seed)
+        if found is None:
+            return graph_failure(error, stretch.feeds)
         order = self._options.users_order
-        if order is None or not found.fields.get("op"):
+        if order is None:
             return found
-        users = locate_failure(error, order.plan, stretch.feeds, self._options.seed)
-        return users if users.fields.get("op") else _order_error(found)
+        return failing_element(order.plan, stretch.feeds, self._options.seed) or _order_error(found)
 
     def _produced(self, columns: dict[str, Any], row: meta.Rows, stretch: StretchInProgress) -> Produced:
         parts: list[Part] = []

@@ -24,13 +24,11 @@ from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 MOST_TRIED = 10_000
 
 
-def locate_failure(error: Exception, plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> ElementError:
-    """Return the exception that names op, file and element for an error that came out of a graph."""
+def failing_element(plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> ElementError | None:
+    """Return the exception that names op, file and element, if one of those in a graph fails when it is run alone."""
     shapes: dict[str, tuple[Any, Read]] = {}
-    tried = 0
     for feed in feeds:
         for read in _inside(feed):
-            tried += 1
             found, values = run_alone(read, feed, _ops_from(plan, feeds.index(feed)), seed)
             if found is not None:
                 return found
@@ -38,6 +36,12 @@ def locate_failure(error: Exception, plan: Plan, feeds: Sequence[GraphFeed], see
                 different = _disagrees(value, read, shapes, plan)
                 if different is not None:
                     return different
+    return None
+
+
+def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
+    """Return the exception for an error that came out of a graph where no element fails alone."""
+    tried = sum(1 for feed in feeds for _ in _inside(feed))
     op = op_named_in(str(error))
     return OpError(
         f"{op or 'the TensorFlow graph'} failed: {type(error).__name__}: {error}\nNone of the {tried} elements in "

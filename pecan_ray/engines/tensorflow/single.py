@@ -16,7 +16,7 @@ from pecan_ray.engines.recording import Recording
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, as_column
-from pecan_ray.engines.tensorflow.failure_locator import locate_failure
+from pecan_ray.engines.tensorflow.failure_locator import failing_element, graph_failure
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import Graph, TensorColumns, apply_flat_map, apply_map, call, rows_of_outputs
 from pecan_ray.engines.tensorflow.iterating import Elements
@@ -60,7 +60,8 @@ class Singles:
                 yield from elements
             except tf.errors.OpError as error:
                 self._raise_source_error()
-                raise locate_failure(error, self._plan, self._feeds, self._options.seed) from error
+                found = failing_element(self._plan, self._feeds, self._options.seed)
+                raise (found or graph_failure(error, self._feeds)) from error
         self._raise_source_error()
 
     def _raise_source_error(self) -> None:
