@@ -163,7 +163,8 @@ class Ledger:
         state.died = died
         self.leftovers.spoilt()
         self.queues.leave(worker)
-        state.leave(0 if self.shape.visitation == "zero_or_more" else self.shape.world_size)
+        at_once = self.shape.visitation == "zero_or_more" and not self.shape.runs_whole
+        state.leave(0 if at_once else self.shape.world_size)
         self.changes += 1
         self._lost[worker] = state
         self._retire_worker(worker, state)

@@ -54,10 +54,10 @@ def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: A
 def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
     case = Case(
         number=1,
-        rows=1200,
+        rows=3000,
         epochs=2,
         steps_s=(0.0, 0.005),
-        element_s=0.01,
+        element_s=0.03,
         workers=Workers(1, 4),
         faults=(Fault("node", 0.3),),
     )

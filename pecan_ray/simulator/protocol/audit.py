@@ -170,19 +170,19 @@ class Audit:
                 must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
 
     def _check_quarantine(self, job: JobModel, trainers: list[TrainerModel]) -> None:
-        """Every bad element is kept by some trainer, once where data is worked on once and no message is lost.
+        """Every bad element is kept by some trainer, and by one alone once, where data is worked on once.
 
-        What a rank said as it left may be lost: the next one keeps its elements again.  Unless each element comes
-        exactly once a whole plan may be over before its worker has said what was bad behind the last batch.
+        What a rank gives back others keep again, and so they do with what a rank said as it left, if that is lost.  A
+        plan that one worker runs as a whole may be over before it has said what was bad behind the last batch.
         """
         scenario, known = self._scenario, job.state.bad.identities
         if scenario.on_error != "quarantine":
             return
         kept = Counter(one.identity for trainer in trainers for one in trainer.quarantined)
-        exact = scenario.visitation == "exactly_once" and scenario.sharding != "off"
-        late = scenario.serial and not exact
-        must(kept.keys() <= known if late else kept.keys() == known, f"{len(kept)} of {len(known)} bad ones are kept")
-        if exact and not (self._world.losses or scenario.lost):
+        complete = kept.keys() <= known if scenario.serial else kept.keys() == known
+        must(complete, f"{len(kept)} of {len(known)} bad elements are kept")
+        exact = scenario.visitation == "exactly_once" and scenario.sharding != "off" and scenario.ranks == 1
+        if exact and not self._world.losses:
             twice = [one for one, times in kept.items() if times > 1]
             must(not twice, f"{twice} are kept more than once")
 

@@ -16,7 +16,7 @@ from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.clock import Clock, Links
 from pecan_ray.simulator.protocol.job import JobModel
 from pecan_ray.simulator.protocol.saved import Saved, save
-from pecan_ray.simulator.protocol.scenario import Fault, Scenario
+from pecan_ray.simulator.protocol.scenario import DEADLY, Fault, Scenario
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
 
@@ -69,6 +69,8 @@ class World:
         self.faults: Counter[str] = Counter()
         self._progress = 0.0
         self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
+        if any(DEADLY in split.outputs for source in scenario.sources for split in source):
+            self._patience_s *= 3  # what kills workers is looked for in dozens of pieces, one after the other
         self.losses = 0
         """Workers that were lost, or will be, by a fault;"""
         self.deaths = 0
