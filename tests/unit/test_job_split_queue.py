@@ -16,7 +16,7 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.order import split_ranks
+from pecan_ray.sampling.order import places_by_rank, split_ranks
 
 MANY = 1_000_000
 ENOUGH = 200_000
@@ -252,3 +252,12 @@ def test_many_splits_are_each_taken_once(seed: int | None) -> None:
     listing.complete = True
     take(ENOUGH - sum(seen))
     assert queue.take() is None and seen == bytes([1]) * ENOUGH
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 1000, 200_000])
+@pytest.mark.parametrize("bits", [8, 34, 64])
+def test_places_by_rank_are_those_of_a_sort(size: int, bits: int) -> None:
+    """With few bits many numbers share their upper half, or all do."""
+    drawn = np.random.default_rng(size).permutation(np.arange(size, dtype=np.uint64))
+    spread = drawn * np.uint64(0x9E3779B97F4A7C15) if bits == 64 else drawn << np.uint64(bits - 8)
+    assert (places_by_rank(spread) == np.argsort(spread)).all()
