@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,16 @@ def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
     return Counter(dict.fromkeys(range(rows), times))
 
 
-def test_local_and_remote_workers_deliver_each_element_once_per_epoch() -> None:
-    pipe = numbers().map(slow, on="i").batch(7)
+def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: Path) -> None:
+    def with_another(i: Any) -> Any:
+        """Wait with the first element until two workers have one: the first may be done before the others start."""
+        mine = tmp_path / str(os.getpid())
+        if not mine.exists():
+            mine.touch()
+            until(lambda: len(list(tmp_path.iterdir())) > 1, "one worker has all elements")
+        return i
+
+    pipe = numbers().map(with_another, on="i").batch(7)
     with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=2)) as it:
         batches = [(it.provenance, batch) for batch in it]
     assert ids(batch for _, batch in batches) == once(times=2)
