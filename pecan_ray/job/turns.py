@@ -56,7 +56,7 @@ def give_out_again(
 ) -> Sequence[Lease]:
     """Let others have what a lost worker held; return what nobody gets."""
     if shape.sharding == "off" or shape.visitation == "at_most_once":
-        if state.died and shape.sharding == "off":
+        if state.died and rest and shape.sharding == "off":
             suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"')
         return rest
     if state.rank is not None and rest:

@@ -123,6 +123,15 @@ CASES = {
             Fault(at=14.683342929193177, kind="break stream", target=352),
         ),
     ),
+    "nodes are lost before their workers of a plan that each runs have begun": Scenario(
+        seed=10007863,
+        sources=((),),
+        sharding="off",
+        local=3,
+        cpus=2,
+        order_s=9.0,
+        faults=(Fault(6.1948404653047815, "kill node", 811), Fault(7.156100974593996, "kill node", 982)),
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""
