@@ -79,7 +79,7 @@ def give_out_again(
         suspects.put_back(within(rest, state.untaken))
         at_hand, rest = within(rest, state.suspected), without(without(rest, state.untaken), state.suspected)
         (suspects.died_apart if state.died else suspects.put_back)(at_hand)
-    elif state.died and shape.in_order:
+    elif state.died and shape.in_order and rest:
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"')
     elif state.died:
         rest = suspects.died(rest)
