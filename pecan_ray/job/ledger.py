@@ -70,6 +70,7 @@ class Ledger:
         self.workers[worker] = WorkerHoldings(finished_epoch=self.epoch if late else -1)
         (self._end.latecomers.append if late else self.queues.join)(worker)
         self.changes += 1
+        self._advance()
 
     def assign_static(self, workers: Sequence[str]) -> None:
         """Deal the splits of this and later epochs to these workers by index (static sharding)."""
