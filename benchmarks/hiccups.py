@@ -227,6 +227,8 @@ class Lockstep:
             spent = got - self._got[rank]
             if self.steps:  # a step is from one batch in hand to the next
                 self.totals[rank] = self.totals[rank].step(spent, got - self.now, min(QUEUED, there / count))
+            else:
+                self.totals[rank] = self.totals[rank].uncounted(got - self.now)
             self._got[rank] = got
             done = max(done, got + own * max(0.3, self.draw.gauss(1, job.step_cv)))
         self.now, self.steps = done, self.steps + 1

@@ -58,9 +58,9 @@ def auto(setting: Setting) -> Begin:
 class AutoSearch:
     """The search over what is known of one job."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, known: Knowledge | None = None) -> None:
         self._setting, self._settings = setting, setting.auto
-        self._job = Knowledge(setting)
+        self._job = known or Knowledge(setting)
         self._started = False
         self._second_thoughts = self._settings.second_thoughts
         self._audit_after = self._settings.audit_after
@@ -117,10 +117,9 @@ class AutoSearch:
         reading = self._job.reading(at)
         if refuted(self._job, reading, seen, foreseen):
             self._job.start_over(at, seen, AGED)
-        elif another_step(self._job, reading, seen):
+        elif not self._job.recall(at, foreseen) and another_step(self._job, reading, seen):
+            self._job.retract(at, seen)
             self._start_over(at, seen)
-        else:
-            self._job.recall(at, foreseen)
 
     def _choose(self, at: Deployment, limits: DeploymentLimits, last: bool = False) -> Choice:
         """Say what to measure next, or that the cheapest measured deployment is good enough."""
@@ -198,7 +197,7 @@ class AutoSearch:
             moved, newest = sudden_departure(pooled(at, job.windows(at)), seen, threshold)
             if moved:
                 return self._leave(pooled(at, job.windows(at)), newest, batches_of(seen), moved)
-        job.renew(at, seen)
+        job.settle(at, seen)
         self._dry = False
         if self._second_thoughts and self._choose(at, limits).deployment != at:
             self._second_thoughts -= 1
@@ -257,7 +256,7 @@ class AutoSearch:
     def _audit(self, at: Deployment, seen: Sequence[Window]) -> str:
         """Believe less of what was measured of other deployments long ago, so that they may be looked at again."""
         self._audit_after = min(3 * self._audit_after, self._settings.audit_at_last)
-        self._job.start_over(at, seen[-KEPT:], self._settings.audit_spread)
+        self._job.start_over(at, seen[-KEPT:], self._settings.audit_spread, changed=False)
         return f"what was measured of other deployments is {len(seen)} windows old"
 
 

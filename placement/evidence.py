@@ -71,6 +71,14 @@ class Evidence:
         """Let newer windows stand for the deployment, in place of older ones."""
         self._windows[deployment] = list(windows)[-KEPT:]
 
+    def complete(self, other: Evidence) -> None:
+        """Take over the deployments that only the other one knows."""
+        self._windows = {**other._windows, **self._windows}
+
+    def drop(self, deployment: Deployment) -> None:
+        """Forget one deployment."""
+        del self._windows[deployment]
+
     def forget(self) -> Evidence:
         """Drop everything: it was measured of another trainer, or of other workers.  Returns it."""
         forgotten = Evidence()

@@ -51,6 +51,8 @@ class Past:
     """Where it seemed to change."""
     workers: bool
     """It is the workers that seemed to have changed, and not the trainer."""
+    changed: bool
+    """It seemed so indeed: this was no audit."""
 
 
 class Knowledge:
@@ -79,14 +81,32 @@ class Knowledge:
         self._evidence.renew(at, windows)
         self._explained = None
 
-    def start_over(self, at: Deployment, recent: Sequence[Window], spread: float) -> None:
-        """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows."""
-        model, prior, then = self.explanations()[0], self.prior, self.reading(at)
+    def retract(self, at: Deployment, windows: Sequence[Window]) -> None:
+        """Take back windows that were noted last: they are no evidence of the job that was known until then."""
+        older = self.windows(at)[: -len(windows)]
+        if older:
+            self._evidence.renew(at, older)
+        else:
+            self._evidence.drop(at)
+        self._explained = None
+
+    def settle(self, at: Deployment, windows: Sequence[Window]) -> None:
+        """Note what a deployment does in the long run: no change that was taken back there has come to stay."""
+        self.renew(at, windows)
+        self._taken_back = None
+
+    def start_over(self, at: Deployment, recent: Sequence[Window], spread: float, *, changed: bool = True) -> None:
+        """Keep what was learned as a prior with that relative deviation, and forget all but the newest windows.
+
+        `changed`: the job seems to have, and was not merely measured long ago.
+        """
+        model, prior = self.explanations()[0], self.prior
+        then = own_of(self.reading(at)) if at in self else self.expected(at, model).own
         self.prior = model.learned(at, spread)
         evidence = self._evidence.forget()
         self.renew(at, recent)
-        workers = apart(own_of(self.reading(at)), own_of(then)) < self.settings.surprise
-        self._past = Past(evidence, prior, model, at, workers) if at != self._taken_back else None
+        workers = apart(own_of(self.reading(at)), then) < self.settings.surprise
+        self._past = Past(evidence, prior, model, at, workers, changed) if at != self._taken_back else None
         self._taken_back, self._doubts_left = None, MISTAKEN
 
     def recall(self, at: Deployment, foreseen: Outlook | None) -> bool:
@@ -102,13 +122,17 @@ class Knowledge:
             return False
         if past.workers:
             misses = apart(now.batch_time, then.whole), apart(now.batch_time, foreseen.whole)
+            vague = then.whole_sd / then.whole
         else:
             misses = apart(own_of(now), then.own), apart(own_of(now), foreseen.own)
+            vague = then.own_sd / then.own
         self._doubts_left -= 1
-        recalled = misses[0] < min(self.settings.surprise, misses[1] / 2)
+        recalled = misses[0] < min(max(self.settings.surprise, 2 * vague), misses[1] / 2)
         if recalled:
-            windows = self.windows(at)
-            self._evidence, self.prior, self._taken_back = past.evidence, past.prior, past.at
+            windows, since = self.windows(at), self._evidence
+            self._evidence, self.prior = past.evidence, past.prior
+            self._taken_back = past.at if past.changed else None
+            self._evidence.complete(since)
             self.renew(at, windows)
         if recalled or not self._doubts_left:
             self._past = None
@@ -155,17 +179,17 @@ class Knowledge:
 
     def foreseen(self, at: Deployment, model: Model | None = None) -> Outlook | None:
         """Predict a deployment; None where nothing was measured."""
-        readings = self.readings()
-        if not readings:
-            return None
-        model = model or self.explanations()[0]
+        return self.expected(at, model or self.explanations()[0]) if self.readings() else None
+
+    def expected(self, at: Deployment, model: Model) -> Outlook:
+        """Predict a deployment from a model of what was measured."""
         place = np.array([float(at.local)]), np.array([float(at.remote)])
         step, step_sd, supply, supply_sd = (float(value[0]) for value in model.predict(*place))
         step = max(step, LEAST_STEP)
         supply, supply_sd = min((max(supply, LEAST_SUPPLY), supply_sd), (model.source, 0.0))
         whole, whole_sd = max((step, step_sd), (1 / supply, supply_sd / supply**2))
         own, own_sd = step, step_sd
-        if readings[-1].wait is None and supply * step < 1:
+        if self.readings()[-1].wait is None and supply * step < 1:
             own, own_sd = 1 / supply, supply_sd / supply**2
         return Outlook(own * model.unit, own_sd * model.unit, whole * model.unit, whole_sd * model.unit)
 

@@ -217,6 +217,8 @@ class TrainerState:
         if self.yielded > WARM_UP and self._last_taken is not None:
             alone = not 1 < self.world_size <= MOST_TRAINERS
             self.steps = self.steps.step(now - self._last_taken, now - asked, self._ready_when_asked, alone=alone)
+        else:
+            self.steps = self.steps.uncounted(now - asked)
         self._last_taken = now
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began

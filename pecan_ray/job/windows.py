@@ -83,6 +83,10 @@ class StepTotals:
             sampled=tuple(one for one in self.sampled if one.number >= first),
         )
 
+    def uncounted(self, waited: float) -> StepTotals:
+        """Return the sums after a step that does not count: the next one begins with its batch in hand."""
+        return replace(self, waited_last=waited)
+
     def step(
         self, seconds: float, waited: float, queued: float, *, may_pause: bool = True, alone: bool = False
     ) -> StepTotals:

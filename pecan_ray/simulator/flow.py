@@ -19,6 +19,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heapify, heappush, heapreplace
 
+from pecan_ray.job.trainer import WARM_UP
 from pecan_ray.job.windows import PAUSE_S, RARE, StepTotals, is_long, is_pause
 from pecan_ray.simulator.noise import BLOCK, Services, StepTimes
 from pecan_ray.simulator.workload import Trainer
@@ -213,7 +214,10 @@ class Flow:
         queued = self.queued(client.asked, until)
         got = max(client.asked, self.feed.entry())
         self.feed.take(got)
-        client.totals = client.totals.step(got - client.got, got - client.asked, queued, may_pause=self.may_pause)
+        if self.consumed >= WARM_UP:
+            client.totals = client.totals.step(got - client.got, got - client.asked, queued, may_pause=self.may_pause)
+        else:
+            client.totals = client.totals.uncounted(got - client.asked)
         client.got = got
         return got
 
@@ -303,7 +307,7 @@ def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float,
             paused = is_pause(long)
         if paused:
             pauses += 1
-        else:
+        elif flow.consumed >= WARM_UP:
             stock = 0.0 if entered > asked else place if place < held else held
             batches += 1
             seconds += interval

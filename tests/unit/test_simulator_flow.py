@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pecan_ray.job.trainer import WARM_UP
+from pecan_ray.job.windows import WindowMeter
 from pecan_ray.simulator.flow import NEVER, Flow, SimulatedFeed, advance_alone
 from pecan_ray.simulator.noise import Services, StepTimes, generator
 from pecan_ray.simulator.workload import Trainer
@@ -55,10 +57,12 @@ def test_without_noise_a_batch_takes_the_longer_of_step_and_supply(
 
 def test_a_trainer_that_waits_says_how_long() -> None:
     flow = quiet_flow(Trainer(step_s=0.02), [0.1])
+    assert flow.advance(NEVER, WARM_UP)
+    before = flow.starved
     assert flow.advance(NEVER, 100)
     totals = flow.clients[0].totals
     assert totals.waited / totals.batches == pytest.approx(0.08, rel=0.02)
-    assert flow.starved == pytest.approx(totals.waited, rel=0.02)
+    assert flow.starved - before == pytest.approx(totals.waited, rel=0.02)
 
 
 def test_a_trainer_that_does_not_wait_finds_a_full_queue() -> None:
@@ -142,12 +146,39 @@ def test_a_program_that_waits_for_the_accelerators_stops_taking_and_catches_up()
     assert flow.starved < 0.1
 
 
+@pytest.mark.parametrize("clients", [1, 2])
+def test_what_a_worker_takes_to_start_is_no_trainers_wait(clients: int) -> None:
+    """As live: a step is from one batch in hand to the next, and the first ones count for nothing."""
+    flow = quiet_flow(Trainer(step_s=0.1), [], clients=clients)
+    assert not flow.advance(60.0, 1)
+    flow.feed.join(0, 0.01, 60.0, remote=True)
+    assert flow.advance(NEVER, 50)
+    for client in flow.clients:
+        assert client.totals.batches == 50 - WARM_UP
+        assert client.totals.seconds / client.totals.batches == pytest.approx(0.1)
+        assert client.totals.waited == 0.0
+
+
+def test_the_first_window_of_several_trainers_knows_who_waited_for_its_first_batch() -> None:
+    """Else none would seem to have waited, and what each waited for the others would be its work."""
+    flow, meter = quiet_flow(Trainer(step_s=0.1), [1.0], clients=3), WindowMeter(3, 10, NEVER)
+    for moment in (WARM_UP, 10):
+        for rank, client in enumerate(flow.clients):
+            meter.add(rank, client.totals)
+        assert flow.advance(NEVER, moment)
+    for rank, client in enumerate(flow.clients):
+        meter.add(rank, client.totals)
+    window = meter.close()
+    assert window is not None and window.wait_time is not None
+    assert window.batch_time - window.wait_time == pytest.approx(0.1)
+
+
 def test_a_pause_counts_as_one_and_not_as_a_step() -> None:
     flow = quiet_flow(Trainer(step_s=0.1, pause_every=50, pause_s=30.0), [0.01])
     assert flow.advance(NEVER, 120)
     totals = flow.clients[0].totals
     assert totals.pauses == 2
-    assert totals.batches == 118
+    assert totals.batches == 120 - WARM_UP - 2
     assert totals.seconds / totals.batches == pytest.approx(0.1, rel=0.01)
     assert flow.paused == 60.0
 
