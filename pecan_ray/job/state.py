@@ -233,8 +233,8 @@ class JobState:
         if self._ended:
             return
         if not self.over:
-            for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
-                why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
+            for worker in self.fleet.silent(now, self.spec.silent_after_s):
+                why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
                 self._staffing.lose(worker, "stream", why, now, done)
         for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
