@@ -26,7 +26,6 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.shape import holds_back
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
@@ -89,7 +88,7 @@ class Batches:
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
-        self._no_state = no_state_of(options, holds_back=holds_back(plan))
+        self._no_state = no_state_of(options)
         self._batches_before = saved.batches if saved is not None else 0
         if debug:
             ordered = order()
@@ -246,8 +245,7 @@ class Batches:
         A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
         batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
         on with what was not yielded, on any number of workers and ranks.  Raises PlanError where there is none:
-        ``debug=True``, ``sharding`` other than "dynamic", ``visitation`` other than "exactly_once", and
-        ``order="strict"`` with shuffles, buckets or mixes.
+        ``debug=True``, ``sharding`` other than "dynamic", and ``visitation`` other than "exactly_once".
         """
         if self._state is not None:
             return self._state
@@ -257,7 +255,8 @@ class Batches:
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
-        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders).to_json()
+        order = self._options.order
+        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders, order).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.

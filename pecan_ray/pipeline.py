@@ -54,7 +54,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.renaming import free_name, renamed
-from pecan_ray.plan.shape import holds_back, num_batches
+from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
@@ -442,8 +442,9 @@ class PecanPipeline:
 
     def _saved(self, state: Mapping[str, Any], options: IterOptions) -> SavedState:
         saved = SavedState.from_json(state)
-        must_go_on(saved, options, holds_back=holds_back(self._plan))
-        must_fit(saved, engine=self._engine, seed=self._seed if self._seeded else None, parts=self._order.parts)
+        must_go_on(saved, options)
+        seed = self._seed if self._seeded else None
+        must_fit(saved, engine=self._engine, seed=seed, parts=self._order.parts, order=options.order)
         return saved
 
     def _with(self, plan: Plan) -> PecanPipeline:

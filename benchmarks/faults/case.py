@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import time
@@ -41,13 +42,28 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Held:
+    """The rest of a run comes after its faults, and these after all workers run, however fast or slow anybody is."""
+
+    start: int
+    """Elements from this number on wait until all has happened, and until"""
+    losses: int = 0
+    """the job knows of so many lost workers."""
+
+
+@dataclass(frozen=True)
 class Work:
     """An element's work: it takes a while and makes an array that holds the element's number everywhere."""
 
     seconds: float
     width: int
+    held: Held | None = None
+    released: str = ""
+    """A file that is there when nothing is held any more."""
 
     def __call__(self, i: Any) -> Any:
+        while self.held is not None and i >= self.held.start and not os.path.exists(self.released):
+            time.sleep(0.02)
         time.sleep(self.seconds)
         return np.full(self.width, i, np.int32)
 
@@ -119,6 +135,7 @@ class Case:
     engine: EngineName = "python"
     reorder: bool = False
     faults: tuple[Fault, ...] = ()
+    held: Held | None = None
 
     @property
     def world_size(self) -> int:
@@ -158,7 +175,9 @@ class Case:
             pipe = pipe.flat_map(twice)
         elif self.plan == "bad":
             pipe = pipe.map(sometimes, on="i")
-        work = TfWork(self.width) if self.engine == "tensorflow" else Work(self.element_s, self.width)
+        work: Any = Work(self.element_s, self.width, self.held, str(released(folder.parent)))
+        if self.engine == "tensorflow":
+            work = TfWork(self.width)
         pipe = pipe.map(work, on="i", name="work")
         if self.shuffle:
             pipe = pipe.shuffle(self.shuffle)
@@ -258,6 +277,11 @@ def random_faults(rng: random.Random, world_size: int) -> tuple[Fault, ...]:
         seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0)) if kind == "pause" else rng.uniform(0.2, 3.0)
         faults.append(Fault(kind, rng.choice((0.0, rng.random(), rng.random())), local, remote, seconds))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def released(folder: Path) -> Path:
+    """Return the file in a run's folder that says that nothing is held any more."""
+    return folder / "released"
 
 
 def torn_files(folder: Path) -> None:

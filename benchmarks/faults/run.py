@@ -19,9 +19,11 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
-from benchmarks.faults.case import VICTIM, Case, Fault, torn_files
+from benchmarks.faults.case import VICTIM, Case, Fault, released, torn_files
 from benchmarks.faults.judgement import Told, problems
 from benchmarks.faults.trainer import train
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.plan.windows import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
@@ -150,9 +152,11 @@ class Run:
                 _signal(self._paused.pop(0)[1], signal.SIGCONT)
             if due and due[0].kind in ("freeze", "pause"):
                 self._seen |= {one.pid: now for one in ours(WORKER) if one.pid not in self._seen}
-            if due and received >= due[0].at * self.case.batches() and self._happens(due[0]):
+            if due and received >= due[0].at * self.case.batches() and self._all_there() and self._happens(due[0]):
                 fault = due.pop(0)
                 self.done.append(f"{fault.kind} at {received} batches")
+            if self.case.held is not None and not due and not self._paused:
+                self._release(self.case.held.losses)
             time.sleep(LOOK_S)
         return True
 
@@ -177,6 +181,34 @@ class Run:
         if fault.kind == "kill trainer":
             self.killed |= {rank for rank in range(self.case.world_size) if self._pid(rank) == pid}
         return True
+
+    def _all_there(self) -> bool:
+        """Tell whether all workers run; where nothing is held faults may come earlier."""
+        if self.case.held is None:
+            return True
+        facts = self._facts()
+        wanted = self.case.workers
+        return (
+            facts is not None
+            and bool(facts.deployments)
+            and facts.deployments[-1][1] == Deployment(wanted.local, wanted.remote)
+        )
+
+    def _release(self, losses: int) -> None:
+        """Let the rest of the run come, once the job knows of so many losses."""
+        file = released(self.folder)
+        if not file.exists() and (facts := self._facts()) is not None and facts.workers_lost >= losses:
+            file.touch()
+
+    def _facts(self) -> JobFacts | None:
+        """Return what the job knows of itself; None if it cannot be asked."""
+        try:
+            controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
+            facts: Any = ray.get(controller.facts.remote(), timeout=30)
+        except (ValueError, ray.exceptions.RayError):
+            return None
+        known: JobFacts = facts
+        return known
 
     def _is_up(self, pid: int) -> bool:
         """Tell whether a worker's actor was made some time ago: one that freezes before is Ray's to find."""

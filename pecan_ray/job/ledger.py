@@ -96,7 +96,9 @@ class Ledger:
         state.begin(self.suspects.take(), apart=True) if self.suspects else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
-            return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts))
+            return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts), again=True)
+        if self.shape.in_order and self.shape.world_size > 1:
+            return Assignment(self.epoch, delivered=tuple(self.counts))
         return Assignment(self.epoch)
 
     def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
@@ -130,7 +132,7 @@ class Ledger:
 
     def _fulfil(self, state: WorkerHoldings, spans: LeaseSpans) -> None:
         state.fulfil(spans)
-        if self.shape.serial and not state.holdings:
+        if self.shape.one_at_a_time and not state.holdings:
             self.changes += 1  # another worker may have its turn
 
     def assignment_ended(
@@ -149,7 +151,7 @@ class Ledger:
         self._whole.ended(worker, batches, rows if self.shape.drop_remainder else 0)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.suspects or self.leftovers)
-        flush = alone or state.rank is not None or self.shape.serial or self.shape.sharding == "off"
+        flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         if not flush:
             for lease, returned in state.take_back(leftover):
                 self.leftovers.add(lease, returned)
@@ -164,7 +166,7 @@ class Ledger:
         state.died = died
         self.leftovers.spoilt()
         self.queues.leave(worker)
-        at_once = self.shape.visitation == "zero_or_more" and not self.shape.runs_whole
+        at_once = self.shape.visitation == "zero_or_more" and not (self.shape.runs_whole or self.shape.in_order)
         state.leave(0 if at_once else self.shape.world_size)
         self.changes += 1
         self._lost[worker] = state
@@ -194,7 +196,9 @@ class Ledger:
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:
-            self.dropped += give_out_again(rest, state, self.shape, self.queues, self.leftovers, self.suspects)
+            self.dropped += give_out_again(
+                rest, state, self.shape, self.queues, self.leftovers, self.suspects, sum(self.counts)
+            )
         self._advance()
 
     def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pecan_ray.options import Sharding, Visitation
@@ -25,6 +27,14 @@ class LedgerShape:
     """Shuffle the order of the splits, anew in each epoch; None: as listed."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
+    in_order: bool = False
+    """It can be, and its batches are one sequence: one worker at a time gets splits, in order, and ranks get the batches
+    in turn."""
+
+    @property
+    def one_at_a_time(self) -> bool:
+        """Whether one worker at a time runs the plan."""
+        return self.serial or self.in_order
 
     @property
     def runs_whole(self) -> bool:
@@ -38,7 +48,7 @@ class LedgerShape:
     @property
     def static(self) -> bool:
         """Whether splits are dealt to workers once and for all: not those of a plan that one worker runs."""
-        return self.sharding == "static" and not self.serial
+        return self.sharding == "static" and not self.one_at_a_time
 
 
 @dataclass(frozen=True)
@@ -49,5 +59,18 @@ class Assignment:
     rank: int | None = None
     """The trainer that its batches are for; None: whichever has room."""
     delivered: tuple[int, ...] = ()
-    """Not empty: the batches go to the ranks in turn.  So many of each were delivered before: they are made again, in
-    order, and left out."""
+    """Not empty: the batches go to the ranks in turn.  So many of each were delivered before,"""
+    again: bool = False
+    """and are made again, in order, and left out."""
+
+    def numbers(self) -> Iterator[int]:
+        """Yield the number in the epoch of each batch that is made."""
+        if self.again or not self.delivered:
+            return itertools.count()
+        first = min(self.delivered) * len(self.delivered)
+        return (number for number in itertools.count(first) if not self.has(number))
+
+    def has(self, number: int) -> bool:
+        """Tell whether the rank whose turn it is has the batch of a number."""
+        turn, rank = divmod(number, len(self.delivered))
+        return turn < self.delivered[rank]

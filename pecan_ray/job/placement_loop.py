@@ -42,7 +42,7 @@ class PlacementLoop:
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
         workers = self.fixed or self.spec.workers
-        if self.spec.shape.serial and not isinstance(workers, Workers):
+        if self.spec.shape.one_at_a_time and not isinstance(workers, Workers):
             workers = Workers(0, 1) if workers.max_local == 0 else Workers(1, 0)
         if isinstance(workers, Workers):
             self.observed = Observed(self.spec.shape.world_size)

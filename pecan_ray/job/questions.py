@@ -153,8 +153,8 @@ class Questions:
         if isinstance(question, AskLeases):
             return self._leases(worker, question)
         if isinstance(question, EndAssignment):
-            if question.epoch != self._ledger.epoch:
-                return "return"
+            if self._job.error is not None or question.epoch != self._ledger.epoch:
+                return "return"  # it was told that there is no more, and there may be
             return self._ledger.assignment_ended(worker, question.leftover, question.batches, question.rows)
         return "noted"
 

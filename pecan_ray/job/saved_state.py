@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
-from pecan_ray.options import IterOptions
+from pecan_ray.options import IterOptions, Order
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.spans import Span
 
@@ -46,6 +46,8 @@ class SavedState:
     """What the pipeline consists of: (what it is, a hash)."""
     orders: tuple[tuple[str, ...], ...] = ()
     """The order of operators in each stretch in which they can be exchanged."""
+    order: Order = "relaxed"
+    """Of the batches."""
 
     def to_json(self) -> dict[str, Plain]:
         """Return it as plain values."""
@@ -56,6 +58,7 @@ class SavedState:
             "made": self.point.made,
             "seed": self.seed,
             "engine": self.engine,
+            "order": self.order,
             "pipeline": [list(part) for part in self.parts],
             "orders": [list(order) for order in self.orders],
             "sources": [
@@ -85,37 +88,34 @@ class SavedState:
             )
             parts = tuple((name, digest) for name, digest in fields["pipeline"])
             orders = tuple(tuple(order) for order in fields["orders"])
-            return cls(point, fields["batches"], fields["seed"], fields["engine"], parts, orders)
+            return cls(point, fields["batches"], fields["seed"], fields["engine"], parts, orders, fields["order"])
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
 
 
-def no_state_of(options: IterOptions, *, holds_back: bool) -> str:
-    """Return why a run with these options has no state; empty if it has one.
-
-    `holds_back`: its workers keep elements in shuffle buffers, buckets or mixes.
-    """
+def no_state_of(options: IterOptions) -> str:
+    """Return why a run with these options has no state; empty if it has one."""
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} ties data to workers, and another run has other ones"
     if options.visitation != "exactly_once":
         return f"visitation={options.visitation!r} lets data be lost or repeated"
-    if options.order == "strict" and holds_back:
-        return "order='strict' could not go on with exactly the next batch of a shuffle, a bucket or a mix"
     return ""
 
 
-def must_go_on(saved: SavedState, options: IterOptions, *, holds_back: bool) -> None:
+def must_go_on(saved: SavedState, options: IterOptions) -> None:
     """Raise PlanError where a run with these options cannot go on from a state."""
-    if why := no_state_of(options, holds_back=holds_back):
+    if why := no_state_of(options):
         raise PlanError(f"iter_batches: a state cannot be gone on from, since {why}.")
     if options.epochs is not None and saved.point.epoch > options.epochs:
         raise PlanError(f"the state is in epoch {saved.point.epoch} of epochs={options.epochs}: pass more of them.")
 
 
-def must_fit(saved: SavedState, *, engine: str, seed: int | None, parts: Sequence[tuple[str, str]]) -> None:
+def must_fit(
+    saved: SavedState, *, engine: str, seed: int | None, parts: Sequence[tuple[str, str]], order: Order = "relaxed"
+) -> None:
     """Raise StateError, naming what differs, unless a state is of this pipeline; `seed`: None if any will do."""
-    mine = [("engine", engine), *parts]
-    theirs = [("engine", saved.engine), *saved.parts]
+    mine = [("engine", engine), ("order", order), *parts]
+    theirs = [("engine", saved.engine), ("order", saved.order), *saved.parts]
     if seed is not None:
         mine, theirs = [("seed", str(seed)), *mine], [("seed", str(saved.seed)), *theirs]
     for one, other in zip_longest(mine, theirs):

@@ -56,7 +56,7 @@ class Staffing:
         except PlanError as error:  # the bounds leave no worker on these nodes
             self._job.fail(error, now, done)
             return
-        if self._job.spec.shape.serial and isinstance(self._job.spec.workers, AutoWorkers):
+        if self._job.spec.shape.one_at_a_time and isinstance(self._job.spec.workers, AutoWorkers):
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
         self._scale(target, now, done)

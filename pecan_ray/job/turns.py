@@ -18,7 +18,7 @@ def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mappin
     if shape.runs_whole:
         return not whole.may_run(worker)
     others = (state for name, state in workers.items() if name != worker)
-    return shape.serial and any(state.working or state.holdings for state in others)
+    return shape.one_at_a_time and any(state.working or state.holdings for state in others)
 
 
 def has_work(worker: str, state: WorkerHoldings, epoch: int, queues: Queues) -> bool:
@@ -32,7 +32,7 @@ def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHol
     """Tell whether this worker, where it must wait, waits for the same as all others of which this is true."""
     state = workers.get(worker)
     mine = state is None or state.unsettled is not None or bool(state.group)
-    return not (mine or shape.serial) and shape.sharding == "dynamic"
+    return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
 
 def next_lease(worker: str, branch: int, state: WorkerHoldings, queues: Queues, suspects: Suspects) -> Lease | NoLease:
@@ -53,8 +53,12 @@ def give_out_again(
     queues: Queues,
     leftovers: Leftovers,
     suspects: Suspects,
+    delivered: int,
 ) -> Sequence[Lease]:
-    """Let others have what a lost worker held; return what nobody gets."""
+    """Let others have what a lost worker held; return what nobody gets.
+
+    `delivered`: so many batches of the epoch the trainers have received.
+    """
     if shape.sharding == "off" or shape.visitation == "at_most_once":
         if state.died and rest and shape.sharding == "off":
             suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)
@@ -71,9 +75,11 @@ def give_out_again(
             suspects.died_apart(at_hand, state.died)
         else:
             suspects.put_back(at_hand)
+    elif state.died and shape.in_order and state.died.at is None:
+        suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
         rest = suspects.died(rest, state.died)
-    for lease in rest:
+    for lease in reversed(rest):
         queues.put_back(lease)
     return ()
 

@@ -40,6 +40,9 @@ class PlanShape:
     shuffled: bool
     """Whether the order of the splits is shuffled too."""
     drop_remainder: bool
+    holds_back: bool
+    """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
+    shuffles, buckets, mixes."""
 
 
 def plan_shape(plan: Plan) -> PlanShape:
@@ -61,16 +64,12 @@ def plan_shape(plan: Plan) -> PlanShape:
         batch_size=1 if batching is None else batching.most_rows,
         shuffled=any(isinstance(op, Shuffle) for op in plan.all_ops()),
         drop_remainder=batching is not None and batching.drop_remainder,
+        holds_back=not serial and _holds_back(plan),
     )
 
 
-def holds_back(plan: Plan) -> bool:
-    """Tell whether workers keep elements back in a way that depends on all that came before: shuffles, buckets, mixes.
-
-    Plans that one worker runs as a whole are run again from their beginnings.
-    """
-    keeps = isinstance(plan.head, Join) or any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
-    return keeps and not _is_serial(plan)
+def _holds_back(plan: Plan) -> bool:
+    return isinstance(plan.head, Join) or any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
 
 
 def last_batching(plan: Plan) -> BatchingOp | None:

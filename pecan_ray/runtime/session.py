@@ -201,6 +201,8 @@ def refuse_loader_workers() -> None:
 
 def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Config, options: IterOptions) -> JobSpec:
     """Return what a job's decisions depend on."""
+    one_sequence = options.order == "strict" and options.sharding != "off"
+    serial = shape.serial or (one_sequence and shape.holds_back)
     ledger = LedgerShape(
         branches=branches,
         epochs=options.epochs,
@@ -211,7 +213,8 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
         shuffle_seed=seed if shape.shuffled else None,
-        serial=shape.serial,
+        serial=serial,
+        in_order=one_sequence and not serial,
     )
     return JobSpec(
         name,

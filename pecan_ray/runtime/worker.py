@@ -209,7 +209,7 @@ class PreprocessingWorker:
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
-        number = 0
+        made, numbers = 0, assignment.numbers()
         assert self._engine is not None
         batches = self._engine.batches(self._leases)
         for produced in batches:
@@ -221,21 +221,20 @@ class PreprocessingWorker:
             elif not produced.rows:
                 self._end_data(produced)
             else:
-                self._put_out(produced, assignment, number)
-                number += 1
+                self._put_out(produced, assignment, next(numbers))
+                made += 1
         spans: SpansByKey = {}
         for leftover in leftovers:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)
         keeps = not self._job.shape.drop_remainder
-        made = number + sum(leftover.rows > 0 for leftover in leftovers if keeps)
+        made += sum(leftover.rows > 0 for leftover in leftovers if keeps)
         flush = self._leases.end(spans, made, sum(leftover.rows for leftover in leftovers))
         for leftover in leftovers:
             if not flush:
                 release(leftover)
             elif leftover.rows and keeps:
-                self._put_out(leftover, assignment, number)
-                number += 1
+                self._put_out(leftover, assignment, next(numbers))
             else:
                 self._end_data(leftover)
 
@@ -249,10 +248,10 @@ class PreprocessingWorker:
         """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""
         rank = assignment.rank
         if assignment.delivered:
-            turn, rank = divmod(number, len(assignment.delivered))
-            if turn < assignment.delivered[rank]:
+            if assignment.has(number):
                 release(produced)
                 return
+            rank = number % len(assignment.delivered)
         self._outbox.put(produced, rank)
         done = self._progress
         self._progress = replace(

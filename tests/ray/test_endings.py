@@ -14,7 +14,15 @@ from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
 from tests.ray.conftest import ROOT, living_actors
-from tests.ray.endings import ENDINGS, actor_processes, memory_files, run_endings, shared_memory, temporary_files
+from tests.ray.endings import (
+    ENDINGS,
+    GONE_S,
+    actor_processes,
+    memory_files,
+    run_endings,
+    shared_memory,
+    temporary_files,
+)
 from tests.ray.waiting import until
 
 PROGRAM = """
@@ -56,10 +64,11 @@ def begin(address: str, folder: Path) -> subprocess.Popen[str]:
 def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
     before = temporary_files()
     trainer = begin(three_nodes.address, tmp_path)
-    assert living_actors() and memory_files()
+    assert living_actors()
+    until(memory_files, "no local worker has come")
     trainer.send_signal(ending)
     try:
-        trainer.communicate(timeout=60)
+        trainer.communicate(timeout=GONE_S)
     finally:
         trainer.kill()
     assert trainer.returncode != 0
@@ -102,7 +111,7 @@ def test_a_stopped_ray_job_leaves_nothing(tmp_path: Path) -> None:
         (tmp_path / "program.py").write_text(PROGRAM)
         job = client.submit_job(entrypoint=f"{sys.executable} {tmp_path / 'program.py'}", runtime_env=environment)
         until(lambda: "running" in client.get_job_logs(job), "the job does not run")
-        assert actor_processes() and memory_files()
+        until(lambda: actor_processes() and memory_files(), "no local worker has come")
         assert client.stop_job(job)
         until(lambda: client.get_job_status(job).is_terminal(), "the job does not stop")
         assert client.get_job_status(job) == "STOPPED"

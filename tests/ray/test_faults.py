@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, random_case
+from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, Held, random_case
 from benchmarks.faults.run import Outcome, Run
 from pecan_ray import errors
 from pecan_ray.options import Workers
+from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -54,28 +55,44 @@ def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: A
 def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
     case = Case(
         number=1,
-        rows=3000,
+        rows=1200,
         epochs=2,
         steps_s=(0.0, 0.005),
-        element_s=0.03,
+        element_s=0.005,
         workers=Workers(1, 4),
-        faults=(Fault("node", 0.3),),
+        faults=(Fault("node", 0.1),),
+        held=Held(800, losses=4),
     )
     outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost >= 3
+    assert outcome.done and outcome.lost >= 4
 
 
 def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
-    case = Case(rows=4000, steps_s=(0.0, 0.0), element_s=0.04, workers=Workers(1, 1), faults=(Fault("freeze", 0.3),))
+    case = Case(
+        rows=1200,
+        steps_s=(0.0, 0.0),
+        element_s=0.005,
+        workers=Workers(1, 1),
+        faults=(Fault("freeze", 0.3),),
+        held=Held(800, losses=1),
+    )
     outcome = run(case, three_nodes, tmp_path)
-    assert outcome.done and outcome.lost == 1
+    assert outcome.done and outcome.lost >= 1
 
 
 def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twice(
     three_nodes: Any, tmp_path: Path
 ) -> None:
-    pause = Fault("pause", 0.3, seconds=WORKER_TIMEOUT_S + 3.0)
-    run(Case(rows=600, epochs=2, element_s=0.005, workers=Workers(1, 1), faults=(pause,)), three_nodes, tmp_path)
+    case = Case(
+        rows=600,
+        epochs=2,
+        element_s=0.005,
+        workers=Workers(1, 1),
+        faults=(Fault("pause", 0.1, seconds=WORKER_TIMEOUT_S + 3.0),),
+        held=Held(400, losses=1),
+    )
+    outcome = run(case, three_nodes, tmp_path)
+    assert outcome.done and outcome.lost >= 1
 
 
 def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(three_nodes: Any, tmp_path: Path) -> None:
@@ -84,12 +101,12 @@ def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(thr
 
 def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
     case = Case(
-        rows=4000,
-        epochs=4,
+        rows=1200,
         steps_s=(0.005, 0.005),
         element_s=0.005,
         workers=Workers(1, 1),
-        faults=(Fault("kill trainer", 0.02),),
+        faults=(Fault("kill trainer", 0.2),),
+        held=Held(800),
     )
     assert run(case, three_nodes, tmp_path).done
 
@@ -105,19 +122,22 @@ def test_more_random_jobs_with_faults(three_nodes: Any, tmp_path: Path, number: 
     run(random_case(SEED, number), three_nodes, tmp_path)
 
 
-def fails_late(i: Any) -> Any:
-    if i == 90:
-        raise ValueError("late")
-    return np.full(1000, i)
+def test_an_error_that_was_handled_keeps_no_batch_alive(three_nodes: Any, tmp_path: Path) -> None:
+    received = tmp_path / "received"
 
+    def fails_late(i: Any) -> Any:
+        if i == 90:
+            until(received.exists, "no batch came")
+            raise ValueError("late")
+        return np.full(1000, i)
 
-def test_an_error_that_was_handled_keeps_no_batch_alive(three_nodes: Any) -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100)), name="late").map(fails_late, on="i").batch(4)
     seen: list[weakref.ref[Any]] = []
 
     def iterate() -> None:
         for batch in pipe.iter_batches(workers=Workers(1), order="strict"):
             seen.append(weakref.ref(batch["i"]))
+            received.touch()
 
     gc.disable()
     try:

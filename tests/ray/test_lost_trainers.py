@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,9 @@ from tests.ray.waiting import until
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
 TIMEOUT_S = 6
+"""Of trainers that are not heard, where a test waits for it."""
+LONG_S = 120
+"""Where none does: nobody is lost who is only slow."""
 SAID_WITHIN_S = 90
 """Not measured: how long a loaded machine may take for what takes a few seconds."""
 
@@ -27,8 +30,9 @@ import sys, time
 import numpy as np
 import pecan_ray as pecan
 
-rank, steps, pause, value, job = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]), sys.argv[5]
-config = pecan.Config(trainer_timeout_s=6, reorder="off")
+rank, steps, pause, value = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
+job, timeout_s = sys.argv[5], float(sys.argv[6])
+config = pecan.Config(trainer_timeout_s=timeout_s, reorder="off")
 pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4_000)), name="several", config=config)
 pipe = pipe.filter(lambda i, value=value: i >= value, on="i", name="kept").batch(16)
 epochs = 1 if steps > 0 else None
@@ -52,9 +56,11 @@ class Trainers:
         self._folder, self._job = folder, job
         self.started: list[subprocess.Popen[str]] = []
 
-    def start(self, rank: int, steps: int = 0, pause: float = 0.05, value: int = 0) -> subprocess.Popen[str]:
+    def start(
+        self, rank: int, steps: int = 0, pause: float = 0.05, value: int = 0, timeout_s: float = TIMEOUT_S
+    ) -> subprocess.Popen[str]:
         """Start a rank; `steps`: 0 for no end, positive for one epoch, negative for an error after so many."""
-        arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self._job))]
+        arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self._job, timeout_s))]
         log = (self._folder / f"{self._job}-{len(self.started)}.log").open("w+")
         trainer = subprocess.Popen(
             arguments, env=self._environment, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -95,23 +101,21 @@ def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: 
     for trainer in both:
         trainers.until_said(trainer, "running")
     both[killed].kill()
-    began = time.monotonic()
     other = both[1 - killed]
     assert other.wait(SAID_WITHIN_S) == 1, trainers.said(other)
-    took = time.monotonic() - began
-    assert f"rank {killed} on node" in trainers.said(other) and "ClusterError" in trainers.said(other)
-    assert took > TIMEOUT_S - 2
+    told = re.search(rf"ClusterError: .*rank {killed} on node \w+ has not been heard for (\d+) s", trainers.said(other))
+    assert told is not None and int(told[1]) >= TIMEOUT_S, trainers.said(other)
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
 def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trainers) -> None:
-    for generation in range(2):
+    for _ in range(2):
         both = [trainers.start(rank) for rank in range(2)]
         for trainer in both:
             trainers.until_said(trainer, "running")
+        assert living_actors()
         for trainer in both:
             trainer.kill()
-        assert generation or living_actors()
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
@@ -129,14 +133,15 @@ def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: 
 
 
 def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers) -> None:
-    fast, slow = trainers.start(0, steps=1, pause=0.0), trainers.start(1, steps=1, pause=0.02)
+    fast = trainers.start(0, steps=1, pause=0.0, timeout_s=LONG_S)
+    slow = trainers.start(1, steps=1, pause=0.02, timeout_s=LONG_S)
     assert fast.wait(SAID_WITHIN_S) == 0, trainers.said(fast)
     assert slow.wait(SAID_WITHIN_S) == 0, trainers.said(slow)
     assert trainers.said(fast).splitlines()[-1] == trainers.said(slow).splitlines()[-1] == "all 125"
 
 
 def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) -> None:
-    early, other = trainers.start(0, steps=-5), trainers.start(1)
+    early, other = trainers.start(0, steps=-5, timeout_s=LONG_S), trainers.start(1, timeout_s=LONG_S)
     assert early.wait(SAID_WITHIN_S) == 1 and "the program's own" in trainers.said(early)
     assert other.wait(SAID_WITHIN_S) == 1
     assert "rank 0 has left before the end" in trainers.said(other)
@@ -144,11 +149,11 @@ def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) 
 
 def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     first = trainers.start(0)
-    until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)
+    trainers.until_said(first, "rank 1 of 2 did not come")
     other = trainers.start(1, value=7)
     assert other.wait(SAID_WITHIN_S) == 1
     assert "rank 1 differs from rank 0 in operator kept" in trainers.said(other), trainers.said(other)
-    trainers.until_said(first, "rank 1 of 2 did not come")
+    assert first.poll() is None, trainers.said(first)
 
 
 def test_a_rank_that_never_comes_is_named(trainers: Trainers) -> None:

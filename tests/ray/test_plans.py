@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +11,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from tests.ray.test_runtime import slow
+from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -64,26 +61,34 @@ def test_several_workers_yield_what_one_process_yields(plan: str) -> None:
     assert len(batches) == 2 * len(expected)
 
 
+def wide(i: Any) -> Any:
+    """Return half a megabyte: a batch of four travels alone, so that few are ahead of the trainer."""
+    return np.full(1 << 16, i)
+
+
+def firsts(batch: Any) -> list[int]:
+    """Return the numbers of the elements that `wide` has made."""
+    return [int(i) for i in batch["i"][:, 0]]
+
+
 WHOLE: dict[str, Callable[[], Pipe]] = {
-    "take": lambda: numbers(2000).map(slow, on="i").take(130).batch(4),
-    "skip": lambda: numbers().map(slow, on="i").skip(70).batch(4),
-    "zip": lambda: numbers().map(slow, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
-    "take of batches": lambda: numbers().map(slow, on="i").batch(4).take(33),
+    "take": lambda: numbers(2000).map(wide, on="i").take(130).batch(4),
+    "skip": lambda: numbers().map(wide, on="i").skip(70).batch(4),
+    "zip": lambda: numbers().map(wide, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
+    "take of batches": lambda: numbers().map(wide, on="i").batch(4).take(33),
 }
 
 
 @pytest.mark.parametrize("plan", WHOLE)
 def test_plans_that_need_the_whole_sequence_survive_their_worker(plan: str) -> None:
     pipe = WHOLE[plan]()
-    expected = [batch["i"].tolist() for batch in pipe.iter_batches(debug=True)]
+    expected = [firsts(batch) for batch in pipe.iter_batches(debug=True)]
     found = []
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
         for number, batch in enumerate(it):
-            found.append(batch["i"].tolist())
+            found.append(firsts(batch))
             if number in (5, len(expected) + 5):
-                assert it.provenance is not None
-                busy = ray.get_actor(it.provenance.worker, namespace="pecan")
-                os.kill(ray.get(busy.placed.remote())[1], signal.SIGKILL)
+                lose(it, maker(it))
         assert it.report().workers_lost == 2
     assert found == expected * 2
 
@@ -118,14 +123,9 @@ def test_trainers_share_a_plan_that_one_worker_runs() -> None:
     assert set(seen.values()) == {1} and max(seen) < 97
 
 
-def slower(i: Any) -> Any:
-    time.sleep(0.01)
-    return i
-
-
 SHARED: dict[str, Callable[[], Pipe]] = {
-    "take": lambda: numbers().map(slower, on="i").take(120).batch(4),
-    "zip": lambda: numbers(120).map(slower, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
+    "take": lambda: numbers().map(wide, on="i").take(120).batch(4),
+    "zip": lambda: numbers(120).map(wide, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
 }
 
 
@@ -133,14 +133,12 @@ SHARED: dict[str, Callable[[], Pipe]] = {
 def train_and_kill(plan: str, rank: int, kills: tuple[int, ...]) -> tuple[list[list[int]], int]:
     """Train as one of two ranks, and kill the worker that made the batch at some of the steps."""
     batches = []
-    workers = pecan.Workers(local=1)
-    with SHARED[plan]().iter_batches(epochs=2, rank=rank, world_size=2, job=f"{plan}-killed", workers=workers) as it:
+    options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": f"{plan}-killed", **ONE_BY_ONE}
+    with SHARED[plan]().iter_batches(epochs=2, workers=pecan.Workers(local=1), **options) as it:
         for step, batch in enumerate(it):
-            batches.append(batch["i"].tolist())
+            batches.append(firsts(batch))
             if step in kills:
-                assert it.provenance is not None
-                busy = ray.get_actor(it.provenance.worker, namespace="pecan")
-                os.kill(ray.get(busy.placed.remote())[1], signal.SIGKILL)
+                lose(it, maker(it))
         return batches, it.report().workers_lost
 
 

@@ -44,8 +44,8 @@ def one_worker_a_node(per_element: float, rows: int) -> pecan.PecanPipeline:
 def test_nodes_come_with_remote_workers_and_go_with_them(autoscaled: None) -> None:
     rows = 12_000
     seen: Counter[int] = Counter()
+    assert remote_nodes() == 0
     with one_worker_a_node(0.001, rows).iter_batches(workers=pecan.Workers(local=1, remote=NODES), **SMALL) as batches:
-        assert remote_nodes() == 0
         seen.update(elements(next(batches)))
 
         def step() -> int:
@@ -71,8 +71,8 @@ def test_autoplacement_brings_nodes_up_while_the_trainer_waits_and_lets_them_go(
     seen: Counter[int] = Counter()
     nodes: list[int] = []
     workers = pecan.AutoWorkers(max_local=1, max_remote=NODES, window_batches=40, window_s=3.0)
+    assert remote_nodes() == 0
     with one_worker_a_node(0.02, rows).iter_batches(workers=workers, **SMALL) as batches:
-        assert remote_nodes() == 0
         step, fast_ends = 0.023, 0
         for number, batch in enumerate(batches):
             seen.update(elements(batch))

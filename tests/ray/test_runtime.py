@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -19,12 +17,13 @@ from pecan_ray import errors
 from pecan_ray.runtime.cluster import this_node
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
+from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
 ROWS = 600
 MANY = 6000
-"""More than workers can have ready at a time, however fast they are."""
+"""More than a trainer that takes them one by one holds ahead, however fast workers are."""
 
 
 def numbers(rows: int = ROWS, **options: Any) -> pecan.PecanPipeline:
@@ -45,15 +44,7 @@ def once(rows: int = ROWS, times: int = 1) -> Counter[int]:
 
 
 def test_local_and_remote_workers_deliver_each_element_once_per_epoch(tmp_path: Path) -> None:
-    def with_another(i: Any) -> Any:
-        """Wait with the first element until two workers have one: the first may be done before the others start."""
-        mine = tmp_path / str(os.getpid())
-        if not mine.exists():
-            mine.touch()
-            until(lambda: len(list(tmp_path.iterdir())) > 1, "one worker has all elements")
-        return i
-
-    pipe = numbers().map(with_another, on="i").batch(7)
+    pipe = numbers().map(Together(tmp_path, 2), on="i").batch(7)
     with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=2)) as it:
         batches = [(it.provenance, batch) for batch in it]
     assert ids(batch for _, batch in batches) == once(times=2)
@@ -72,34 +63,20 @@ def test_every_batch_tells_which_data_it_holds() -> None:
             assert held == provenance.rows
 
 
-def started(placement: str, dead: list[str]) -> str:
-    """Name of a worker that runs; the killed ones are replaced, so there will be one."""
-    found: list[str] = []
-
-    def look() -> bool:
-        found[:] = [n for n in living_actors() if f":{placement}-" in n and n not in dead]
-        return bool(found)
-
-    until(look, f"no {placement} worker")
-    return found[0]
-
-
 @pytest.mark.parametrize("placement", ["local", "remote"])
 def test_a_killed_worker_loses_and_repeats_nothing(placement: str) -> None:
     pipe = numbers(MANY).map(slow, on="i").batch(5)
     killed: list[str] = []
     seen: Counter[int] = Counter()
-    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=1, remote=1)) as it:
+    with pipe.iter_batches(epochs=3, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
             seen.update(int(i) for i in batch["i"])
             if step in (20, 90, 200):
-                name = started(placement, killed)
-                killed.append(name)
-                actor = ray.get_actor(name, namespace="pecan")
-                os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
+                killed.append(living_worker(placement, but=killed))
+                lose(it, killed[-1])
         report = it.report()
     assert seen == once(MANY, times=3)
-    assert len(killed) == 3 and report.workers_lost >= 1
+    assert len(killed) == report.workers_lost == 3
 
 
 def test_scaling_in_and_out_while_it_runs_keeps_every_element() -> None:

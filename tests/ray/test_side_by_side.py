@@ -62,7 +62,8 @@ def test_trainers_that_hold_all_cpus_get_a_worker_beside_them() -> None:
 
 def test_a_job_that_may_gives_up_a_worker_for_one_that_waits() -> None:
     placing = AutoWorkers(max_remote=0, window_batches=5, window_s=1.0)
-    with waiting(0.02).iter_batches(epochs=None, workers=placing, prefetch_bytes=1 << 20) as rich:
+    # Far more than the trainer takes for a batch, also on a loaded machine: it is worth two workers.
+    with waiting(0.1).iter_batches(epochs=None, workers=placing, prefetch_bytes=1 << 20) as rich:
         until(lambda: next(rich) is not None and len(rich.report().workers) == 2, "not two workers")
         assert ids(pipeline("poor").iter_batches(workers=pecan.Workers(local=1))) == ONCE
         next(rich)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
-from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
+from tests.ray.workers import ONE_BY_ONE, kill, living_worker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -80,6 +77,7 @@ def run_of(size: int, most: int | None, state: Any) -> tuple[list[int], int, lis
             "job": f"cut-{size}-{most}",
             "on_error": "skip",
             "epochs": 2,
+            **ONE_BY_ONE,
         }
         return pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), state=state, **options)
 
@@ -88,8 +86,7 @@ def run_of(size: int, most: int | None, state: Any) -> tuple[list[int], int, lis
         seen = [i for some in pool.map(lambda it: ids(islice(it, most)), iterators) for i in some]
         states: list[Any] = []
         if most is not None:
-            worker = next(name for name in living_actors() if ":local-" in name)
-            os.kill(ray.get(ray.get_actor(worker, namespace="pecan").placed.remote())[1], signal.SIGKILL)
+            kill(living_worker("local", but=[]))
             states = list(pool.map(lambda it: saved(it.state_dict()), iterators))
         bad = iterators[0].report().bad_elements
         list(pool.map(lambda it: it.close(), iterators))

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
-import os
-import signal
 from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
-import ray
 import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
-from tests.ray.conftest import living_actors
+from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -29,16 +26,13 @@ def test_a_graph_on_two_workers_survives_the_loss_of_one() -> None:
     source = pecan.sources.Arrays(i=np.arange(ROWS))
     pipe = pecan.PecanPipeline(source, name="graph", engine="tensorflow").map(slow, on="i").shuffle(64).batch(16)
     seen: Counter[int] = Counter()
-    killed = False
-    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1)) as it:
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
         for step, batch in enumerate(it):
             seen.update(int(i) for i in batch["i"])
             if step == 20:
-                name = next(name for name in living_actors() if ":local-" in name)
-                os.kill(ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1], signal.SIGKILL)
-                killed = True
+                lose(it, maker(it))
         report = it.report()
-    assert killed and report.workers_lost == 1
+    assert report.workers_lost == 1
     assert seen == Counter(dict.fromkeys(range(ROWS), 2))
 
 

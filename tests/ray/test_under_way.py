@@ -14,7 +14,8 @@ import pecan_ray as pecan
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-LONGEST_S = 30.0
+LONGEST_S = 120.0
+"""For what is said after five seconds, however loaded the machine is."""
 
 
 def test_one_element_that_takes_long_is_named_in_the_log_and_the_report(

@@ -107,6 +107,7 @@ def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
     changed: list[tuple[dict[str, Any], str]] = [
         ({"engine": "tensorflow"}, "engine"),
         ({"seed": 4}, r"seed \(3\)"),
+        ({"order": "strict"}, r"order \(relaxed\) where this one has order \(strict\)"),
         ({"parts": (PARTS[0], ("operator parse", "ee"))}, r"operator parse \(cd\).*operator parse \(ee\)"),
         ({"parts": PARTS[:1]}, r"operator parse \(cd\) where this one has nothing"),
     ]

@@ -7,13 +7,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.transport import outbox as transport_outbox
 from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.ray.waiting import until
@@ -130,12 +133,16 @@ def test_of_equals_the_one_that_has_waited_longest_is_next() -> None:
     assert second == [[1]]
 
 
-def test_what_is_ready_is_shared_by_those_who_wait_for_more() -> None:
+def test_what_is_ready_is_shared_by_those_who_wait_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(transport_outbox, "time", SimpleNamespace(monotonic=lambda: now[0]))
     outbox = Outbox()
-    soon = time.monotonic() + 0.2
-    with taking(outbox, 0, not_before=soon) as left, taking(outbox, 1, not_before=soon) as right:
+    with taking(outbox, 0, not_before=600.0) as left, taking(outbox, 1, not_before=600.0) as right:
         for number in range(10):
             outbox.put(batch(number), None)
+        assert not left and not right
+        now[0] = 600.0
+        outbox.wake()
     assert left == [[0, 2, 4, 6, 8]] and right == [[1, 3, 5, 7, 9]]
 
 

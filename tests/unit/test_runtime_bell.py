@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 
 import pytest
 
 from pecan_ray.runtime.bell import Bell
+from tests.ray.waiting import until
 
 
 class Interruption(BaseException):
@@ -16,6 +18,12 @@ class Interruption(BaseException):
 
 def interrupt(*_: object) -> None:
     raise Interruption
+
+
+def kill_who_waits(thread: int) -> None:
+    """Send a signal to a thread as soon as it waits for a bell."""
+    until(lambda: sys._current_frames()[thread].f_code is Bell.wait.__code__, "it does not wait")
+    signal.pthread_kill(thread, signal.SIGUSR1)
 
 
 def test_a_bell_that_was_rung_before_is_heard_once() -> None:
@@ -34,7 +42,7 @@ def test_a_handler_that_raises_ends_the_waiting_and_nothing_else() -> None:
     assert main is not None
     try:
         for _ in range(20):
-            threading.Timer(0.001, signal.pthread_kill, (main, signal.SIGUSR1)).start()
+            threading.Thread(target=kill_who_waits, args=(main,)).start()
             with pytest.raises(Interruption):
                 bell.wait()
             with guard:

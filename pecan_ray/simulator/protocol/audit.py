@@ -49,6 +49,8 @@ class Audit:
         """Of each rank and epoch."""
         self._short: Counter[int] = Counter()
         """Batches of each epoch that are not full."""
+        self._sequences: dict[int, list[ModelPiece]] = {}
+        """Of each epoch what is to come, where that is one sequence."""
         self._rounds = 0
         """Most rounds in which the leftovers of an epoch were distributed."""
         self._left_before = saved.left_out if saved is not None else 0
@@ -67,6 +69,8 @@ class Audit:
         self._world.progressed()
         scenario = self._scenario
         who = worker if scenario.sharding == "off" else ""
+        if scenario.in_order and scenario.visitation == "exactly_once":
+            self._check_turn(trainer.rank, made)
         used = self._used.setdefault(made.epoch, Counter())
         for piece in made.pieces:
             used[who, piece] += 1
@@ -77,6 +81,32 @@ class Audit:
         if made.rows < scenario.batch_size:
             self._short[made.epoch] += 1
             must(not scenario.drop_remainder, f"{made.rows} elements in a batch with drop_remainder")
+
+    def _check_turn(self, rank: int, made: Made) -> None:
+        """A batch is the one whose turn it is, but for those that ranks share at the end of an epoch."""
+        scenario = self._scenario
+        rest = self._sequence(made.epoch)
+        batches = len(rest) // scenario.batch_size
+        if len(rest) % scenario.batch_size and not scenario.drop_remainder:
+            batches += 1
+        number = self._batches[rank, made.epoch] * scenario.ranks + rank
+        if number < batches // scenario.ranks * scenario.ranks:
+            wanted = rest[number * scenario.batch_size :][: scenario.batch_size]
+            must(made.pieces == wanted, f"batch {number} of epoch {made.epoch} holds {made.pieces}, and not {wanted}")
+
+    def _sequence(self, epoch: int) -> list[ModelPiece]:
+        """Return what is to come in an epoch, in order, when the run begins with it."""
+        if epoch not in self._sequences:
+            keys = [
+                (branch, repetition, index)
+                for branch, splits in enumerate(self._scenario.sources)
+                for repetition in range(self._scenario.repetitions)
+                for index in range(len(splits))
+            ]
+            before = self._used.get(epoch, Counter())
+            pieces = [piece for key in keys for piece in pieces_of(self._scenario, key)]
+            self._sequences[epoch] = [piece for piece in pieces if not before["", piece]]
+        return self._sequences[epoch]
 
     def discarded(self, trainer: TrainerModel, made: Made, *, closed: bool) -> None:
         """Note that a trainer does not use a batch that it had."""
@@ -149,7 +179,7 @@ class Audit:
             reasons["ClusterError"] = "has not been heard"
         if (world.deaths or world.losses >= 2 * STRIKES) and scenario.on_error == "raise":
             reasons["OpError"] = "ended the process"
-        if world.deaths and (scenario.serial or scenario.sharding == "off"):
+        if world.deaths and (scenario.one_sequence or scenario.sharding == "off"):
             reasons["ClusterError"] = "one after the other"
         # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
         # again, one in each pass.

@@ -26,7 +26,7 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
 )
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
-HANGING_SHARE = 0.05
+HANGING_SHARE, IN_ORDER_SHARE = 0.05, 0.12
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -40,10 +40,18 @@ def draw(seed: int) -> Scenario:
     scenario = _parties(random, scenario)
     if random.randrange(LARGE_EVERY) == 0:
         scenario = _large(random, scenario)
+    scenario = _in_order(seed, scenario)
     scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
     scenario = _with_hanging(seed, scenario)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
+
+
+def _in_order(seed: int, scenario: Scenario) -> Scenario:
+    """Let some scenarios be one sequence of batches, by draws of their own: the others stay as they were."""
+    if scenario.serial or scenario.sharding == "off" or Random(f"in order {seed}").random() > IN_ORDER_SHARE:
+        return scenario
+    return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
 
 
 def _with_deadly(seed: int, scenario: Scenario) -> Scenario:

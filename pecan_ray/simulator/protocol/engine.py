@@ -94,7 +94,7 @@ class EngineModel:
 
         `ending`: there are no more leases.
         """
-        worked, window = 0, 1 if self._scenario.serial else self._scenario.window
+        worked, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
         items = self._items
         while items and (ending or len(items) >= window):
             if window > 1:

@@ -82,6 +82,7 @@ class Scenario:
     drop_remainder: bool = False
     shuffled: bool = False
     serial: bool = False
+    in_order: bool = False
     take: int | None = None
     """A whole-sequence plan yields so many elements only."""
     page: int = 100
@@ -148,7 +149,13 @@ class Scenario:
             drop_remainder=self.drop_remainder,
             shuffle_seed=self.seed if self.shuffled else None,
             serial=self.serial,
+            in_order=self.in_order,
         )
+
+    @property
+    def one_sequence(self) -> bool:
+        """Whether an engine finishes elements in order."""
+        return self.serial or self.in_order
 
     @property
     def plain(self) -> bool:

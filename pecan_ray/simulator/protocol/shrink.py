@@ -18,6 +18,7 @@ SIMPLER: dict[str, Any] = {
     "late_s": 0.0,
     "placing_s": 0.0,
     "shuffled": False,
+    "in_order": False,
     "ahead": False,
     "window": 1,
     "lot": 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +90,10 @@ class WorkerModel(Party):
         self._waiting: list[tuple[int | None, Made]] = []
         """What has no room in the outbox."""
         self._working = self._ending = self._dispatching = False
-        self._number = 0
+        self._numbers: Iterator[int] = iter(())
+        """Of the batches that it makes in the assignment,"""
+        self._made = 0
+        """and how many it has made."""
         self._elements = self._batches = 0
         self._hangs: tuple[float, Origin | None] | None = None
         """Since when, and at which element."""
@@ -172,7 +175,8 @@ class WorkerModel(Party):
         self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
         self._here = {branch: deque() for branch in range(len(scenario.sources))}
         self._ended = set()
-        self._held, self._number, self._working, self._ending = None, 0, False, False
+        self._held, self._working, self._ending = None, False, False
+        self._numbers, self._made = reply.assignment.numbers(), 0
         self._work()
 
     # --- leases --------------------------------------------------------------------------------------------
@@ -284,7 +288,7 @@ class WorkerModel(Party):
     def _ask_end(self, rest: Made) -> None:
         assert self._engine is not None
         keeps = not self.world.scenario.drop_remainder
-        batches = self._number + (rest.rows > 0 and keeps)
+        batches = self._made + (rest.rows > 0 and keeps)
         lengths, self._engine.lengths = tuple(self._engine.lengths), []
         asked = EndAssignment(self._assignment.epoch, rest.spans, batches, lengths, rest.rows)
         self._channel("run").ask(asked, lambda reply: self._leave(rest, reply))
@@ -314,12 +318,12 @@ class WorkerModel(Party):
     # --- sending -------------------------------------------------------------------------------------------
 
     def _deal(self, made: Made) -> None:
-        rank, number = self._assignment.rank, self._number
-        self._number += 1
+        rank, number = self._assignment.rank, next(self._numbers)
+        self._made += 1
         if delivered := self._assignment.delivered:
-            turn, rank = divmod(number, len(delivered))
-            if turn < delivered[rank]:
+            if self._assignment.has(number):
                 return
+            rank = number % len(delivered)
         self._batches += 1
         self._waiting.append((rank, made))
         self._fill_outbox()
