@@ -29,7 +29,7 @@ from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
-HEARTBEAT_S = 10.0
+HEARTBEAT_S, BEATS = 10.0, 4
 REPEAT_S = 2.0
 """A question that was not answered for so long is asked again."""
 GATHER_S = 0.005
@@ -112,7 +112,8 @@ class WorkerModel(Party):
 
     def _tell(self) -> None:
         self._tell_once()
-        self.world.clock.after(HEARTBEAT_S, self, self._tell)
+        often = min(self.world.scenario.worker_timeout_s, self.world.scenario.hung_after_s) / BEATS
+        self.world.clock.after(min(HEARTBEAT_S, often), self, self._tell)
 
     @property
     def _progress(self) -> WorkerProgress:
