@@ -75,7 +75,7 @@ def give_out_again(
             suspects.died_apart(at_hand, state.died)
         else:
             suspects.put_back(at_hand)
-    elif state.died and shape.in_order and state.died.at is None:
+    elif state.died and shape.in_order and state.died.at is None and rest:
         suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
         rest = suspects.died(rest, state.died)
