@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import platform
 import statistics
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json")
     options = parser.parse_args(argv)
-    ray.init(log_to_driver=False, logging_level="warning")
+    ray.init(log_to_driver=False, logging_level=logging.WARNING)
     found: dict[str, dict[str, float]] = {}
     for case in options.cases:
         pipe = CASES[case]()

@@ -22,9 +22,14 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
+<<<<<<< HEAD
 from pecan_ray.job.suspects import WHOLE_PLAN, Suspects
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.turns import all_given, elsewhere, give_out_again, has_work, next_lease
+=======
+from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.turns import all_given, assigned, elsewhere, give_out_again, has_work, next_lease
+>>>>>>> main
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
@@ -96,10 +101,7 @@ class Ledger:
         state.begin(self.suspects.take(), apart=True) if self.suspects else state.begin()
         if self.shape.runs_whole:
             self._whole.begin(worker)
-            return Assignment(self.epoch, delivered=self.made.by_rank(self.epoch, self.counts), again=True)
-        if self.shape.in_order and self.shape.world_size > 1:
-            return Assignment(self.epoch, delivered=tuple(self.counts))
-        return Assignment(self.epoch)
+        return assigned(self.shape, self.epoch, self.made, self.counts)
 
     def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
         """Give a worker its next lease of a branch; "none" ends the branch for this assignment."""
@@ -188,7 +190,6 @@ class Ledger:
             return
         del self.workers[worker], self._lost[worker]
         self.changes += 1
-        rest = [held.rest() for held in state.holdings.values()]
         if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
@@ -196,9 +197,8 @@ class Ledger:
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:
-            self.dropped += give_out_again(
-                rest, state, self.shape, self.queues, self.leftovers, self.suspects, sum(self.counts)
-            )
+            given = sum(self.counts)
+            self.dropped += give_out_again(state, self.shape, self.queues, self.leftovers, self.suspects, given)
         self._advance()
 
     def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1) -> None:

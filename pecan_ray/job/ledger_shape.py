@@ -28,8 +28,7 @@ class LedgerShape:
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
     in_order: bool = False
-    """It can be, and its batches are one sequence: one worker at a time gets splits, in order, and ranks get the batches
-    in turn."""
+    """It can be, and makes one sequence: one worker at a time gets splits, in order, and ranks get batches in turn."""
 
     @property
     def one_at_a_time(self) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from pecan_ray.job.holdings import WorkerHoldings, within, without
-from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
 from pecan_ray.job.queues import NoLease, Queues
 from pecan_ray.job.suspects import Suspects
-from pecan_ray.job.whole_plan import WholePlan
+from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import Lease
 
 
@@ -19,6 +19,13 @@ def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mappin
         return not whole.may_run(worker)
     others = (state for name, state in workers.items() if name != worker)
     return shape.one_at_a_time and any(state.working or state.holdings for state in others)
+
+
+def assigned(shape: LedgerShape, epoch: int, made: MadeBatches, counts: Sequence[int]) -> Assignment:
+    """Return what a worker is told that may begin, with what ranks have of a sequence."""
+    if shape.runs_whole:
+        return Assignment(epoch, delivered=made.by_rank(epoch, counts), again=True)
+    return Assignment(epoch, delivered=tuple(counts) if shape.in_order and shape.world_size > 1 else ())
 
 
 def has_work(worker: str, state: WorkerHoldings, epoch: int, queues: Queues) -> bool:
@@ -47,7 +54,6 @@ def next_lease(worker: str, branch: int, state: WorkerHoldings, queues: Queues, 
 
 
 def give_out_again(
-    rest: Sequence[Lease],
     state: WorkerHoldings,
     shape: LedgerShape,
     queues: Queues,
@@ -59,6 +65,7 @@ def give_out_again(
 
     `delivered`: so many batches of the epoch the trainers have received.
     """
+    rest: Sequence[Lease] = [held.rest() for held in state.holdings.values()]
     if shape.sharding == "off" or shape.visitation == "at_most_once":
         if state.died and rest and shape.sharding == "off":
             suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)

@@ -98,7 +98,7 @@ def test_ranks_have_the_batches_in_turn_also_behind_a_cut_on_fewer_of_them(tmp_p
     options: dict[str, Any] = {"order": "strict"}
 
     def begin(rank: int) -> Any:
-        job = {"rank": rank, "world_size": 3, "job": "in-turn"}
+        job: dict[str, Any] = {"rank": rank, "world_size": 3, "job": "in-turn"}
         return pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), **job, **options)
 
     with ThreadPoolExecutor(3) as pool:

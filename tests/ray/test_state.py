@@ -168,9 +168,6 @@ def test_where_there_is_no_state_it_is_refused_by_what_is_in_the_way() -> None:
         numbers().batch(7).iter_batches(state=state)
     with pytest.raises(PlanError, match="sharding='off'"):
         numbers().batch(6).iter_batches(state=state, sharding="off", workers=pecan.Workers(local=1))
-    strict = numbers().shuffle(9).batch(6).iter_batches(order="strict", workers=pecan.Workers(local=1))
-    with strict as it, pytest.raises(PlanError, match="order='strict'"):
-        it.state_dict()
     lossy = numbers().batch(6).iter_batches(visitation="at_most_once", workers=pecan.Workers(local=1))
     with lossy as it, pytest.raises(PlanError, match="at_most_once"):
         it.state_dict()

@@ -123,6 +123,21 @@ CASES = {
             Fault(at=14.683342929193177, kind="break stream", target=352),
         ),
     ),
+    "nodes are lost with the one worker that has an ordered sequence, and others": Scenario(
+        seed=11007565,
+        sources=((SplitModel((1, 1)),),),
+        ranks=2,
+        in_order=True,
+        local=4,
+        prefetch_bytes=1,
+        element_s=0.002,
+        delay_s=0.0005,
+        lost=0.2,
+        faults=(
+            Fault(at=0.7271178405468255, kind="kill node", target=704),
+            Fault(at=2.565051687345965, kind="kill node", target=440),
+        ),
+    ),
     "nodes are lost before their workers of a plan that each runs have begun": Scenario(
         seed=10007863,
         sources=((),),

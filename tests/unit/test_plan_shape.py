@@ -30,10 +30,10 @@ def shape(pipe: PecanPipeline) -> PlanShape:
 
 def test_the_shape_of_a_plain_pipeline() -> None:
     assert shape(numbers().shuffle(3).batch(4, drop_remainder=True)) == PlanShape(
-        serial=False, repetitions=1, batch_size=4, shuffled=True, drop_remainder=True
+        serial=False, repetitions=1, batch_size=4, shuffled=True, drop_remainder=True, holds_back=True
     )
     assert shape(numbers()) == PlanShape(
-        serial=False, repetitions=1, batch_size=1, shuffled=False, drop_remainder=False
+        serial=False, repetitions=1, batch_size=1, shuffled=False, drop_remainder=False, holds_back=False
     )
 
 
