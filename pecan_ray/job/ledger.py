@@ -22,14 +22,9 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
-<<<<<<< HEAD
 from pecan_ray.job.suspects import WHOLE_PLAN, Suspects
 from pecan_ray.job.suspicion import Suspicion
-from pecan_ray.job.turns import all_given, elsewhere, give_out_again, has_work, next_lease
-=======
-from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.turns import all_given, assigned, elsewhere, give_out_again, has_work, next_lease
->>>>>>> main
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
