@@ -126,7 +126,8 @@ class Config:
     """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
     hung_after_s: float = 1800.0
     """A worker that works on one element, or reads one, for so long is killed and replaced.  An element at which two
-    workers have hung is left out, or ends the job, as `on_error` says.  `math.inf`: never."""
+    workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may take 300 s at least.
+    `math.inf`: never."""
     storage_patience_s: float = 300.0
     """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
     of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""

@@ -43,7 +43,8 @@ BEATS = 4
 """so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
 """with how many threads it works, and what takes it long, it says after this time."""
-LOADING = "the pipeline has been loading for {seconds}"
+LOADING_S = 300.0
+"""Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 USUAL_STREAMS = 64
@@ -64,8 +65,8 @@ class PreprocessingWorker:
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None
-        self._loading: UnderWay | None = None
-        """A version of the plan, into an engine."""
+        self._loading: float | None = None
+        """Since when a version of the plan is made an engine of."""
         self._sources: tuple[Source, ...] = ()
         self._version = 0
         """Of the plan that the engine was built for."""
@@ -93,7 +94,7 @@ class PreprocessingWorker:
     def _load(self, payload: bytes, version: int) -> None:
         """Unpickle a version of the plan and build its engine."""
         job = self._job
-        self._loading = UnderWay(LOADING, time.monotonic(), AtWork("the loading of the pipeline"))
+        self._loading = time.monotonic()
         load_framework(job.engine)
         try:
             plan = pickle.loads(payload)
@@ -184,7 +185,7 @@ class PreprocessingWorker:
             retrying = long_retry(now)
             retried = now if retrying else retried
             # What is being read while the storage fails begins anew once it does not.
-            long = None if over else retrying or counted_from(self._loading or under_way, retried, now)
+            long = None if over else retrying or counted_from(self._load_under_way(now) or under_way, retried, now)
             threads, long_s = engine.threads if engine is not None else 0, now - long.since if long else 0.0
             news = (threads, long.text if long else "", self._fell_back(), over, long_s > config.hung_after_s)
             if quiet_s >= min(max(HEARTBEAT_S, self._leases.lot_s), timeout_s / BEATS) or news != told:
@@ -195,6 +196,12 @@ class PreprocessingWorker:
             else:
                 self._over.wait(NEWS_S)
             quiet_s += NEWS_S
+
+    def _load_under_way(self, now: float) -> UnderWay | None:
+        if (since := self._loading) is None:
+            return None
+        at = AtWork("the loading of the pipeline") if now - since > LOADING_S else None
+        return UnderWay("the pipeline has been loading for {seconds}", since, at)
 
     def _tell(self, engine: Engine | None, threads: int, long: UnderWay | None = None, long_s: float = 0.0) -> None:
         progress = replace(self._progress, threads=threads, fell_back=self._fell_back())
