@@ -78,10 +78,10 @@ def problems(case: Case, told: list[Told], killed: set[int], *, headless: bool =
 
 def recoveries(told: list[Told]) -> list[float]:
     """Return for each worker that was lost after how many seconds another one ran."""
-    events = max((one.facts.get("events", []) for one in told), key=len, default=[])
+    events: list[tuple[float, str]] = max((one.facts.get("events", []) for one in told), key=len, default=[])
     came = [seconds for seconds, kind in events if kind == "worker"]
     lost = [seconds for seconds, kind in events if kind == "lost"]
-    return [min(one for one in came if one >= since) - since for since in lost if came[-1] >= since]
+    return [min(one for one in came if one >= since) - since for since in lost if since <= max(came, default=0.0)]
 
 
 def _unexpected(case: Case, delivered: list[Counter[int]]) -> list[str]:
