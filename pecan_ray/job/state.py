@@ -235,7 +235,7 @@ class JobState:
         if not self.over:
             for worker in self.fleet.silent(now, self.spec.silent_after_s):
                 why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
-                self._staffing.lose(worker, "stream", why, now, done)
+                self._staffing.lose(worker, "stream", why, now, done, SILENT)
         for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))

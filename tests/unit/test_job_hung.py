@@ -186,6 +186,13 @@ def test_a_plan_that_one_worker_runs_as_a_whole_ends_with_the_reason_after_two()
     assert "workers hang in a plan that one worker runs as a whole" in str(world.job.state.error) and world.deaths == 2
 
 
+def test_one_sequence_goes_on_without_it_where_workers_name_it_and_ends_with_the_reason_where_they_do_not() -> None:
+    world = played(replace(ONE, in_order=True, local=3, ranks=2))
+    assert (world.deaths, world.job.state.bad.count, world.job.state.error) == (2, 1, None)
+    world = played(replace(ONE, in_order=True, names_element=False))
+    assert "workers hang in a plan with order=\"strict\"" in str(world.job.state.error)
+
+
 @pytest.mark.parametrize("seconds", [19.0, 21.0, 25.0, math.inf])
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_workers_that_hang_for_a_while_cost_no_element_also_when_they_wake_up(seconds: float, ranks: int) -> None:
