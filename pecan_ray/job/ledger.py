@@ -147,7 +147,7 @@ class Ledger:
         state.finished_epoch, state.made = self.epoch, batches
         self._whole.ended(worker, batches, rows if self.shape.drop_remainder else 0)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.world_size == 1 and not (others or self.queues.waiting() or self.suspects or self.leftovers)
+        alone = self.shape.world_size == 1 and self.closing() and not (others or self.leftovers)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         if not flush:
             for lease, returned in state.take_back(leftover):

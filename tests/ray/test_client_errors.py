@@ -15,6 +15,7 @@ import ray
 import pecan_ray as pecan
 from pecan_ray import errors
 from tests.ray.conftest import ROOT
+from tests.ray.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 
@@ -40,7 +41,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 """
 
 
-@pytest.mark.parametrize("spare", [3, 9])
+@pytest.mark.parametrize("spare", some_later([3, 9], 9))
 def test_too_few_open_files_are_told_to_the_loop(one_node: Any, tmp_path: Path, spare: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": one_node.address}
     arguments = [sys.executable, "-c", TOO_FEW_FILES, str(spare)]

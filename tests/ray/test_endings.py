@@ -23,6 +23,7 @@ from tests.ray.endings import (
     shared_memory,
     temporary_files,
 )
+from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 
 PROGRAM = """
@@ -60,7 +61,7 @@ def begin(address: str, folder: Path) -> subprocess.Popen[str]:
     return trainer
 
 
-@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("ending", some_later([signal.SIGINT, signal.SIGTERM, signal.SIGKILL], signal.SIGTERM))
 def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Path, ending: signal.Signals) -> None:
     before = temporary_files()
     trainer = begin(three_nodes.address, tmp_path)
@@ -78,7 +79,7 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
 
 
-@pytest.mark.parametrize("times", [2, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
+@pytest.mark.parametrize("times", [1, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
 def test_programs_that_end_in_many_ways_return_their_own_code_and_leave_nothing(
     three_nodes: Any, tmp_path: Path, times: int
 ) -> None:

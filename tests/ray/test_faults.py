@@ -17,6 +17,7 @@ from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, Held, random_c
 from benchmarks.faults.run import Outcome, Run
 from pecan_ray import errors
 from pecan_ray.options import Workers
+from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -33,7 +34,7 @@ def run(case: Case, nodes: Any, folder: Path) -> Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("steps_s", [(0.0, 0.02), (0.0, 0.0, 0.01)])
+@pytest.mark.parametrize("steps_s", some_later([(0.0, 0.02), (0.0, 0.0, 0.01)], (0.0, 0.0, 0.01)))
 def test_a_slower_trainer_holds_nobody_up_for_ever(
     three_nodes: Any, tmp_path: Path, steps_s: tuple[float, ...]
 ) -> None:

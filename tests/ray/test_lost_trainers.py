@@ -14,6 +14,7 @@ import pytest
 
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
+from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
@@ -93,7 +94,7 @@ def trainers(one_node: Any, tmp_path: Path, request: pytest.FixtureRequest) -> I
     found.end()
 
 
-@pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("killed", some_later([0, 1], 1))
 def test_a_killed_trainer_is_named_to_the_other_one(trainers: Trainers, killed: int) -> None:
     first = trainers.start(0)
     until(lambda: bool(living_actors()), "no controller", SAID_WITHIN_S)  # rank 0 has started it

@@ -20,6 +20,7 @@ from pecan_ray.errors import OpError
 from pecan_ray.options import Config, OnError
 from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import quarantined
+from tests.ray.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -63,7 +64,7 @@ def killed() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("die", [null_pointer, killed, os.abort])
+@pytest.mark.parametrize("die", some_later([null_pointer, killed, os.abort], os.abort))
 def test_however_a_process_ends_the_element_is_found(die: Callable[[], None], tmp_path: Path) -> None:
     def deadly(element: dict[str, Any]) -> dict[str, Any]:
         if element["i"] == 777:

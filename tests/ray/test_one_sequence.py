@@ -18,6 +18,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import StateError
+from tests.ray.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -72,11 +73,7 @@ def kill(worker: str) -> None:
     os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
 
 
-SLOW = ("repeated", "in buckets")
-CASES = [pytest.param(plan, marks=pytest.mark.slow if plan in SLOW else ()) for plan in PLANS]
-
-
-@pytest.mark.parametrize("plan", CASES)
+@pytest.mark.parametrize("plan", some_later(PLANS, "repeated", "in buckets"))
 def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut(plan: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     pipe = PLANS[plan](numbers().map(gated(gate), on="i"))

@@ -12,6 +12,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.options import AutoWorkers
+from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import waiting
 
@@ -32,7 +33,10 @@ def ids(batches: Any) -> Counter[int]:
 ONCE = Counter(dict.fromkeys(range(ROWS), 1))
 
 
-@pytest.mark.parametrize("workers", [AutoWorkers(), pecan.Workers(local=1), pecan.Workers(local=2)], ids=str)
+TWO = pecan.Workers(local=2)
+
+
+@pytest.mark.parametrize("workers", some_later([AutoWorkers(), pecan.Workers(local=1), TWO], TWO), ids=str)
 def test_a_validation_pipeline_runs_inside_the_training_loop(workers: Any) -> None:
     with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
         for step, _ in zip(range(30), training, strict=False):

@@ -16,6 +16,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
 from pecan_ray.simulator.protocol.__main__ import main
+from pecan_ray.simulator.protocol.scenario import DEADLY
 
 HISTORIES, LOTS = 3000, 6
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
@@ -122,6 +123,17 @@ CASES = {
             Fault(at=12.69562887781127, kind="scale", target=1),
             Fault(at=14.683342929193177, kind="break stream", target=352),
         ),
+    ),
+    "what was tried alone ends while a pass is to come": Scenario(
+        seed=11034036,
+        sources=((SplitModel((DEADLY,)), SplitModel((1,))),),
+        repetitions=2,
+        visitation="zero_or_more",
+        batch_size=3,
+        cpus=1,
+        window=2,
+        lost=0.02,
+        on_error="quarantine",
     ),
     "nodes are lost with the one worker that has an ordered sequence, and others": Scenario(
         seed=11007565,
