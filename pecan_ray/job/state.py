@@ -41,6 +41,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.summing_up import job_facts
+from pecan_ray.job.suspicion import SILENT
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost

@@ -30,5 +30,5 @@ class Suspicion:
 
 CRASHED = Suspicion()
 SILENT = Suspicion(
-    why="each worker that worked on it alone said nothing any more (native code that holds the GIL, or a stopped process)"
+    why="each worker that worked on it alone said nothing more (native code that holds the GIL, or a stopped process)"
 )
