@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench simulate-job fuzz
+.PHONY: demo test test-all lint bench simulate-job fuzz chaos
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
@@ -10,7 +10,7 @@ demo: $(VENV)/ready
 
 test: $(VENV)/ready
 	$(BIN)/python -m pytest -q -m "not slow" --numprocesses 2 --dist loadfile tests/unit
-	$(BIN)/python -m pytest -q -m "not slow" tests/ray tests/e2e
+	$(BIN)/python -m pytest -q -m "not slow" tests/ray tests/e2e tests/chaos
 
 test-all: $(VENV)/ready
 	$(BIN)/python -m pytest -q
@@ -22,10 +22,15 @@ lint: $(VENV)/ready
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
 
 MINUTES ?= 1
+CHAOS ?=
 
 # The control plane under faults: docs/reliability.md.
 simulate-job: $(VENV)/ready
 	$(BIN)/python -m pecan_ray.simulator.protocol --minutes $(MINUTES) --workers-of-cpu 2
+
+# Real jobs on a cluster of several raylets, to which one thing after the other happens: docs/reliability.md.
+chaos: $(VENV)/ready
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(CHAOS)
 
 # Damaged files of all formats, read by us and by reference readers: docs/reliability.md, "Bad input".
 fuzz: $(VENV)/ready

@@ -124,6 +124,10 @@ class Config:
     every second while Python runs at all."""
     worker_timeout_s: float = 60.0
     """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
+    hung_after_s: float = 1800.0
+    """A worker that works on one element, or reads one, for so long is killed and replaced.  An element at which two
+    workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may take 300 s at least.
+    `math.inf`: never."""
     storage_patience_s: float = 300.0
     """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
     of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
@@ -159,8 +163,8 @@ class Config:
     order."""
 
     def __post_init__(self) -> None:
-        for name in ("trainer_timeout_s", "worker_timeout_s"):
-            if getattr(self, name) < 5:
+        for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
+            if not getattr(self, name) >= 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
         if not self.storage_patience_s >= 0:
             raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")

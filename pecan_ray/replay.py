@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import OpError, PecanError, PlanError
-from pecan_ray.job.suspects import OP as OF_A_DEAD_PROCESS
+from pecan_ray.job.suspicion import OP as OF_A_DEAD_PROCESS
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import element_ops_from

@@ -11,10 +11,10 @@ import argparse
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.faults.case import random_case
+from benchmarks.faults.case import Case, random_case
 from benchmarks.faults.run import Outcome, Run, cluster
 
 KINDS = ("hang", "lost", "repeated", "strange", "uncounted", "unequal", "error", "crash", "left")
@@ -38,15 +38,22 @@ def main() -> None:
     print(table(outcomes))
 
 
-def run_all(seed: int, numbers: Sequence[int], folder: Path, most_s: float, deadline_s: float) -> list[Outcome]:
-    """Run cases on one cluster."""
+def run_all(
+    seed: int,
+    numbers: Iterable[int],
+    folder: Path,
+    most_s: float,
+    deadline_s: float,
+    draw: Callable[[int, int], Case] = random_case,
+) -> list[Outcome]:
+    """Run cases on one cluster; `draw`: makes one of the seed and a run's number."""
     ends = time.monotonic() + most_s
     outcomes: list[Outcome] = []
     with cluster() as nodes:
         for number in numbers:
             if time.monotonic() > ends:
                 break
-            outcome = Run(random_case(seed, number), nodes, folder).go(deadline_s)
+            outcome = Run(draw(seed, number), nodes, folder).go(deadline_s)
             outcomes.append(outcome)
             said = "ok" if not outcome.problems else "; ".join(outcome.problems)
             happened = f" [{', '.join(outcome.done)}]" if outcome.done else ""

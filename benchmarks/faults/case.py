@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import struct
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -18,10 +20,22 @@ import pecan_ray as pecan
 from pecan_ray.options import Config, EngineName, TransportChoice, Visitation, Workers
 
 PlanName: TypeAlias = Literal["map", "filter", "nothing", "flat_map", "bad", "take", "torn"]
-FaultKind: TypeAlias = Literal["kill", "freeze", "pause", "scale", "node", "kill trainer", "pause trainer"]
+FaultKind: TypeAlias = Literal[
+    "kill",
+    "freeze",
+    "pause",
+    "hang",
+    "scale",
+    "node",
+    "pause node",
+    "kill trainer",
+    "pause trainer",
+    "kill controller",
+]
 
 WORKER_TIMEOUT_S = 5.0
 TRAINER_TIMEOUT_S = 12.0
+HUNG_AFTER_S = 8.0
 VICTIM = {"victim": "yes"}
 """Label of the node that is lost."""
 FILES, RECORDS, TORN_AT = 4, 50, 180
@@ -60,12 +74,25 @@ class Work:
     held: Held | None = None
     released: str = ""
     """A file that is there when nothing is held any more."""
+    hang: str = ""
+    """A file that is there when one call shall never come back: the one that removes it; empty: none does."""
 
     def __call__(self, i: Any) -> Any:
+        if self.hang and os.path.exists(self.hang) and _removed(self.hang):
+            threading.Event().wait()
         while self.held is not None and i >= self.held.start and not os.path.exists(self.released):
             time.sleep(0.02)
         time.sleep(self.seconds)
         return np.full(self.width, i, np.int32)
+
+
+def _removed(file: str) -> bool:
+    """Remove a file; tell whether nobody else has."""
+    try:
+        os.unlink(file)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -160,6 +187,7 @@ class Case:
             remote_labels=VICTIM if self.has("node") and self.number % 2 else {},
             trainer_timeout_s=TRAINER_TIMEOUT_S,
             worker_timeout_s=WORKER_TIMEOUT_S,
+            hung_after_s=HUNG_AFTER_S if self.has("hang") else math.inf,
             ring_bytes=8 << 20,
             progress=False,
         )
@@ -175,7 +203,8 @@ class Case:
             pipe = pipe.flat_map(twice)
         elif self.plan == "bad":
             pipe = pipe.map(sometimes, on="i")
-        work: Any = Work(self.element_s, self.width, self.held, str(released(folder.parent)))
+        hang = str(to_hang(folder.parent)) if self.has("hang") else ""
+        work: Any = Work(self.element_s, self.width, self.held, str(released(folder.parent)), hang)
         if self.engine == "tensorflow":
             work = TfWork(self.width)
         pipe = pipe.map(work, on="i", name="work")
@@ -282,6 +311,11 @@ def random_faults(rng: random.Random, world_size: int) -> tuple[Fault, ...]:
 def released(folder: Path) -> Path:
     """Return the file in a run's folder that says that nothing is held any more."""
     return folder / "released"
+
+
+def to_hang(folder: Path) -> Path:
+    """Return the file in a run's folder that lets a call hang."""
+    return folder / "hang"
 
 
 def torn_files(folder: Path) -> None:

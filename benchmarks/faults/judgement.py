@@ -48,8 +48,11 @@ class Told:
         return told
 
 
-def problems(case: Case, told: list[Told], killed: set[int]) -> list[str]:
-    """Return what is wrong with a run that has ended; `killed`: the ranks that were killed."""
+def problems(case: Case, told: list[Told], killed: set[int], *, headless: bool = False) -> list[str]:
+    """Return what is wrong with a run that has ended.
+
+    `killed`: the ranks that were killed; `headless`: the controller was.
+    """
     found = []
     for rank, one in enumerate(told):
         if rank in killed:
@@ -58,18 +61,27 @@ def problems(case: Case, told: list[Told], killed: set[int]) -> list[str]:
             found.append(f"crash: rank {rank} ended without a word")
         if one.threads:
             found.append(f"left: rank {rank} has threads {one.threads}")
-        if one.error and not (killed and "has not been heard" in one.error):
+        expected = (killed and "has not been heard" in one.error) or (headless and "controller of the job" in one.error)
+        if one.error and not expected:
             found.append(f"error: rank {rank}: {one.error}")
-        if one.facts.get("gone"):
+        if one.facts.get("gone") and not headless:
             found.append(f"error: rank {rank}: {one.facts['gone']}")
     delivered = [Counter[int]() for _ in range(case.epochs)]
     for one in told:
         for epoch, ids in one.batches:
             delivered[epoch].update(ids)
     found += _unexpected(case, delivered)
-    if killed or any(one.error or not one.ended for one in told):
+    if killed or headless or any(one.error or not one.ended for one in told):
         return found
     return found + _unequal(case, told) + _uncounted(case, told, delivered)
+
+
+def recoveries(told: list[Told]) -> list[float]:
+    """Return for each worker that was lost after how many seconds another one ran."""
+    events: list[tuple[float, str]] = max((one.facts.get("events", []) for one in told), key=len, default=[])
+    came = [seconds for seconds, kind in events if kind == "worker"]
+    lost = [seconds for seconds, kind in events if kind == "lost"]
+    return [min(one for one in came if one >= since) - since for since in lost if since <= max(came, default=0.0)]
 
 
 def _unexpected(case: Case, delivered: list[Counter[int]]) -> list[str]:

@@ -19,8 +19,8 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
-from benchmarks.faults.case import VICTIM, Case, Fault, released, torn_files
-from benchmarks.faults.judgement import Told, problems
+from benchmarks.faults.case import VICTIM, Case, Fault, released, to_hang, torn_files
+from benchmarks.faults.judgement import Told, problems, recoveries
 from benchmarks.faults.trainer import train
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.plan.windows import Deployment
@@ -45,6 +45,8 @@ class Outcome:
     """The faults that found something to hit."""
     lost: int = 0
     batches: int = 0
+    recovered_s: list[float] = field(default_factory=list)
+    """How long after each loss of a worker one came up."""
 
 
 @contextmanager
@@ -80,6 +82,9 @@ class Run:
         self._seen: dict[int, float] = {}
         """Since when workers are there."""
         self.killed: set[int] = set()
+        """Ranks; and"""
+        self._headless = False
+        """whether the controller was killed."""
         self.done: list[str] = []
 
     def go(self, deadline_s: float) -> Outcome:
@@ -99,14 +104,14 @@ class Run:
             self._dump()
             self._end_by_force()
         else:
-            found = problems(self.case, told, self.killed)
+            found = problems(self.case, told, self.killed, headless=self._headless)
             found += self._left()
         if self._victim is not None:
             self._nodes.remove_node(self._victim)
         (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
         lost = max((int(one.facts.get("lost", 0)) for one in told), default=0)
         batches = sum(len(one.batches) for one in told)
-        return Outcome(self.case, time.monotonic() - began, found, self.done, lost, batches)
+        return Outcome(self.case, time.monotonic() - began, found, self.done, lost, batches, recoveries(told))
 
     def _file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.jsonl"
@@ -162,7 +167,13 @@ class Run:
 
     def _happens(self, fault: Fault) -> bool:
         """Let a fault happen; False if there is nothing to hit as yet."""
-        act: dict[str, Callable[[Fault], bool]] = {"scale": self._scale, "node": self._lose_node}
+        act: dict[str, Callable[[Fault], bool]] = {
+            "scale": self._scale,
+            "node": self._lose_node,
+            "pause node": self._pause_node,
+            "hang": self._hang,
+            "kill controller": self._kill_controller,
+        }
         if fault.kind in act:
             return act[fault.kind](fault)
         if "trainer" in fault.kind:
@@ -223,7 +234,35 @@ class Run:
         ready = all(one.pid for one in told) and not any(one.ended for one in told) and any(one.batches for one in told)
         return [one.pid for one in told] if ready else []
 
+    def _hang(self, fault: Fault) -> bool:
+        """Let the next call of a worker's function never come back."""
+        to_hang(self.folder).touch()
+        return True
+
+    def _pause_node(self, fault: Fault) -> bool:
+        """Let all processes of a node stand still: to the others its network is cut off, for a while."""
+        nodes = [one for one in self._nodes.worker_nodes if one is not self._victim]
+        raylet = psutil.Process(self._rng.choice(nodes).all_processes["raylet"][0].process.pid)
+        until = time.monotonic() + fault.seconds
+        for process in (raylet, *raylet.children(recursive=True)):
+            _signal(process.pid, signal.SIGSTOP)
+            self._paused.append((until, process.pid))
+        self._paused.sort()
+        return True
+
+    def _kill_controller(self, fault: Fault) -> bool:
+        """Kill it, once all trainers know it: none is told of one that was gone before."""
+        pids = [one.pid for one in ours(CONTROLLER)]
+        if not (pids and self._trainer_pids()):
+            return False
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        self._headless = True
+        return True
+
     def _scale(self, fault: Fault) -> bool:
+        if self._paused:
+            return False  # whoever is to answer may stand still, and goes on only if this does
         try:
             controller = ray.get_actor(f"pecan:{self.job}:controller", namespace="pecan")
             ray.get(controller.scale.remote(fault.local, fault.remote), timeout=30)

@@ -75,6 +75,7 @@ def _receive(case: Case, rank: int, folder: Path, say: Say, ended: threading.Eve
             "dropped": [[list(key), list(spans)] for key, spans in facts.dropped],
             "lost": facts.workers_lost,
             "gone": facts.lost,
+            "events": [[event.seconds, event.kind] for event in facts.events if event.kind in ("lost", "worker")],
             "report": str(report),
         }
     )

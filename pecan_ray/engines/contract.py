@@ -18,7 +18,7 @@ from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.options import OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.splits import Lease, LeaseKey, Origin, Source
+from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source
 
 SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
 """Lease key -> intervals of positions."""
@@ -127,6 +127,8 @@ class UnderWay:
     """It in words, with `{seconds}` for how long."""
     since: float
     """When it was first seen, by the clock of whoever asks."""
+    at: AtWork | None = None
+    """None: it waits for a storage that fails, which has a patience of its own."""
 
 
 class Engine(Protocol):

@@ -15,7 +15,18 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split, origin_of
+from pecan_ray.plan.splits import (
+    END,
+    OUTPUT_BITS,
+    AtWork,
+    ColumnarSource,
+    Columns,
+    Element,
+    Lease,
+    Source,
+    Split,
+    origin_of,
+)
 
 
 @dataclass(frozen=True)
@@ -236,7 +247,8 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
         if id(source) not in mine or lease is None or number is None:
             return None
         text = f"{type(source).__name__} has been reading {lease.split.where(number)} for {{seconds}}"
-        return Sighting(("read", lease.epoch, lease.key, number), text)
+        at = AtWork(f"read {type(source).__name__}", origin_of(lease, number), reads=True)
+        return Sighting(("read", lease.epoch, lease.key, number), text, at)
 
     return {_values.__code__: recognize, _columns.__code__: recognize}
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
 
 from pecan_ray.engines.contract import UnderWay
+from pecan_ray.plan.splits import AtWork
 from pecan_ray.storage.retry import retries
 
 LONG_S = 5.0
@@ -24,6 +26,7 @@ class Sighting(NamedTuple):
     """The same as long as it is the same; holds no data."""
     text: str
     """It in words, with `{seconds}` for how long."""
+    at: AtWork
 
 
 Recognize: TypeAlias = Callable[[Mapping[str, Any]], "Sighting | None"]
@@ -36,13 +39,17 @@ class CallTimer:
     def __init__(self) -> None:
         self._since: dict[Hashable, float] = {}
 
-    def longest(self, now: float, seen: Mapping[Hashable, str]) -> UnderWay | None:
+    def longest(self, now: float, seen: Mapping[Hashable, Sighting]) -> UnderWay | None:
         """Take all that is going on, and return what has been for longest, if that is long."""
         self._since = {key: self._since.get(key, now) for key in seen}
         first = min(self._since, key=self._since.__getitem__, default=None)
         if first is None or now - self._since[first] < LONG_S:
             return None
-        return UnderWay(seen[first], self._since[first])
+        sighting, at = seen[first], seen[first].at
+        together = sum(since - self._since[first] < LONG_S for since in self._since.values()) > 1
+        if together and not at.reads:
+            at = replace(at, origin=None)  # one may wait for the other
+        return UnderWay(sighting.text, self._since[first], at)
 
 
 class StackWatch:
@@ -54,11 +61,11 @@ class StackWatch:
 
     def look(self, now: float) -> UnderWay | None:
         """Return what has been met at every look for long, if there is something."""
-        seen: dict[Hashable, str] = {}
+        seen: dict[Hashable, Sighting] = {}
         for thread, frame in sys._current_frames().items():
             sighting = self._innermost(frame)
             if sighting is not None:
-                seen[thread, sighting.key] = sighting.text
+                seen[thread, sighting.key] = sighting
         return self._stopwatch.longest(now, seen)
 
     def _innermost(self, frame: FrameType | None) -> Sighting | None:
@@ -76,3 +83,10 @@ def long_retry(now: float) -> UnderWay | None:
     if retrying is None or now - retrying.since < LONG_S:
         return None
     return UnderWay(f"{retrying.path} has been tried again for {{seconds}}: {retrying.error}", retrying.since)
+
+
+def counted_from(under_way: UnderWay | None, moment: float, now: float) -> UnderWay | None:
+    """Return what is under way as if it had begun at a moment, if that is later; None if it is not long since then."""
+    if under_way is None or now - max(under_way.since, moment) < LONG_S:
+        return None
+    return replace(under_way, since=max(under_way.since, moment))

@@ -12,7 +12,7 @@ from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, Wor
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 
-LossCause: TypeAlias = Literal["process", "node", "stream", "order"]
+LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung"]
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
+from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
@@ -47,8 +48,8 @@ class WorkerHoldings:
     """batches of the epoch that trainers have received from it."""
     unsettled: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
-    died: bool = False
-    """What it worked on may be the reason that it is lost."""
+    died: Suspicion | None = None
+    """What it worked on may be the reason that it is lost; None: it is not."""
 
     @property
     def holds(self) -> bool:

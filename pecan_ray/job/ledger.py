@@ -22,7 +22,8 @@ from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Leftovers
 from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume_point import ResumePoint
-from pecan_ray.job.suspects import Suspects
+from pecan_ray.job.suspects import WHOLE_PLAN, Suspects
+from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.turns import all_given, assigned, elsewhere, give_out_again, has_work, next_lease
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
@@ -155,7 +156,7 @@ class Ledger:
         self._advance()
         return "flush" if flush else "return"
 
-    def lost(self, worker: str, *, died: bool = False) -> None:
+    def lost(self, worker: str, *, died: Suspicion | None = None) -> None:
         """Note that a worker is gone (`died`: perhaps of its work) or drains: what it holds comes back later."""
         state = self.workers.get(worker)
         if state is None or state.unsettled is not None:
@@ -188,7 +189,7 @@ class Ledger:
         if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
-                self.suspects.died_in_vain("whole", sum(self.counts), "a plan that one worker runs as a whole")
+                self.suspects.died_in_vain("whole", sum(self.counts), WHOLE_PLAN, state.died)
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:

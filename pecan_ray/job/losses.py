@@ -50,10 +50,12 @@ class Losses:
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:
             return ""
+        look = "Look at its log for a crash in native code, and at the memory of its node"
+        if loss.cause == "hung":
+            look = "Config(hung_after_s=...) says how long one element may take"
         return (
             f"{len(self._in_a_row)} workers in a row were lost before a trainer received a batch; the last one, "
-            f"{loss.worker}, since {loss.why}. Look at its log for a crash in native code, and at the memory of its "
-            "node"
+            f"{loss.worker}, since {loss.why}. {look}"
         )
 
 

@@ -14,7 +14,7 @@ from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.plan.splits import Lease, LeaseKey, Origin
+from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin
 
 Placement: TypeAlias = Literal["local", "remote"]
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
@@ -53,6 +53,8 @@ class WorkerProgress:
     """For how long, when it was told."""
     fell_back: str = ""
     """Why it runs the user's order of operators instead of another one; empty as long as it need not."""
+    at: AtWork | None = None
+    """With what it has been busy for long; None: with nothing, or it waits for a storage that fails."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------

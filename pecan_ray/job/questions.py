@@ -19,7 +19,6 @@ from pecan_ray.job.messages import (
     Reply,
     WorkerQuestion,
 )
-from pecan_ray.job.suspects import OP, WHY
 from pecan_ray.job.turns import any_will_do
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
@@ -206,15 +205,18 @@ class Questions:
         found, suspects.found = suspects.found, []
         if found and self._job.spec.on_error == "raise":
             first = found[0].left_out()
-            error = OpError(f"{first.where} cannot be processed: {first.error}. Look at the workers' logs.", op=OP)
+            error = OpError(
+                f"{first.where} cannot be processed: {first.error}. Look at the workers' logs.", op=first.op
+            )
             error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
             self._job.fail(error, now, done)
         elif found:
             self._ledger.changes += 1
             self._job.fleet.losses.delivered()  # workers come further again
-            for one in found:
-                self._job.tell("bad", f"{one.left_out().where} is left out: {WHY}", now)
-            self.leave_out(tuple(one.left_out() for one in found), now, done, keep=True)
+            left_out = tuple(one.left_out() for one in found)
+            for one in left_out:
+                self._job.tell("bad", f"{one.where} is left out: {one.error}", now)
+            self.leave_out(left_out, now, done, keep=True)
         if suspects.hopeless:
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {suspects.hopeless}."), now, done)
 

@@ -25,6 +25,8 @@ class JobSpec:
     """A trainer that is not heard for so long is lost, and the job ends."""
     worker_timeout_s: float = 60.0
     """A worker that says nothing for so long is taken for lost."""
+    hung_after_s: float = 1800.0
+    """A worker that is busy with the same thing for so long is taken for lost."""
     say_after_s: float = 5.0
     """What is waited for longer than this is said."""
     deadline_s: float | None = None
@@ -37,3 +39,8 @@ class JobSpec:
     """Go on there also with other data than it had."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
+
+    @property
+    def silent_after_s(self) -> float:
+        """A worker that says nothing for so long is taken for lost: it does not live, or it hangs."""
+        return min(self.worker_timeout_s, self.hung_after_s)

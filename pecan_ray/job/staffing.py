@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job import events
+from pecan_ray.job.events import LossCause
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
@@ -15,6 +16,8 @@ from pecan_ray.job.messages import Placement
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.sharing import PoolBid, Sharing
+from pecan_ray.job.suspects import hung
+from pecan_ray.job.suspicion import CRASHED, Suspicion
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
 
@@ -206,6 +209,8 @@ class Staffing:
             worker.told, worker.heard = event.progress, now
             if event.progress.fell_back:
                 self._questions.revert(event.progress.fell_back, now, done)
+            if (by := hung(event.progress, self._job.spec.hung_after_s)) is not None:
+                self.lose(event.worker, "hung", by.said, now, done, by)
 
     def _on_order_failed(self, event: events.OrderFailed, now: float, done: Instructions) -> None:
         if event.worker in self._fleet.workers:
@@ -215,7 +220,9 @@ class Staffing:
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)
 
-    def lose(self, name: str, cause: events.LossCause, why: str, now: float, done: Instructions) -> None:
+    def lose(
+        self, name: str, cause: LossCause, why: str, now: float, done: Instructions, by: Suspicion = CRASHED
+    ) -> None:
         """Take a worker's data back, fence it, and request another one in its place."""
         worker = self._fleet.workers.get(name)
         if worker is None:
@@ -224,7 +231,7 @@ class Staffing:
         self._fleet.gone(name)
         self._orders.remove_worker(name)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
-        self._ledger.lost(name, died=cause in ("process", "stream"))
+        self._ledger.lost(name, died=by if cause in ("process", "stream", "hung") else None)
         self._questions.forget(name)
         if worker.draining or self._job.over:
             self._draining.pop(name, None)

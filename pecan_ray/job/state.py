@@ -41,6 +41,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.summing_up import job_facts
+from pecan_ray.job.suspicion import SILENT
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
@@ -233,9 +234,9 @@ class JobState:
         if self._ended:
             return
         if not self.over:
-            for worker in self.fleet.silent(now, self.spec.worker_timeout_s):
-                why = f"it has said nothing for {self.spec.worker_timeout_s:.0f} s"
-                self._staffing.lose(worker, "stream", why, now, done)
+            for worker in self.fleet.silent(now, self.spec.silent_after_s):
+                why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
+                self._staffing.lose(worker, "stream", why, now, done, SILENT)
         for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))

@@ -3,6 +3,9 @@
 A worker that dies holds many leases, and machines fail too: only what two workers have died with is suspected.  What is
 suspected is cut into pieces, each of which is an assignment of its own.  Most come through; the one whose worker dies
 is cut again.  An element that has killed two workers by itself is left out, in this epoch and those to come.
+
+A worker that hangs is killed, and is a loss like another one; but it can say with which element, which need not be
+looked for then.
 """
 
 from __future__ import annotations
@@ -13,7 +16,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from pecan_ray.job.messages import LeftOutElement
+from pecan_ray.job.messages import LeftOutElement, WorkerProgress
+from pecan_ray.job.suspicion import CRASHED, Suspicion
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, origin_of
 from pecan_ray.sampling.spans import Span, Spans
 
@@ -27,13 +31,19 @@ BEHIND_ALL = 1 << 28
 """No split has so many elements."""
 MOST_IN_VAIN = 5
 """Workers that may die one after the other of something that cannot be cut, and come no further."""
-OP = "a function or the source"
-"""What a worker died in: nobody is left to say."""
-WHY = (
-    "it ended the process of each worker that worked on it alone (a crash in native code, os._exit, or no memory left)"
-)
-
+WHOLE_PLAN = "a plan that one worker runs as a whole"
 Bundle: TypeAlias = tuple[Lease, ...]
+
+
+def hung(progress: WorkerProgress, hung_after_s: float) -> Suspicion | None:
+    """Return what a worker hangs at by what it tells; None as long as it does not."""
+    at, origin = progress.at, progress.at.origin if progress.at is not None else None
+    if at is None or progress.stuck_s <= hung_after_s:
+        return None
+    said = "it hangs: " + progress.stuck.replace("{seconds}", f"{progress.stuck_s:.0f} s")
+    why = f"{at.op} had not done with it after {hung_after_s:.0f} s, twice (Config(hung_after_s=...))"
+    place = None if origin is None else ((origin.branch, origin.repetition, origin.split), origin.element)
+    return Suspicion(at.op, why, said, place, at.reads)
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,14 @@ class Deadly:
     lease: Lease
     """What was to be delivered of it, in the epoch at hand."""
     element: int
+    by: Suspicion
 
     def left_out(self) -> LeftOutElement:
         """Return it as an element that is left out."""
-        identity = (OP, self.lease.epoch, self.lease.key, self.element)
+        op, why = self.by.op, self.by.why
+        identity = (op, self.lease.epoch, self.lease.key, self.element)
         origin = origin_of(self.lease, self.element)
-        return LeftOutElement(identity, OP, self.lease.split.where(self.element), WHY, origin=origin)
+        return LeftOutElement(identity, op, self.lease.split.where(self.element), why, origin=origin)
 
 
 class Suspects:
@@ -58,8 +70,8 @@ class Suspects:
         self._strikes: Counter[Hashable] = Counter()
         """How many workers of this epoch died with a lease, or with an element alone."""
         self._waiting: deque[Bundle] = deque()
-        self._deadly: dict[tuple[int, int], set[int]] = {}
-        """Elements that are left out, by source and split."""
+        self._deadly: dict[tuple[int, int], dict[int, Suspicion]] = {}
+        """Elements that are left out, by source and split, and what workers were lost of."""
         self._in_vain: Counter[Hashable] = Counter()
         self._reached: dict[Hashable, int] = {}
         self.found: list[Deadly] = []
@@ -90,8 +102,10 @@ class Suspects:
         self._in_vain.clear()
         self._reached.clear()
 
-    def died(self, held: Sequence[Lease]) -> list[Lease]:
+    def died(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> list[Lease]:
         """Take what a worker has died with; return the part that any worker may have."""
+        if by.at is not None:
+            return self._hung(held, by, *by.at)
         self._strikes.update(map(_split_of, held))
         suspected = [lease for lease in held if self._strikes[_split_of(lease)] >= STRIKES]
         self._waiting.extend(divided(suspected))
@@ -102,8 +116,29 @@ class Suspects:
         if held:
             self._waiting.appendleft(tuple(held))
 
-    def died_apart(self, held: Sequence[Lease]) -> None:
+    def _hung(self, held: Sequence[Lease], by: Suspicion, key: LeaseKey, element: int) -> list[Lease]:
+        """Take what a worker held that hung at one element; return the part that others may have."""
+        begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
+        mine = [one for one in held if one.key == key and any(a < end and b > begin for a, b in one.spans)]
+        if not mine:
+            return list(held)
+        self._strikes[(*key, element)] += 1
+        if self._strikes[(*key, element)] < STRIKES:
+            return list(held)
+        if by.reads:  # what lies behind it is not bad, and nobody comes to it
+            self.hopeless = (
+                f"{STRIKES} workers have hung while they were reading one element; the last one, since {by.said}. Look "
+                "at the storage; Config(hung_after_s=...) says how long one element may take"
+            )
+            return list(held)
+        self._deadly.setdefault(_split_of(mine[0]), {})[element] = by
+        return [left for one in held if (left := self.without_deadly(one)) is not None]
+
+    def died_apart(self, held: Sequence[Lease], by: Suspicion = CRASHED) -> None:
         """Take what a worker has died with that worked on nothing else."""
+        if by.at is not None:
+            self.put_back(self._hung(held, by, *by.at))
+            return
         pieces = divided(held)
         for split in {_split_of(lease) for lease in held}:
             self._strikes["apart", split] += 1
@@ -123,26 +158,34 @@ class Suspects:
             self._waiting.appendleft((lease,))
             return
         del self._strikes["apart", _split_of(lease)]
-        self._deadly.setdefault(_split_of(lease), set()).add(element)
-        self.found.append(Deadly(lease, element))
+        self._deadly.setdefault(_split_of(lease), {})[element] = by
+        self.found.append(Deadly(lease, element, by))
 
     def without_deadly(self, lease: Lease) -> Lease | None:
         """Return a lease without the elements that kill workers; None if nothing else is in it."""
         spans = Spans(lease.spans)
-        for element in sorted(self._deadly.get(_split_of(lease), ())):
+        for element, by in sorted(self._deadly.get(_split_of(lease), {}).items(), key=lambda one: one[0]):
             begin, end = element << OUTPUT_BITS, (element + 1) << OUTPUT_BITS
             mine = tuple((max(a, begin), min(b, end)) for a, b in lease.spans if a < end and b > begin)
             if mine:
                 spans.remove(begin, end)
-                self.found.append(Deadly(replace(lease, spans=mine), element))
+                self.found.append(Deadly(replace(lease, spans=mine), element, by))
         return replace(lease, spans=tuple(spans)) if spans else None
 
-    def died_in_vain(self, what: Hashable, reached: int, said: str) -> None:
+    def died_in_vain(self, what: Hashable, reached: int, said: str, by: Suspicion = CRASHED) -> None:
         """Note that a worker died of something that cannot be cut; it had come so far."""
         if reached > self._reached.get(what, -1):
             self._reached[what], self._in_vain[what] = reached, 0
         self._in_vain[what] += 1
-        if self._in_vain[what] > MOST_IN_VAIN:
+        if by.at is not None:
+            self._in_vain[by.at] += 1
+        twice = by.at is not None and self._in_vain[by.at] >= STRIKES
+        if by.said and (twice or self._in_vain[what] > MOST_IN_VAIN):
+            self.hopeless = (
+                f"workers hang in {said} again and again, out of which no element can be left; the last one, since "
+                f"{by.said}. Config(hung_after_s=...) says how long one element may take"
+            )
+        elif self._in_vain[what] > MOST_IN_VAIN:
             self.hopeless = (
                 f"{self._in_vain[what]} workers have died of {said}, one after the other, and came no further. Which "
                 "element is to blame cannot be found out there: look at their logs for a crash in native code, and at "

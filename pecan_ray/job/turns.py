@@ -68,21 +68,24 @@ def give_out_again(
     rest: Sequence[Lease] = [held.rest() for held in state.holdings.values()]
     if shape.sharding == "off" or shape.visitation == "at_most_once":
         if state.died and rest and shape.sharding == "off":
-            suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"')
+            suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)
         return rest
     if state.rank is not None and rest:
         if state.died:
-            suspects.died_in_vain(frozenset(one.key for one in rest), 0, "a batch of leftovers")
+            suspects.died_in_vain(frozenset(one.key for one in rest), 0, "a batch of leftovers", state.died)
         leftovers.groups.appendleft(Group(state.rank, tuple(rest)))
         return ()
     if state.apart:
         suspects.put_back(within(rest, state.untaken))
         at_hand, rest = within(rest, state.suspected), without(without(rest, state.untaken), state.suspected)
-        (suspects.died_apart if state.died else suspects.put_back)(at_hand)
-    elif state.died and shape.in_order and rest:
-        suspects.died_in_vain("in order", delivered, 'a plan with order="strict"')
+        if state.died:
+            suspects.died_apart(at_hand, state.died)
+        else:
+            suspects.put_back(at_hand)
+    elif state.died and shape.in_order and state.died.at is None and rest:
+        suspects.died_in_vain("in order", delivered, 'a plan with order="strict"', state.died)
     elif state.died:
-        rest = suspects.died(rest)
+        rest = suspects.died(rest, state.died)
     for lease in reversed(rest):
         queues.put_back(lease)
     return ()

@@ -140,3 +140,14 @@ class Origin:
 def origin_of(lease: Lease, element: int, output: int = 0) -> Origin:
     """Return the origin of an element of a lease."""
     return Origin(lease.epoch, lease.repetition, lease.branch, lease.split.index, element, output)
+
+
+@dataclass(frozen=True)
+class AtWork:
+    """What is being done, and with which data."""
+
+    op: str
+    origin: Origin | None = None
+    """The element, where it is known to be this one alone."""
+    reads: bool = False
+    """It is being read: nobody comes to what lies behind it."""

@@ -65,7 +65,10 @@ class Calls:
                 raise TimeoutError(f"no answer within {timeout_s:g} s")
             with self.connection():
                 continue
-        return answer.result()
+        try:
+            return answer.result()
+        finally:
+            del answer, awaited  # or an error would hold this frame, the frame the answer, and that the error
 
     def ask(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method and wait for its answer."""

@@ -225,6 +225,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         options.on_error,
         config.trainer_timeout_s,
         config.worker_timeout_s,
+        config.hung_after_s,
         say_after_s=config.placement_warning_s,
         ordered=False,
     )

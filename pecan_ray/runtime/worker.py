@@ -14,18 +14,18 @@ from typing import Any
 
 import ray
 
-from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByKey
+from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
-from pecan_ray.engines.under_way import long_retry
+from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError, told
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import Lease, Source
+from pecan_ray.plan.splits import AtWork, Lease, Source
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker_questions import Asking, WorkerLeases
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
@@ -43,6 +43,8 @@ BEATS = 4
 """so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
 """with how many threads it works, and what takes it long, it says after this time."""
+LOADING_S = 300.0
+"""Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
 USUAL_STREAMS = 64
@@ -63,6 +65,8 @@ class PreprocessingWorker:
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None
+        self._loading: float | None = None
+        """Since when a version of the plan is made an engine of."""
         self._sources: tuple[Source, ...] = ()
         self._version = 0
         """Of the plan that the engine was built for."""
@@ -90,6 +94,7 @@ class PreprocessingWorker:
     def _load(self, payload: bytes, version: int) -> None:
         """Unpickle a version of the plan and build its engine."""
         job = self._job
+        self._loading = time.monotonic()
         load_framework(job.engine)
         try:
             plan = pickle.loads(payload)
@@ -116,7 +121,7 @@ class PreprocessingWorker:
             self._engine.close()
         self._sources = tuple(plan.sources())
         self._engine = build_engine(job.engine, plan, options, self._slots)
-        self._version = version
+        self._version, self._loading = version, None
 
     def _note_order(self, plan: Plan, version: int) -> None:
         """Keep the user's order ready for a plan in another one."""
@@ -150,7 +155,7 @@ class PreprocessingWorker:
         try:
             while not self._draining.is_set():
                 if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
-                    self._tell(self._engine, self._progress.threads, "", 0.0)
+                    self._tell(self._engine, self._progress.threads)
                 assigned = self._leases.ask_for_work(replace(self._progress, fell_back=self._fell_back()))
                 if assigned is None:
                     break
@@ -171,26 +176,37 @@ class PreprocessingWorker:
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
-        told: tuple[int, str, str, bool] | None = None
-        quiet_s = 0.0
+        told: tuple[object, ...] | None = None
+        quiet_s, retried, config = 0.0, 0.0, self._job.config
+        timeout_s = min(config.worker_timeout_s, config.hung_after_s)
         while True:
             engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
             under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
-            long = None if over else long_retry(now) or under_way
-            news = (engine.threads if engine is not None else 0, long.text if long else "", self._fell_back(), over)
-            longest_s = min(max(HEARTBEAT_S, self._leases.lot_s), self._job.config.worker_timeout_s / BEATS)
-            if quiet_s >= longest_s or news != told:
+            retrying = long_retry(now)
+            retried = now if retrying else retried
+            # What is being read while the storage fails begins anew once it does not.
+            long = None if over else retrying or counted_from(self._load_under_way(now) or under_way, retried, now)
+            threads, long_s = engine.threads if engine is not None else 0, now - long.since if long else 0.0
+            news = (threads, long.text if long else "", self._fell_back(), over, long_s > config.hung_after_s)
+            if quiet_s >= min(max(HEARTBEAT_S, self._leases.lot_s), timeout_s / BEATS) or news != told:
                 told, quiet_s = news, 0.0
-                self._tell(engine, news[0], news[1], now - long.since if long else 0.0)
+                self._tell(engine, threads, long, long_s)
             if over:
                 time.sleep(NEWS_S)  # what it has made is yet to be fetched
             else:
                 self._over.wait(NEWS_S)
             quiet_s += NEWS_S
 
-    def _tell(self, engine: Engine | None, threads: int, stuck: str, stuck_s: float) -> None:
-        fell_back = self._fell_back()
-        progress = replace(self._progress, threads=threads, stuck=stuck, stuck_s=stuck_s, fell_back=fell_back)
+    def _load_under_way(self, now: float) -> UnderWay | None:
+        if (since := self._loading) is None:
+            return None
+        at = AtWork("the loading of the pipeline") if now - since > LOADING_S else None
+        return UnderWay("the pipeline has been loading for {seconds}", since, at)
+
+    def _tell(self, engine: Engine | None, threads: int, long: UnderWay | None = None, long_s: float = 0.0) -> None:
+        progress = replace(self._progress, threads=threads, fell_back=self._fell_back())
+        if long is not None:
+            progress = replace(progress, stuck=long.text, stuck_s=long_s, at=long.at)
         counts = dict(engine.counts()) if engine is not None else {}
         self._controller.told.remote(self._name, progress, counts)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 
 import pecan_ray as pecan
 from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, Held, random_case
@@ -143,6 +144,26 @@ def test_an_error_that_was_handled_keeps_no_batch_alive(three_nodes: Any, tmp_pa
     gc.disable()
     try:
         with contextlib.suppress(errors.OpError):
+            iterate()
+        assert seen and not any(one() is not None for one in seen)
+    finally:
+        gc.enable()
+
+
+def test_an_error_that_says_that_the_controller_is_gone_keeps_no_batch_alive(three_nodes: Any) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(100)), name="headless")
+    seen: list[weakref.ref[Any]] = []
+
+    def iterate() -> None:
+        with pipe.batch(4).iter_batches(workers=Workers(1), prefetch_bytes=1, job="headless") as batches:
+            for batch in batches:
+                if not seen:
+                    ray.kill(ray.get_actor("pecan:headless:controller", namespace="pecan"))
+                seen.append(weakref.ref(batch["i"]))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(errors.ClusterError):
             iterate()
         assert seen and not any(one() is not None for one in seen)
     finally:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from pecan_ray.job.suspects import MOST_IN_VAIN, OP, PIECES, Suspects, divided
+from pecan_ray.job.suspects import MOST_IN_VAIN, PIECES, Suspects, divided
+from pecan_ray.job.suspicion import OP
 from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Origin, Split
 from pecan_ray.sampling.spans import Spans

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from pecan_ray.engines.python.processes import Processes
@@ -96,6 +100,30 @@ def test_more_threads_than_processes_wait_for_their_turn(processes: Processes) -
         answers = list(pool.map(lambda n: processes.call("whose", n, {}), range(64)))
     assert [value for _, value in answers] == list(range(64))
     assert len({process for process, _ in answers}) <= 2
+
+
+def test_a_process_that_is_in_a_call_for_ever_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
+    says = tmp_path / "says"
+    os.mkfifo(says)
+    program = f"""
+import time
+from pathlib import Path
+from pecan_ray.engines.python.processes import Processes
+def hangs(value):
+    import os
+    Path({str(says)!r}).write_text(str(os.getpid()))
+    while True:
+        time.sleep(60)
+if __name__ == "__main__":
+    Processes({{"hangs": hangs}}, 1).call("hangs", 1, {{}})
+"""
+    file = tmp_path / "program.py"
+    file.write_text(program)
+    parent = subprocess.Popen([sys.executable, str(file)])
+    child = psutil.Process(int(says.read_text()))
+    parent.kill()
+    parent.wait()
+    child.wait(60)
 
 
 def test_processes_end_when_they_are_closed(processes: Processes) -> None:

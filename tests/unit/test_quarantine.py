@@ -21,7 +21,7 @@ from pecan_ray.cli import main
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, decode, encode
 from pecan_ray.errors import PlanError
-from pecan_ray.job.suspects import OP, WHY
+from pecan_ray.job.suspicion import OP, WHY
 from pecan_ray.options import Config
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Origin

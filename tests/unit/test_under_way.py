@@ -6,7 +6,7 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,9 @@ import pytest
 from pecan_ray.engines.contract import EngineOptions, UnderWay
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.engines.under_way import LONG_S, long_retry
+from pecan_ray.engines.under_way import LONG_S, CallTimer, Sighting, counted_from, long_retry
 from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.splits import Element, Split
+from pecan_ray.plan.splits import AtWork, Element, Origin, Split
 from pecan_ray.sources import Arrays
 from pecan_ray.storage.retry import Backoff, retry
 from tests.unit.engine_leases import ListedLeases, whole_leases
@@ -117,7 +117,8 @@ def test_an_operator_that_stands_still_is_named_with_its_element(plan: str, thre
         assert blocking.reached.wait(60)
         assert running.engine.under_way(100.0) is None, "it is seen for the first time"
         assert running.engine.under_way(100.0 + LONG_S - 0.1) is None
-        told = UnderWay("ponders has been working on element 7 of data/1.bin for {seconds}", 100.0)
+        at = AtWork("ponders", Origin(0, 0, 0, 1, 7))
+        told = UnderWay("ponders has been working on element 7 of data/1.bin for {seconds}", 100.0, at)
         assert running.engine.under_way(100.0 + LONG_S) == told
         assert running.engine.under_way(170.0) == told, "the same words as before"
     assert running.end() == rows
@@ -133,7 +134,10 @@ def test_an_operator_on_batches_is_named_with_the_batch() -> None:
         assert running.engine.under_way(0.0) is None
         told = running.engine.under_way(6.0)
     where = "the batch that begins with element 16 of split 0"
-    assert told == UnderWay(f"ponders has been working on {where} for {{seconds}}", 0.0)
+    at = AtWork("ponders")
+    assert told == UnderWay(f"ponders has been working on {where} for {{seconds}}", 0.0, at), (
+        "which of them is not known"
+    )
     assert running.end() == 20
 
 
@@ -144,7 +148,8 @@ def test_a_source_that_stands_still_is_named_with_the_element_that_it_reads() ->
         assert blocking.reached.wait(60)
         assert running.engine.under_way(0.0) is None
         told = running.engine.under_way(6.0)
-    assert told == UnderWay("Numbers has been reading element 3 of data/1.bin for {seconds}", 0.0)
+    at = AtWork("read Numbers", Origin(0, 0, 0, 1, 3), reads=True)
+    assert told == UnderWay("Numbers has been reading element 3 of data/1.bin for {seconds}", 0.0, at)
     assert running.end() == 20
 
 
@@ -164,7 +169,8 @@ def test_a_source_of_columns_is_named_too() -> None:
         assert blocking.reached.wait(60)
         assert running.engine.under_way(0.0) is None
         told = running.engine.under_way(6.0)
-    assert told == UnderWay("Columns has been reading element 3 of data/1.bin for {seconds}", 0.0)
+    at = AtWork("read Columns", Origin(0, 0, 0, 1, 3), reads=True)
+    assert told == UnderWay("Columns has been reading element 3 of data/1.bin for {seconds}", 0.0, at)
     assert running.end() == 20
 
 
@@ -216,6 +222,25 @@ def test_an_engine_tells_nothing_of_another_one_and_nothing_when_nobody_takes_it
             assert [other.under_way(float(second)) for second in range(20)] == [None] * 20
             batches.close()
     assert running.end() == 20
+
+
+@pytest.mark.parametrize(("apart_s", "known"), [(0.0, False), (LONG_S - 1.0, False), (LONG_S, True)])
+def test_of_two_that_have_stood_still_for_as_long_either_may_wait_for_the_other(apart_s: float, known: bool) -> None:
+    timer, origins = CallTimer(), [Origin(0, 0, 0, 0, number) for number in range(2)]
+    seen: dict[Hashable, Sighting] = {
+        number: Sighting(number, "", AtWork("ponders", origin)) for number, origin in enumerate(origins)
+    }
+    timer.longest(0.0, {key: one for key, one in seen.items() if key == 0 or not apart_s})
+    timer.longest(apart_s, seen)
+    told = timer.longest(60.0, seen)
+    assert told is not None and told.at == AtWork("ponders", origins[0] if known else None)
+
+
+def test_what_began_before_the_storage_failed_is_counted_from_when_it_did_not_any_more() -> None:
+    reads = UnderWay("reads", 10.0)
+    assert counted_from(reads, 0.0, 20.0) == reads
+    assert counted_from(reads, 100.0, 100.0 + LONG_S) == UnderWay("reads", 100.0)
+    assert counted_from(reads, 100.0, 99.0 + LONG_S) is counted_from(None, 0.0, 50.0) is None
 
 
 def test_a_file_that_the_storage_does_not_give_is_named_with_the_error() -> None:

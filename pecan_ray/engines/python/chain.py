@@ -19,7 +19,7 @@ from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Op, wants_rng
-from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
 Call = Callable[..., Any]
@@ -335,7 +335,9 @@ def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
         where = f"{len(items)} elements from {where} on"
     lease = first.lease
     key = (op.name, lease.epoch, lease.key, first.element, output, len(items))
-    return Sighting(key, f"{op.name} has been working on {where} for {{seconds}}")
+    alone = len(items) == 1 and first.members is None
+    at = AtWork(op.name, origin_of(lease, first.element) if alone else None)
+    return Sighting(key, f"{op.name} has been working on {where} for {{seconds}}", at)
 
 
 def op_error(op: str, item: Item, error: BaseException, column: str | None = None) -> OpError:

@@ -6,13 +6,14 @@ the standard library hands both through two further threads and a queue, which c
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
@@ -162,6 +163,7 @@ def _exit_code(worker: _Worker | None) -> str:
 def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
     """CallAnswer calls until the other end is closed; functions are unpickled when they are first called."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to handle
+    threading.Thread(target=_end_with_parent, name="pecan-parent", daemon=True).start()
     keep_freed_memory()
     functions: dict[str, Callable[..., Any]] = {}
     while True:
@@ -170,6 +172,14 @@ def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
         except EOFError:
             return
         connection.send_bytes(pickle.dumps(_answered(functions, pickled, message), PICKLE_PROTOCOL))
+
+
+def _end_with_parent() -> None:
+    """End this process with its parent, also in the middle of a call that would never end."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> list[bytes]:

@@ -37,7 +37,7 @@ from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.splits import AtWork, Source
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -87,7 +87,7 @@ def graph_computing() -> dict[CodeType, Recognize]:
         if not given or any(feed.asking for feed in feeds):
             return None
         text = f"the graph has yielded nothing for {{seconds}}, since it was given {' and '.join(given)}"
-        return Sighting((local["stretch"].epoch, local["number"], *given), text)
+        return Sighting((local["stretch"].epoch, local["number"], *given), text, AtWork("the graph"))
 
     return {_computed.__code__: recognize}
 

@@ -15,7 +15,7 @@ from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import OpError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, origin_of
+from pecan_ray.plan.splits import END, OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -76,7 +76,8 @@ def native_computing() -> dict[CodeType, Recognize]:
     def recognize(local: Mapping[str, Any]) -> Sighting | None:
         source, lease, number = local["source"], local["lease"], local["number"]
         text = f"{_name(source)} has yielded nothing for {{seconds}}, since before {lease.split.where(number)}"
-        return Sighting((lease.epoch, lease.key, number), text)
+        at = AtWork(_name(source), origin_of(lease, number), reads=True)
+        return Sighting((lease.epoch, lease.key, number), text, at)
 
     return {_computed.__code__: recognize}
 

@@ -13,7 +13,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
 from pecan_ray.simulator.protocol.engine import WIDTH, Made, ModelPiece, pieces_of
 from pecan_ray.simulator.protocol.saved import Saved
-from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Scenario
+from pecan_ray.simulator.protocol.scenario import BAD, FATAL, Scenario
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.job import JobModel
@@ -183,7 +183,7 @@ class Audit:
             reasons["ClusterError"] = "one after the other"
         # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
         # again, one in each pass.
-        deadly = sum(split.outputs.count(DEADLY) for source in scenario.sources for split in source)
+        deadly = sum(sum(map(split.outputs.count, FATAL)) for source in scenario.sources for split in source)
         passes = scenario.repetitions * ((scenario.epochs or 1) if scenario.visitation == "at_most_once" else 2)
         if world.losses + min(world.deaths, passes * deadly) > MOST_IN_A_ROW:
             reasons.setdefault("ClusterError", "in a row")
@@ -272,7 +272,7 @@ class Audit:
         elements = {(key, element) for key, element, _ in missing}
         # Machines that fail four times with the same element in hand make it look like one that kills workers.
         splits = [split for source in scenario.sources for split in source]
-        kinds = (BAD, DEADLY)
+        kinds = (BAD, *FATAL)
         bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
         many = self._world.losses >= 2 * STRIKES
         blamed = max(0, job.state.bad.count - bad * epochs * scenario.repetitions) if many else 0

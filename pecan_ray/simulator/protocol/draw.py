@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 from pecan_ray.options import OnError
-from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Fault, FaultKind, Scenario, SplitModel
+from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, HANGING, Fault, FaultKind, Scenario, SplitModel
 
 MIB = 1 << 20
 FAULTS: tuple[tuple[FaultKind, int], ...] = (
@@ -26,7 +26,7 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
 )
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
-IN_ORDER_SHARE = 0.12
+HANGING_SHARE, IN_ORDER_SHARE = 0.05, 0.12
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -42,6 +42,7 @@ def draw(seed: int) -> Scenario:
         scenario = _large(random, scenario)
     scenario = _in_order(seed, scenario)
     scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
+    scenario = _with_hanging(seed, scenario)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 
@@ -56,18 +57,38 @@ def _in_order(seed: int, scenario: Scenario) -> Scenario:
 def _with_deadly(seed: int, scenario: Scenario) -> Scenario:
     """Let a few scenarios have an element that kills workers, by draws of its own: the others stay as they were."""
     random = Random(f"deadly {seed}")
+    return scenario if random.random() > DEADLY_SHARE else _with_fatal(random, scenario, DEADLY)
+
+
+def _with_hanging(seed: int, scenario: Scenario) -> Scenario:
+    """Let a few have an element that nobody comes to the end of, or workers that hang at whatever they do."""
+    random = Random(f"hanging {seed}")
+    scenario = replace(scenario, names_element=random.random() < 0.7)
+    if random.random() > HANGING_SHARE or scenario.absent:
+        return scenario
+    if random.random() < 0.5:
+        return _with_fatal(random, scenario, HANGING)
+    faults = [
+        Fault(random.uniform(0.0, 20.0), "hang worker", random.randrange(1000), random.choice((5.0, 25.0, math.inf)))
+        for _ in range(random.choice((1, 1, 2, 4)))
+    ]
+    return replace(scenario, faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)))
+
+
+def _with_fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:
+    """Put elements into a scenario whose workers are lost."""
     places = [
         (branch, index, element)
         for branch, splits in enumerate(scenario.sources)
         for index, split in enumerate(splits)
         for element in range(split.readable)
     ]
-    if random.random() > DEADLY_SHARE or not places:
+    if not places:
         return scenario
     sources = [list(splits) for splits in scenario.sources]
     for branch, index, element in random.choices(places, k=random.choice((1, 1, 2))):
         split = sources[branch][index]
-        outputs = (*split.outputs[:element], DEADLY, *split.outputs[element + 1 :])
+        outputs = (*split.outputs[:element], kind, *split.outputs[element + 1 :])
         sources[branch][index] = replace(split, outputs=outputs)
     on_error: OnError = "raise" if random.random() < 0.2 else "skip"
     return replace(scenario, sources=tuple(tuple(splits) for splits in sources), on_error=on_error)

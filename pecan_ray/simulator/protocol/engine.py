@@ -8,9 +8,9 @@ from random import Random
 from typing import TypeAlias
 
 from pecan_ray.job.messages import LeftOutElement
-from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
 from pecan_ray.sampling.spans import Span
-from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, Scenario
+from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, HANGING, Scenario
 
 ModelPiece: TypeAlias = tuple[LeaseKey, int, int]
 """An output of an element: key of its split, number of the element, number of the output."""
@@ -26,6 +26,7 @@ class ModelItem:
     piece: ModelPiece | None = None
     bad: LeftOutElement | None = None
     deadly: bool = False
+    hanging: Origin | None = None
 
 
 @dataclass
@@ -78,6 +79,8 @@ class EngineModel:
         """Splits that were read to their ends since this was asked for last."""
         self.dead = False
         """It has come to a deadly element."""
+        self.hangs_at: Origin | None = None
+        """It has come to one that it never ends with."""
 
     def feed(self, lease: Lease) -> None:
         """Take a lease to work on."""
@@ -98,8 +101,8 @@ class EngineModel:
                 items.rotate(-self._random.randrange(min(window, len(items))))
             item = items.popleft()
             worked += 1
-            if item.deadly:
-                self.dead = True
+            if item.deadly or item.hanging:
+                self.dead, self.hangs_at = item.deadly, item.hanging
                 return None, worked
             if item.piece is not None:
                 self._rows += 1
@@ -146,6 +149,8 @@ class EngineModel:
         """Return the outputs of an element that are missing; each has an even share of its positions."""
         if outputs == DEADLY:
             return [ModelItem(lease.key, missing, deadly=True)]
+        if outputs == HANGING:
+            return [ModelItem(lease.key, missing, hanging=origin_of(lease, element))]
         if outputs == BAD:
             return [ModelItem(lease.key, missing, bad=self._left_out(lease, element, "map"))]
         if outputs == 1 or not outputs:

@@ -12,12 +12,16 @@ from pecan_ray.options import OnError, Sharding, Visitation
 BAD = -1
 """Stands for an element at which an operator fails."""
 DEADLY = -2
-"""Stands for an element that ends the process of whoever works on it."""
+"""Stands for an element that ends the process of whoever works on it;"""
+HANGING = -3
+"""for one that whoever works on it never comes to the end of."""
+FATAL = (DEADLY, HANGING)
 
 FaultKind: TypeAlias = Literal[
     "kill worker",
     "kill node",
     "freeze worker",
+    "hang worker",
     "slow worker",
     "break stream",
     "freeze trainer",
@@ -43,7 +47,8 @@ class Fault:
     target: int = 0
     """Which of the parties that there are then, modulo their number; for "scale": 100 * local + remote."""
     seconds: float = math.inf
-    """How long a frozen party stands still; for slow ones: how many times slower it is from then on."""
+    """How long a frozen party, or the work of one that hangs, stands still; for slow ones: how many times slower it is
+    from then on."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class SplitModel:
     """A split as the source holds it."""
 
     outputs: tuple[int, ...]
-    """What the operators make of each element: so many outputs, 0 where it is filtered, BAD or DEADLY."""
+    """What the operators make of each element: so many outputs, 0 where it is filtered, BAD, DEADLY or HANGING."""
     torn: int | None = None
     """Reading fails at this element."""
 
@@ -123,6 +128,9 @@ class Scenario:
     on_error: OnError = "skip"
     trainer_timeout_s: float = 40.0
     worker_timeout_s: float = 40.0
+    hung_after_s: float = 20.0
+    names_element: bool = True
+    """A worker that hangs tells at which element."""
     stop_after: int | None = None
     """The training loops leave after so many batches."""
     faults: tuple[Fault, ...] = field(default=())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events
@@ -19,7 +21,7 @@ from pecan_ray.job.messages import (
     WorkerProgress,
     WorkerQuestion,
 )
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import AtWork, Lease, Origin
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import EngineModel, Made
 from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Stream, StreamMessage
@@ -27,7 +29,7 @@ from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
-HEARTBEAT_S = 10.0
+HEARTBEAT_S, BEATS = 10.0, 4
 REPEAT_S = 2.0
 """A question that was not answered for so long is asked again."""
 GATHER_S = 0.005
@@ -93,6 +95,10 @@ class WorkerModel(Party):
         self._made = 0
         """and how many it has made."""
         self._elements = self._batches = 0
+        self._hangs: tuple[float, Origin | None] | None = None
+        """Since when, and at which element."""
+        self._hang_for: float | None = None
+        """At whatever it does next, for so many seconds."""
 
     # --- its life ------------------------------------------------------------------------------------------
 
@@ -101,13 +107,35 @@ class WorkerModel(Party):
         self._tell()
         self._next_assignment()
 
-    def _tell(self) -> None:
+    def _tell_once(self) -> None:
         self.world.links.send(self.world.job, self.world.job.handle, events.WorkerTold(self.name, self._progress))
-        self.world.clock.after(HEARTBEAT_S, self, self._tell)
+
+    def _tell(self) -> None:
+        self._tell_once()
+        often = min(self.world.scenario.worker_timeout_s, self.world.scenario.hung_after_s) / BEATS
+        self.world.clock.after(min(HEARTBEAT_S, often), self, self._tell)
 
     @property
     def _progress(self) -> WorkerProgress:
-        return WorkerProgress(self._elements, self._batches, threads=1)
+        done = WorkerProgress(self._elements, self._batches, threads=1)
+        if self._hangs is None:
+            return done
+        since, origin = self._hangs
+        at = AtWork("map", origin if self.world.scenario.names_element else None)
+        return replace(done, stuck="map works on it for {seconds}", stuck_s=self.world.clock.now - since, at=at)
+
+    def hang(self, seconds: float) -> None:
+        """Let it hang at whatever it does next, for so long."""
+        self._hang_for = seconds
+
+    def _hang_at(self, origin: Origin | None) -> None:
+        self._working, self._hangs = True, (self.world.clock.now, origin)
+        self.world.deaths += origin is not None
+        self.world.clock.after(self.world.scenario.hung_after_s + 0.1, self, self._tell_once)
+
+    def _go_on_after_all(self, engine: EngineModel | None, act: Callable[..., None], *args: Any) -> None:
+        self._hangs = None
+        self._go_on(engine, act, *args)
 
     def drain(self) -> None:
         """Take no more work, drop what is in progress, and keep what is finished until it is fetched."""
@@ -182,7 +210,7 @@ class WorkerModel(Party):
             while True:
                 made, more = engine.run(ending=False)
                 worked += more
-                if engine.dead:
+                if engine.dead or engine.hangs_at:
                     self._later(worked, self._die_of_work)
                     return
                 if made is not None:
@@ -200,7 +228,7 @@ class WorkerModel(Party):
                     self._ask_leases(branch)
                 return
         made, more = engine.run(ending=True)
-        if engine.dead:
+        if engine.dead or engine.hangs_at:
             self._later(worked + more, self._die_of_work)
         elif made is not None:
             self._later(worked + more, self._finished, made)
@@ -208,6 +236,9 @@ class WorkerModel(Party):
             self._later(worked + more, self._end_assignment)
 
     def _die_of_work(self) -> None:
+        if self._engine is not None and self._engine.hangs_at is not None:
+            self._hang_at(self._engine.hangs_at)
+            return
         self.world.deaths += 1
         self.world.job.process_gone(self, "process")
 
@@ -219,9 +250,16 @@ class WorkerModel(Party):
         self.world.clock.after(seconds, self, self._go_on, self._engine, act, *args)
 
     def _go_on(self, engine: EngineModel | None, act: Callable[..., None], *args: Any) -> None:
-        if engine is self._engine and engine is not None:
-            self._working = False
-            act(*args)
+        if engine is not self._engine or engine is None:
+            return
+        if self._hang_for is not None:
+            seconds, self._hang_for = self._hang_for, None
+            self._hang_at(None)
+            if seconds < math.inf:
+                self.world.clock.after(seconds, self, self._go_on_after_all, engine, act, *args)
+            return
+        self._working = False
+        act(*args)
 
     # --- the end of an assignment --------------------------------------------------------------------------
 
@@ -273,6 +311,7 @@ class WorkerModel(Party):
         streams = [f"{s.trainer.name}: {s.credits} credits" for s in self._attached]
         return (
             f"{self.name}: ready {self.ready}, closed {self.closed}, frozen until {self.frozen_until:.0f} s, "
+            f"hangs {self._hangs}, "
             f"assignment {self._assignment}, outbox {[rank for rank, _ in self.outbox]}, without room "
             f"{len(self._waiting)}, asks {asked}, streams {streams}"
         )

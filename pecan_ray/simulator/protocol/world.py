@@ -16,7 +16,7 @@ from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.clock import Clock, Links
 from pecan_ray.simulator.protocol.job import JobModel
 from pecan_ray.simulator.protocol.saved import Saved, save
-from pecan_ray.simulator.protocol.scenario import DEADLY, Fault, Scenario
+from pecan_ray.simulator.protocol.scenario import FATAL, Fault, Scenario
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
 
@@ -69,12 +69,12 @@ class World:
         self.faults: Counter[str] = Counter()
         self._progress = 0.0
         self._patience_s = PATIENCE_S * (1 + 20 * scenario.delay_s) * (1 + 5 * scenario.lost)
-        if any(DEADLY in split.outputs for source in scenario.sources for split in source):
+        if any(set(FATAL) & set(split.outputs) for source in scenario.sources for split in source):
             self._patience_s *= 3  # what kills workers is looked for in dozens of pieces, one after the other
         self.losses = 0
         """Workers that were lost, or will be, by a fault;"""
         self.deaths = 0
-        """workers that died of a deadly element;"""
+        """workers that died of a deadly element, or hang at one;"""
         self.killed: list[float] = []
         """and when trainers were killed."""
         self._numbers = 0
@@ -153,7 +153,7 @@ class World:
         if not self.job.alive:
             return
         self.progressed()
-        if fault.kind in ("kill worker", "kill node", "freeze worker", "slow worker", "fail order"):
+        if fault.kind in ("kill worker", "kill node", "freeze worker", "hang worker", "slow worker", "fail order"):
             workers = [worker for worker in self.job.processes.values() if worker.alive]
             if not workers:
                 return
@@ -188,6 +188,10 @@ class World:
             worker.slowness = fault.seconds
         elif fault.kind == "freeze worker":
             self._freeze(worker, fault.seconds if worker.ready else min(fault.seconds, 30.0))
+        elif fault.kind == "hang worker":
+            worker.hang(fault.seconds)
+            if fault.seconds < math.inf:
+                self._progress = max(self._progress, self.clock.now + fault.seconds)
         elif fault.kind == "fail order":
             failed = events.OrderFailed(worker.name, "an element failed in another order")
             self.clock.after(0.0, self.job, self.job.handle, failed)
@@ -248,6 +252,7 @@ def spec_of(scenario: Scenario, saved: Saved | None = None) -> JobSpec:
         on_error=scenario.on_error,
         trainer_timeout_s=scenario.trainer_timeout_s,
         worker_timeout_s=scenario.worker_timeout_s,
+        hung_after_s=scenario.hung_after_s,
         start=saved.point if saved is not None else None,
         ordered=scenario.order_s is None,
     )

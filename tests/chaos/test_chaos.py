@@ -1,0 +1,46 @@
+"""A short form of `make chaos`: what the suite draws, and a run of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.faults.judgement import Told, problems, recoveries
+from benchmarks.faults.run import Run, cluster
+from tests.chaos.__main__ import DEADLINE_S
+from tests.chaos.draw import FAULTS, KINDS, LAST, chaos_case
+
+SEED, RUN = 1, 24
+GONE = "ClusterError: the controller of the job is gone"
+
+
+def test_a_seed_draws_the_same_runs_and_all_of_them_draw_every_fault() -> None:
+    cases = [chaos_case(SEED, run) for run in range(200)]
+    assert cases == [chaos_case(SEED, run) for run in range(200)]
+    assert {fault.kind for case in cases for fault in case.faults} == {*KINDS, *LAST}
+    for case in cases:
+        assert len(case.faults) == FAULTS and all(a.at <= b.at for a, b in pairwise(case.faults))
+        assert not any(case.has(kind) for kind in LAST) or case.faults[-1].kind in LAST
+        assert case.world_size > 1 or not case.has("kill trainer")
+
+
+def test_the_end_of_a_controller_excuses_the_error_that_says_so_and_no_other() -> None:
+    case = chaos_case(SEED, RUN)
+    told = [Told(error=GONE, ended=True) for _ in range(case.world_size)]
+    assert problems(case, told, set(), headless=True) == []
+    assert problems(case, told, set())
+    told[0].error = "OpError: no such luck"
+    assert problems(case, told, set(), headless=True)
+
+
+def test_a_worker_is_replaced_when_another_one_runs() -> None:
+    events = [[1.0, "worker"], [5.0, "lost"], [5.5, "lost"], [7.0, "worker"], [9.0, "lost"]]
+    assert recoveries([Told(), Told(facts={"events": events})]) == [2.0, 1.5]
+    assert recoveries([Told()]) == []
+
+
+def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
+    with cluster() as nodes:
+        outcome = Run(chaos_case(SEED, RUN), nodes, tmp_path).go(DEADLINE_S)
+    assert not outcome.problems, f"{outcome.case}: {outcome.problems}"
+    assert len(outcome.done) == FAULTS

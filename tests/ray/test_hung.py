@@ -1,0 +1,112 @@
+"""A worker whose function never comes back is replaced; what two have hung at is left out, or ends the job by name."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+LINES, AT = 60, 37
+SHORTEST_S = 5.0
+"""That can be set."""
+HONEST_S, LONG_S = 6.0, 120.0
+"""What is told as slow, and what is a hang, however loaded the machine is."""
+
+
+@dataclass(frozen=True)
+class Hangs:
+    """A function that never comes back from one line; it leaves the number of its process."""
+
+    folder: Path
+
+    def __call__(self, line: Any) -> Any:
+        if line == f"line {AT}":
+            (self.folder / f"{os.getpid()}.hangs").touch()
+            (self.folder / "never").read_text()
+        return line
+
+    def processes(self) -> list[int]:
+        """Return the processes that have hung."""
+        return [int(file.stem) for file in self.folder.glob("*.hangs")]
+
+
+@pytest.fixture
+def hangs(tmp_path: Path) -> Hangs:
+    os.mkfifo(tmp_path / "never")
+    (tmp_path / "lines.txt").write_text("".join(f"line {number}\n" for number in range(LINES)))
+    return Hangs(tmp_path)
+
+
+def hanging(hangs: Hangs, *, processes: bool = False, **config: Any) -> pecan.PecanPipeline:
+    """Return a pipeline of which no worker comes past one line."""
+    source = pecan.sources.TextLines(str(hangs.folder / "lines.txt"))
+    # A sample would hang as well, and be waited for.
+    options: dict[str, Any] = {"reorder": "off", "hung_after_s": SHORTEST_S, "error_budget": 1.0, **config}
+    pipe = pecan.PecanPipeline(source, name="hanging", config=pecan.Config(**options))
+    return pipe.map(hangs, on="text", name="decode", processes=processes).batch(4)
+
+
+def test_what_every_worker_hangs_at_is_left_out_and_nothing_else(hangs: Hangs) -> None:
+    with hanging(hangs).iter_batches(workers=pecan.Workers(2), on_error="skip") as batches:
+        seen = Counter(line for batch in batches for line in batch["text"])
+    report = batches.report()
+    assert seen == Counter(f"line {number}" for number in range(LINES) if number != AT)
+    assert report.bad_elements == 1 and report.workers_lost >= 2
+    lost = [event.text for event in report.events if event.kind == "lost"]
+    assert any(f"it hangs: decode has been working on element {AT} of {hangs.folder}" in text for text in lost), lost
+    (bad,) = [event.text for event in report.events if event.kind == "bad"]
+    assert bad.startswith(f"element {AT} of {hangs.folder / 'lines.txt'} is left out: decode had not done with it")
+
+
+def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes(hangs: Hangs) -> None:
+    with pytest.raises(errors.OpError) as info:
+        for _ in hanging(hangs, processes=True).iter_batches(workers=pecan.Workers(1)):
+            pass
+    assert info.value.fields == {"op": "decode", "file": str(hangs.folder / "lines.txt"), "element": AT}
+    assert "decode had not done with it after 5 s" in str(info.value) and "hung_after_s" in str(info.value)
+    assert len(hangs.processes()) >= 2
+    until(lambda: not any(map(psutil.pid_exists, hangs.processes())), "a process that hangs has outlived its worker")
+
+
+def test_what_is_slow_but_comes_to_an_end_is_let_be(tmp_path: Path) -> None:
+    def ponders(line: Any) -> Any:
+        if line == "line 3":
+            time.sleep(HONEST_S)
+        return line
+
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"line {number}\n" for number in range(8)))
+    config = pecan.Config(reorder="off", hung_after_s=LONG_S)
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(str(text)), name="slow", config=config)
+    with pipe.map(ponders, on="text").batch(4).iter_batches(workers=pecan.Workers(1)) as batches:
+        assert sum(len(batch["text"]) for batch in batches) == 8
+    assert batches.report().workers_lost == 0
+
+
+@pytest.mark.slow
+def test_a_graph_that_hangs_at_one_line_is_found_in_pieces(hangs: Hangs) -> None:
+    """It does not say at which one."""
+    import tensorflow as tf
+
+    def decode(line: Any) -> Any:
+        return tf.numpy_function(lambda text: hangs(text.decode()), [line], tf.string)
+
+    source = pecan.sources.TextLines(str(hangs.folder / "lines.txt"))
+    config = pecan.Config(reorder="off", hung_after_s=10.0, error_budget=1.0)
+    pipe = pecan.PecanPipeline(source, name="hanging", engine="tensorflow", config=config).map(decode, on="text")
+    with pipe.batch(4).iter_batches(workers=pecan.Workers(1), on_error="skip") as batches:
+        seen = Counter(line.decode() for batch in batches for line in batch["text"])
+    assert seen == Counter(f"line {number}" for number in range(LINES) if number != AT)
+    assert batches.report().bad_elements == 1
