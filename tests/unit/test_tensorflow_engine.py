@@ -571,7 +571,7 @@ def test_flat_map_of_whole_batches_is_refused_by_name() -> None:
     [
         ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
         ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
-        ("map", lambda e: {"i": np.ma.masked_array([1, 2], [0, 1])}, "odd returned MaskedArray"),
+        ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
         ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
         ("filter", lambda e: "no", "it is a tensor of string"),
         ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
