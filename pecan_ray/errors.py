@@ -30,7 +30,11 @@ All of them cross process borders whole: pickling keeps the message and every fi
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 from typing import Any
+
+MOST_LISTED = 20
+"""Columns that a message lists."""
 
 
 class PecanError(Exception):
@@ -151,6 +155,26 @@ def told(error: BaseException) -> str:
     except BaseException as second:  # it is the user's code too
         text = f"<its text is not known: __str__ raised {type(second).__name__}>"
     return f"{type(error).__name__}: {text}"
+
+
+def spelled(value: Any) -> str:
+    """Return the repr of a value, also where its own ``__repr__`` fails."""
+    try:
+        return repr(value)
+    except BaseException as error:  # it is the user's code too
+        if is_interrupt(error):
+            raise
+        return f"<a {type(value).__name__} whose __repr__ raised {type(error).__name__}>"
+
+
+def listed(names: Collection[Any], others: Collection[Any] = ()) -> str:
+    """Return the names of columns for a message: in order, and of many those first that others do not have."""
+    shown = sorted(map(spelled, names))
+    if len(shown) > MOST_LISTED:
+        unlike = sorted(spelled(name) for name in names if name not in others)
+        first = (unlike or shown)[:MOST_LISTED]
+        return f"[{', '.join(first)}, and {len(shown) - len(first):,} more]"
+    return f"[{', '.join(shown)}]"
 
 
 def is_interrupt(error: BaseException) -> bool:

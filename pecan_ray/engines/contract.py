@@ -181,9 +181,12 @@ class EngineModule(Protocol):
 
 
 def is_columnar(value: Any) -> bool:
-    """Tell whether a value can live in a slot: a number or date, or an array of them, also of ml_dtypes' kinds."""
+    """Tell whether a value can live in a slot: a number or date, or an array of them, also of ml_dtypes' kinds.
+
+    A masked array cannot: its mask would be lost.
+    """
     if isinstance(value, (np.ndarray, np.generic)):
-        return is_plain(value.dtype)
+        return is_plain(value.dtype) and not isinstance(value, np.ma.MaskedArray)
     if isinstance(value, int):
         return -(1 << 63) <= value < 1 << 63
     return isinstance(value, (float, complex))

@@ -13,6 +13,7 @@ from pecan_ray.errors import is_interrupt, told
 
 PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
 """Types whose values can always be pickled."""
+MASKED = "it is a masked array, whose mask would be lost (fill it, with numpy.ma.getmaskarray as a column of its own)"
 PLAIN_OR_NUMBERS = PLAIN | {np.dtype(code).type for code in "?bhilqBHILQefdFD"}
 
 

@@ -92,6 +92,12 @@ class Arrays:
         if split_rows is not None:
             check_positive(split_rows=split_rows)
         held = {name: np.asarray(value) for name, value in {**(columns or {}), **arrays}.items()}
+        masked = [name for name, value in {**(columns or {}), **arrays}.items() if isinstance(value, np.ma.MaskedArray)]
+        if masked:
+            raise PlanError(
+                f"Arrays: {', '.join(masked)} is a masked array, whose mask would be lost. Give "
+                f"{masked[0]}.filled(...), and numpy.ma.getmaskarray({masked[0]}) as an array of its own."
+            )
         if not held:
             raise PlanError("Arrays needs at least one array: Arrays(image=images, label=labels).")
         flat = [name for name, array in held.items() if array.ndim == 0]

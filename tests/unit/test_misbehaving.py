@@ -15,10 +15,11 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.python import chain
 from pecan_ray.engines.python.engine import PythonEngine
 from pecan_ray.engines.sendable import why_unsendable
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.errors import BatchShapeError, OpError, SourceError, told
+from pecan_ray.errors import BatchShapeError, OpError, OutputTypeError, PlanError, SourceError, listed, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.splits import Split
 
@@ -120,7 +121,8 @@ def test_whatever_a_function_raises_is_an_error_by_name(error: BaseException, ki
     elif kind == "bucket":
         pipe = pipe.bucket_by_length([3], sizes=2, length=lambda element: len(fail(element)))
     else:
-        pipe = getattr(pipe, kind)(fail if kind != "flat_map" else lambda element: [fail(element)]).batch(4)
+        answers = {"map": fail, "filter": lambda e: bool(fail(e)), "flat_map": lambda e: [fail(e)]}
+        pipe = getattr(pipe, kind)(answers[kind]).batch(4)
     with pytest.raises(OpError, match=type(error).__name__) as caught:
         made(pipe)
     assert "element" in str(caught.value) and caught.value.op
@@ -257,3 +259,101 @@ def test_a_value_of_which_no_array_can_be_made_is_told_by_name(make: Any, batchi
 def test_columns_whose_names_cannot_be_compared_are_told_too() -> None:
     with pytest.raises(BatchShapeError, match="element 7 of split 0 has the columns"):
         made(numbers().map(lambda e: {1: 2} if e["i"] == 7 else e).batch(4))
+
+
+NO_ANSWERS: list[Any] = ["no", b"", [0], {}, (), np.array([]), np.str_("no"), float("nan"), np.ma.masked]
+
+
+@pytest.mark.parametrize("answer", NO_ANSWERS, ids=lambda answer: type(answer).__name__)
+def test_what_is_no_answer_of_a_filter_is_an_error_and_no_choice(answer: Any) -> None:
+    pipe = numbers().filter(lambda e: answer if e["i"] == 7 else True, name="odd").batch(4)
+    with pytest.raises(OutputTypeError, match=r"odd returned \w+ for element 7 of split 0, .*: True or False"):
+        made(pipe)
+    assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
+
+
+@pytest.mark.parametrize("answer", [1, 2.5, np.True_, np.int8(3), np.array([1])], ids=lambda one: type(one).__name__)
+def test_numbers_are_answers_of_a_filter(answer: Any) -> None:
+    assert rows(made(numbers().filter(lambda e: answer if e["i"] == 7 else False).batch(4))) == [7]
+
+
+@pytest.mark.parametrize("length", ["3", b"3", None])
+def test_a_length_that_is_no_number_is_an_error_by_name(length: Any) -> None:
+    pipe = numbers().bucket_by_length([4], sizes=2, length=lambda e: length if e["i"] == 7 else 3)
+    with pytest.raises(OutputTypeError, match=r"length returned \w+ for element 7 of split 0"):
+        made(pipe)
+    assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
+
+
+def test_a_flat_map_without_an_end_is_an_error_and_no_full_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "MOST_OUTPUTS", 1000)
+
+    def endless(element: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        while True:
+            yield element
+            if element["i"] != 7:
+                return
+
+    pipe = numbers().flat_map(endless).batch(4)
+    with pytest.raises(OpError, match="element 7 of split 0: ValueError: it yields more than 1,000 elements for one"):
+        made(pipe)
+    assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
+
+
+def masked(element: dict[str, Any]) -> dict[str, Any]:
+    return {**element, "x": np.ma.masked_array([1, 2], [False, True])}
+
+
+@pytest.mark.parametrize("batching", ["batch", "padded_batch"])
+def test_a_mask_is_never_lost_in_silence(batching: str) -> None:
+    with pytest.raises(OpError, match=r"masked: column 'x' of element \d of split \d .*whose mask would be lost"):
+        made(getattr(numbers().map(masked), batching)(4))
+    with pytest.raises(OpError, match="whose mask would be lost"):
+        made(numbers().batch(4).map(masked))
+    with pytest.raises(PlanError, match="whose mask would be lost"):
+        pecan.sources.Arrays(x=np.ma.masked_array([1, 2], [False, True]))
+    filled = numbers().map(masked).map(lambda e: {**e, "x": e["x"].filled(0)})
+    assert rows(made(getattr(filled, batching)(4))) == list(range(40))
+
+
+def test_a_mask_in_one_element_of_a_batch_is_not_lost_either() -> None:
+    pipe = numbers().map(lambda e: masked(e) if e["i"] == 7 else {**e, "x": np.arange(2)}).batch(4)
+    with pytest.raises((OpError, BatchShapeError), match=r"element 7 of split 0 .*whose mask would be lost"):
+        made(pipe)
+
+
+class OwnDict(dict[Any, Any]):
+    """A dict that cannot tell its columns."""
+
+    def keys(self) -> Any:
+        raise RuntimeError("no keys")
+
+    def __iter__(self) -> Any:
+        raise RuntimeError("no iterator")
+
+
+def test_an_element_that_cannot_tell_its_columns_is_an_error_by_name() -> None:
+    pipe = numbers().map(lambda e: OwnDict(e) if e["i"] == 7 else e, name="own").batch(4)
+    with pytest.raises(OpError, match="own failed on element 7 of split 0: RuntimeError: no "):
+        made(pipe)
+    assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
+
+
+class Unnamed:
+    """A name of a column that cannot be told."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no repr")
+
+    __str__ = __repr__
+
+
+def test_a_message_does_not_fail_with_what_it_tells() -> None:
+    with pytest.raises(BatchShapeError, match="a Unnamed whose __repr__ raised RuntimeError"):
+        made(numbers().map(lambda e: {Unnamed(): e["i"]}).batch(4))
+
+
+def test_of_many_columns_those_are_listed_that_others_lack() -> None:
+    names = [f"c{number}" for number in range(1000)]
+    assert listed([*names, "new"], names) == "['new', and 1,000 more]"
+    assert listed(["b", "a"]) == "['a', 'b']"

@@ -564,3 +564,43 @@ def test_a_length_that_cannot_be_traced_is_an_error_by_name() -> None:
 def test_flat_map_of_whole_batches_is_refused_by_name() -> None:
     with pytest.raises(errors.PlanError, match="spread: the tensorflow engine has no flat_map of whole batches"):
         run(numbers().batch(4).flat_map(lambda batch: batch, name="spread"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fn", "message"),
+    [
+        ("map", lambda e: {"i": object()}, "what it returns cannot be used in a TensorFlow graph"),
+        ("map", lambda e: {"i": None}, "odd returned NoneType, but it must return a tensor in column 'i'"),
+        ("map", lambda e: {"i": np.ma.masked_array([1, 2], [False, True])}, "odd returned MaskedArray"),
+        ("filter", lambda e: None, "odd returned NoneType, but it must return whether to keep"),
+        ("filter", lambda e: "no", "it is a tensor of string"),
+        ("filter", lambda e: tf.constant([True, False]), "but it must return whether to keep the element, one bool"),
+        ("flat_map", lambda e: {"i": tf.constant(1)}, "what it returns cannot be used in a TensorFlow graph"),
+        ("flat_map", lambda e: {"i": tf.ragged.constant([[1], [1, 2]])}, "cannot be used in a TensorFlow graph"),
+        ("flat_map", lambda e: {"i": tf.zeros(2), "j": tf.zeros(3)}, "columns of different first dimensions"),
+    ],
+)
+def test_what_cannot_be_in_a_graph_is_an_error_by_name(kind: str, fn: Any, message: str) -> None:
+    with pytest.raises(errors.OutputTypeError, match=message) as caught:
+        run(getattr(numbers(), kind)(fn, name="odd").batch(4))
+    assert caught.value.op == "odd"
+
+
+def test_a_length_that_is_text_is_an_error_by_name() -> None:
+    with pytest.raises(errors.OutputTypeError, match=r"length returned .*it is a tensor of string"):
+        run(numbers().bucket_by_length([4], sizes=2, length=lambda e: tf.constant("3")))
+
+
+def test_what_fails_in_the_graph_alone_is_told_as_a_bad_element() -> None:
+    def wrong_dtype(element: dict[str, Any]) -> dict[str, Any]:
+        def odd(number: Any) -> Any:
+            return np.float32(number) if number == 7 else number
+
+        return {"i": tf.numpy_function(odd, [element["i"]], tf.int64)}
+
+    found = run(numbers().map(wrong_dtype, name="odd").batch(4), on_error="skip")
+    (bad,) = [bad for one in found for bad in one.bad]
+    assert (
+        bad.op == "odd" and "failed on element 0 of split 1" in bad.error and "not when it was run alone" in bad.error
+    )
+    assert 7 not in [i for one in found if one.rows for i in one.columns["i"]]

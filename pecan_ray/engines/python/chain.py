@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.python.processes import InProcess
-from pecan_ray.engines.sendable import unsendable_columns, why_unsendable
+from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
 from pecan_ray.engines.under_way import Recognize, Sighting
-from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, told
+from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
 from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Op, wants_rng
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
@@ -24,6 +27,8 @@ from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
 Call = Callable[..., Any]
 _generator = ThreadGenerator()
+MOST_OUTPUTS = 1 << 20
+"""What a generator of a flat_map may yield for one element: one without an end would fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,39 @@ def complete_call(op: ElementOp) -> Call:
     return op.fn
 
 
-def _truth(fn: Call, value: Any, **keywords: Any) -> bool | None:
+def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
     answer = fn(value, **keywords)
-    return None if answer is None else bool(answer)
+    return answer if type(answer) is bool else _yes_or_no(answer)
+
+
+def _yes_or_no(answer: Any) -> Any:
+    """Return a number or tensor of one number as a bool, and what is no answer to a question as it is.
+
+    That a text, a list or a dict is not empty is seldom what was asked, and "no" and "False" would be a yes.
+    """
+    if answer is None or isinstance(answer, np.ma.MaskedArray):
+        return answer
+    if isinstance(answer, (np.ndarray, np.generic)):
+        if answer.dtype.kind not in "biuf" or not answer.size:
+            return answer
+    elif not hasattr(type(answer), "__bool__"):
+        return answer
+    return answer if answer != answer else bool(answer)  # NaN is not equal to itself
 
 
 def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
     outputs = fn(value, **keywords)
     if isinstance(outputs, (dict, str, bytes)) or not isinstance(outputs, Iterable):
         return outputs
-    return list(outputs)
+    if isinstance(outputs, (list, tuple)):
+        return list(outputs)
+    drawn = list(itertools.islice(outputs, MOST_OUTPUTS + 1))
+    if len(drawn) > MOST_OUTPUTS:
+        raise ValueError(
+            f"it yields more than {MOST_OUTPUTS:,} elements for one, and all of these are held in memory. Let it end; "
+            "where an element really stands for so many, return a list of them, or let the source have smaller ones."
+        )
+    return drawn
 
 
 def set_aside(
@@ -142,9 +170,20 @@ class Chain:
         """
         items = self._spread(item) if self._spreads else self._straight(item)
         for one in items:
+            if type(one.value) is not dict:
+                one.value = self._as_dict(one)
             if item.members is not None:
                 one.rows = max(1, leading(one.value))  # 0 rows would mean that it carries positions only
         return items
+
+    def _as_dict(self, item: Item) -> dict[str, Any]:
+        """Return an element that is of a class of the user's as a dict, whose methods raise nothing."""
+        try:
+            return dict(item.value)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            raise op_error(name_of_last([step.op for step in self._steps]), item, error) from error
 
     def run_all(self, items: Sequence[Item]) -> list[Item]:
         """Run several items; the calls of a first operator in another process go there in one message."""
@@ -248,9 +287,9 @@ class Chain:
 
     def _passes(self, step: ChainStep, value: Any, item: Item, output: int) -> bool:
         result = self._call(step, value, item, output)
-        if result is None:
-            raise self._wrong_type(step.op, item, result, "whether to keep the element")
-        return bool(result)
+        if not isinstance(result, bool):
+            raise self._wrong_type(step.op, item, result, "whether to keep the element: True or False")
+        return result
 
     def _flat(self, step: ChainStep, piece: Piece, item: Item) -> list[Piece]:
         """Divide an output's positions evenly among what it becomes: the same however often it is computed."""
@@ -271,7 +310,7 @@ class Chain:
         op = step.op
         if op.on is not None and op.on not in value:
             raise ColumnError(
-                f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {sorted(value)}.",
+                f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {listed(value)}.",
                 op=op.name,
                 column=op.on,
             )
@@ -299,7 +338,11 @@ class Chain:
         )
 
     def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
-        hint = "" if op.on is not None else ' To change one column by a function of its value, pass on="column".'
+        hint = (
+            ""
+            if op.on is not None or isinstance(op, Filter)
+            else ' To change one column by a function of its value, pass on="column".'
+        )
         return OutputTypeError(
             f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}.{hint}",
             op=op.name,
@@ -356,20 +399,24 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
 def check_sendable(item: Item, op: str) -> None:
     """Raise `OpError` for an element, or a batch, that cannot travel to the trainer."""
     for name, value in item.value.items():
-        if not (reason := why_unsendable(value)):
+        if not (reason := _why_not(value)):
             continue
         where = item.where() if item.members is None else f"the batch that begins with {item.where()}"
         if item.members and has_rows(value) and len(value) == len(item.members):
-            row, reason = next((r, why) for r, one in enumerate(value) if (why := why_unsendable(one)))
+            row, reason = next((r, why) for r, one in enumerate(value) if (why := _why_not(one)))
             where = item.members[row].where()
         raise OpError(
-            f"{op}: column {name!r} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
+            f"{op}: column {spelled(name)} of {where} cannot be sent to the trainer: {reason}. Drop it, or make bytes, "
             "numbers or an array of it, by a map before.",
             op=op,
             file=item.lease.split.file_of(item.element),
             element=item.element,
             column=name,
         )
+
+
+def _why_not(value: Any) -> str:
+    return MASKED if isinstance(value, np.ma.MaskedArray) else why_unsendable(value)
 
 
 def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:

@@ -10,7 +10,18 @@ import numpy as np
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
-from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError, is_interrupt, told
+from pecan_ray.engines.sendable import MASKED
+from pecan_ray.errors import (
+    BatchShapeError,
+    ColumnError,
+    OpError,
+    OutputTypeError,
+    PlanError,
+    is_interrupt,
+    listed,
+    spelled,
+    told,
+)
 from pecan_ray.plan.splits import Array
 
 
@@ -30,13 +41,13 @@ def check_columns(item: Item, names: Any, other: str, op: str) -> None:
     if item.value.keys() == names:
         return
     raise BatchShapeError(
-        f"{op}: {item.where()} has the columns {sorted(item.value, key=str)}, but {other} has "
-        f"{sorted(names, key=str)}. "
+        f"{op}: {item.where()} has the columns {listed(item.value, names)}, but {other} has "
+        f"{listed(names, item.value)}. "
         "Every element of a batch needs the same columns.",
         op=op,
         file=item.lease.split.file_of(item.element),
         element=item.element,
-        column=min(item.value.keys() ^ set(names), key=str),
+        column=min(item.value.keys() ^ set(names), key=spelled),
     )
 
 
@@ -57,11 +68,18 @@ def checked_array(
     name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], item: Item, other: str, op: str
 ) -> Array:
     """Return a value as an array; raises `BatchShapeError` unless it has the shape and dtype of its batch."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise _unlike(
+            f"{op}: column {spelled(name)} of {item.where()} cannot be put into a batch: {MASKED}.",
+            name,
+            item,
+            op,
+        )
     try:
         array = np.asarray(value)
     except Exception as error:  # objects may refuse it in any way, and lists may be uneven
         raise _unlike(
-            f"{op}: column {name!r} of {item.where()} is a {type(value).__name__} that no array can be made of "
+            f"{op}: column {spelled(name)} of {item.where()} is a {type(value).__name__} that no array can be made of "
             f"({told(error)}), but that of {other} is {dtype}{list(shape)}. Convert it by a map before.",
             name,
             item,
@@ -76,7 +94,8 @@ def checked_array(
     else:
         found, remedy = f"{dtype}{list(array.shape)}", "Resize or crop elements to one shape, or use padded_batch"
     raise _unlike(
-        f"{op}: column {name!r} of {item.where()} is {found}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
+        f"{op}: column {spelled(name)} of {item.where()} "
+        f"is {found}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
         name,
         item,
         op,
@@ -102,7 +121,8 @@ def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, o
     if is_columnar(value):
         array = np.asarray(value)
         raise _unlike(
-            f"{op}: column {name!r} of {item.where()} is {array.dtype}{list(array.shape)}, but that of {other} is a "
+            f"{op}: column {spelled(name)} of {item.where()} "
+            f"is {array.dtype}{list(array.shape)}, but that of {other} is a "
             f"{type(first).__name__}. Convert one of them, or fill in what is missing, by a map before.",
             name,
             item,
@@ -136,7 +156,7 @@ def _check_known(asked: Mapping[str, Any], argument: str, names: list[str], op: 
     for name in asked:
         if name not in names:
             raise ColumnError(
-                f"{op}: {argument} names the column {name!r}, but the elements have {sorted(names)}.",
+                f"{op}: {argument} names the column {spelled(name)}, but the elements have {listed(names)}.",
                 op=op,
                 column=name,
             )
@@ -151,7 +171,8 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
     arrays = [_same_rank(name, item, first, items[0].where(), op) for item in items]
     if fixed is not None and len(fixed) != first.ndim:
         raise PlanError(
-            f"{op}: shapes gives {len(fixed)} dimensions for column {name!r}, but {items[0].where()} has {first.ndim}."
+            f"{op}: shapes gives {len(fixed)} dimensions for column {spelled(name)},"
+            f" but {items[0].where()} has {first.ndim}."
         )
     longest = [max(array.shape[axis] for array in arrays) for axis in range(first.ndim)]
     wanted = tuple(w if w is not None else longest[axis] for axis, w in enumerate(fixed or (None,) * first.ndim))
@@ -159,7 +180,8 @@ def _pad(items: Sequence[Item], name: str, fixed: tuple[int | None, ...] | None,
     for row, (item, array) in enumerate(zip(items, arrays, strict=True)):
         if any(have > want for have, want in zip(array.shape, wanted, strict=True)):
             raise _unlike(
-                f"{op}: column {name!r} of {item.where()} has shape {list(array.shape)}, longer than the padded shape "
+                f"{op}: column {spelled(name)} of {item.where()} "
+                f"has shape {list(array.shape)}, longer than the padded shape "
                 f"{list(wanted)}. Enlarge shapes={{...}} or cut the element.",
                 name,
                 item,
@@ -176,7 +198,7 @@ def _same_rank(name: str, item: Item, first: Array, other: str, op: str) -> Arra
         return checked_array(name, value, first.shape, first.dtype, item, other, op)
     if array.ndim != first.ndim:
         raise _unlike(
-            f"{op}: column {name!r} of {item.where()} has {array.ndim} dimensions, but that of {other} has "
+            f"{op}: column {spelled(name)} of {item.where()} has {array.ndim} dimensions, but that of {other} has "
             f"{first.ndim}. Padding cannot add dimensions.",
             name,
             item,
@@ -194,7 +216,7 @@ def _fill_value(padding: Any, dtype: np.dtype[Any], name: str, op: str) -> Any:
     except (TypeError, ValueError, OverflowError):
         kept = False
     if not kept:
-        raise PlanError(f"{op}: padding {padding!r} is no value of column {name!r}, whose dtype is {dtype}.")
+        raise PlanError(f"{op}: padding {padding!r} is no value of column {spelled(name)}, whose dtype is {dtype}.")
     return value
 
 
@@ -205,14 +227,22 @@ def length_of(item: Item, length: Any, op: str) -> int:
     """
     if callable(length):
         try:
-            return int(length(item.value))
+            found = length(item.value)
+            if not isinstance(found, (str, bytes, bytearray)) and found is not None:
+                return int(found)
         except BaseException as error:
             if is_interrupt(error):
                 raise
             raise op_error(op, item, error) from error
+        raise OutputTypeError(
+            f"{op}: length returned {type(found).__name__} for {item.where()}, but it must return one number.",
+            op=op,
+            file=item.lease.split.file_of(item.element),
+            element=item.element,
+        )
     if length not in item.value:
         raise ColumnError(
-            f"{op}: there is no column {length!r} in {item.where()}; there are {sorted(item.value)}.",
+            f"{op}: there is no column {length!r} in {item.where()}; there are {listed(item.value)}.",
             op=op,
             column=length,
         )

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
+from pecan_ray.engines.sendable import MASKED
 from pecan_ray.errors import OutputTypeError
 from pecan_ray.plan.splits import Columns, Element, Lease
 
@@ -131,6 +132,8 @@ def signature_of(read: Read, fixed: bool) -> Signature:
         if isinstance(value, (bytes, str)):
             specs[name] = tf.TensorSpec((), tf.string)
             continue
+        if isinstance(value, np.ma.MaskedArray):
+            raise _refused(read, f"column {name!r}: {MASKED}")
         array = np.asarray(value)
         if array.dtype.hasobject and not all(isinstance(item, (bytes, str)) for item in array.ravel()):
             raise _refused(read, f"column {name!r} holds {type(value).__name__}, which is no tensor")
@@ -151,6 +154,8 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
             if columns[name] is None:
                 raise _refused(read, f"column {name!r} is {type(value).__name__}, that of the first element was text")
             continue
+        if isinstance(value, np.ma.MaskedArray):
+            raise _refused(read, f"column {name!r}: {MASKED}")
         array = np.asarray(value)
         wanted = spec.dtype.as_numpy_dtype
         if array.ndim != len(spec.shape) or not np.can_cast(array.dtype, wanted, "safe"):

@@ -35,7 +35,7 @@ from pecan_ray.engines.tensorflow.sums import Sums
 from pecan_ray.engines.under_way import Recognize, Sighting, StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
-from pecan_ray.plan.operators import ElementOp, FixedSizeBatchingOp, Plan, wants_rng
+from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
 from pecan_ray.plan.splits import AtWork, Source
 from pecan_ray.sources.tf_data import TfDataSource
@@ -103,6 +103,10 @@ class TensorFlowEngine:
         self._serial = plan_shape(plan).serial
         last = last_batching(plan)
         self._batched = last is not None
+        self._drops_nothing = not isinstance(plan.head, Join) and not any(
+            isinstance(op, BatchingOp) and op.drop_remainder and op is not last for op in plan.ops
+        )
+        """Whether an element that goes into the graph comes out, is noted as filtered, or has failed."""
         self._size = last.size if isinstance(last, FixedSizeBatchingOp) else 0
         counted = [op for op in plan.all_ops() if isinstance(op, ElementOp)]
         self._keyed = any(wants_rng(op.fn) for op in counted)
@@ -208,7 +212,9 @@ class TensorFlowEngine:
                 found: Iterable[BadElement] = ()
                 if self._options.on_error != "raise":
                     keep = self._options.on_error == "quarantine"
-                    found = find_bad_elements(part, self._plan, feed, branch, self._options.seed, keep)
+                    found = find_bad_elements(
+                        part, self._plan, feed, branch, self._options.seed, keep=keep, sure=self._drops_nothing
+                    )
                 if order is not None:
                     found = list(found)  # nothing of the interval may count as done that the user's order takes
                     self._raise_if_passing(found, order.plan, feed, branch)

@@ -13,7 +13,7 @@ from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
-from pecan_ray.engines.tensorflow.graph import apply_flat_map, apply_map, call, length_of, op_named_in
+from pecan_ray.engines.tensorflow.graph import answer_of, apply_flat_map, apply_map, length_of, op_named_in
 from pecan_ray.engines.tensorflow.meta import OUTPUTS, rows_of
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCall
 from pecan_ray.errors import BatchShapeError, ElementError, OpError, is_interrupt, told
@@ -51,20 +51,30 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
 
 
 def find_bad_elements(
-    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, keep: bool
+    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, *, keep: bool, sure: bool
 ) -> Iterator[BadElement]:
-    """Yield those elements of an interval that fail when they are run alone, with their reasons."""
+    """Yield those elements of an interval that fail when they are run alone, with their reasons.
+
+    `sure`: nothing but a failure can have kept them, so that one that does not fail again is told as well.
+    """
+    ops = _ops_from(plan, branch)
     key, start, stop = part
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.read_again(key, number)
-        found, _ = run_alone(read, feed, _ops_from(plan, branch), seed)
+        found, _ = run_alone(read, feed, ops, seed)
+        where, kept = read.lease.split.where(number), read.value if keep else None
         if found is not None:
             if found.fields.get("ends_job"):
                 raise found
-            where = read.lease.split.where(number)
             reason = found.message.splitlines()[0]
-            kept = read.value if keep else None
             yield BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number))
+        elif sure:
+            names = "/".join(op.name for op in ops) or "the TensorFlow graph"
+            reason = (
+                f"{names} failed on {where} in the graph, and not when it was run alone: what it returned may have had "
+                "another dtype than it said (tf.numpy_function, tf.py_function), or it fails now and then"
+            )
+            yield BadElement(names, where, reason, kept, origin_of(read.lease, number))
 
 
 def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -> BadElement | None:
@@ -134,7 +144,7 @@ def _apply(op: Op, value: dict[str, Any], row: Any) -> list[dict[str, Any]]:
         length_of(op, value)
         return [value]
     if isinstance(op, Filter):
-        return [value] if bool(np.asarray(call(op, value, row))) else []
+        return [value] if bool(np.asarray(answer_of(op, value, row))) else []
     if isinstance(op, FlatMap):
         outputs = apply_flat_map(op, value, row)
         count = int(next(iter(outputs.values())).shape[0])

@@ -164,7 +164,7 @@ class Graph:
         if key not in self._traced:
             if self._watches and self._options.on_error != "raise":
                 run = self.calls.watching(run, ops)
-            self._traced[key] = GraphFunction(run, *data.element_spec)
+            self._traced[key] = _traced(run, data.element_spec, "/".join(op.name for op in ops))
         data = data.map(self._traced[key], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
         return data if self._options.on_error == "raise" else data.ignore_errors(log_warning=False)
 
@@ -191,7 +191,7 @@ class Graph:
         """Decide in parallel, then drop; what is dropped is noted."""
 
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor, Tensor]:
-            keep = tf.reshape(tf.cast(call(op, columns, row), tf.bool), [])
+            keep = answer_of(op, columns, row)
             kept = tf.cast(keep, tf.int64)
             row = self._counted(row, [(op.name, columns, kept, lambda: kept * columns_bytes(columns))])
             return columns, row, tf.cond(keep, lambda: True, lambda: self._note_dropped(row))
@@ -268,12 +268,31 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
     return _called(op.name, op.fn, argument, rng=seed)
 
 
+def answer_of(op: Filter, columns: TensorColumns, row: Tensor) -> Tensor:
+    """Return whether a filter keeps an element, or batch."""
+    answer = call(op, columns, row)
+    try:
+        answer = tf.convert_to_tensor(answer)
+        if not (answer.dtype.is_bool or answer.dtype.is_integer or answer.dtype.is_floating):
+            raise TypeError(f"it is a tensor of {answer.dtype.name}")
+        return tf.reshape(tf.cast(answer, tf.bool), [])
+    except (TypeError, ValueError) as error:
+        raise OutputTypeError(
+            f"{op.name} returned {type(answer).__name__}, but it must return whether to keep the element, one bool "
+            f"({told(error)}).",
+            op=op.name,
+        ) from error
+
+
 def length_of(op: BucketByLength, columns: TensorColumns) -> Tensor:
     """Return the length by which an element finds its bucket."""
     if not callable(op.length):
         return tf.shape(_column(op.name, columns, op.length))[0]
     length = _called(op.name, op.length, columns)
     try:
+        length = tf.convert_to_tensor(length)
+        if not (length.dtype.is_integer or length.dtype.is_floating):
+            raise TypeError(f"it is a tensor of {length.dtype.name}")
         return tf.reshape(tf.cast(length, tf.int32), [])
     except (TypeError, ValueError) as error:
         raise OutputTypeError(
@@ -298,6 +317,16 @@ def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> A
             f"{name} cannot be compiled into a TensorFlow graph: {told(error)}\nThe tensorflow "
             'engine calls it once with symbolic tensors; use TensorFlow operations in it, or engine="python".',
             op=name,
+        ) from error
+
+
+def _traced(run: Callable[..., Any], spec: Any, name: str) -> GraphFunction:
+    """Return the graph of operators; what they return may not fit into one."""
+    try:
+        return GraphFunction(run, *spec)
+    except (TypeError, ValueError) as error:
+        raise OutputTypeError(
+            f"{name}: what it returns cannot be used in a TensorFlow graph: {told(error)}", op=name
         ) from error
 
 
@@ -339,9 +368,14 @@ def apply_map(op: Map, columns: TensorColumns, row: Tensor) -> TensorColumns:
     """Return the columns after a map."""
     result = call(op, columns, row)
     if op.on is not None:
+        if result is None or isinstance(result, np.ma.MaskedArray):
+            raise _wrong_type(op, result, "a tensor")
         return {**columns, op.on: result}
     if not isinstance(result, dict):
         raise _wrong_type(op, result, "a dict from column name to tensor")
+    for name, value in result.items():
+        if value is None or isinstance(value, np.ma.MaskedArray):
+            raise _wrong_type(op, value, f"a tensor in column {name!r}")
     return result
 
 
@@ -355,7 +389,16 @@ def apply_flat_map(op: FlatMap, columns: TensorColumns, row: Tensor) -> TensorCo
         return {**rest, op.on: result}
     if not isinstance(result, dict) or not result:
         raise _wrong_type(op, result, "a dict of tensors whose first dimension counts the outputs")
-    return {name: tf.convert_to_tensor(value) for name, value in result.items()}
+    outputs = {name: tf.convert_to_tensor(value) for name, value in result.items()}
+    counts = {
+        name: value.shape[0] for name, value in outputs.items() if value.shape.rank and value.shape[0] is not None
+    }
+    if len(set(counts.values())) > 1:
+        raise OutputTypeError(
+            f"{op.name} returned columns of different first dimensions, {counts}, but they count its outputs.",
+            op=op.name,
+        )
+    return outputs
 
 
 def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:
