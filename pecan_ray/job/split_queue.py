@@ -176,7 +176,14 @@ class SplitQueue:
 
     def _fresh(self) -> int:
         self._catch_up()
-        return 0 if self._replay else max(0, len(self._order) + len(self._unnoticed) - self._at)
+        early = bool(self._replay) or self._pass_at_hand < self._repetition
+        return 0 if early else max(0, len(self._order) + len(self._unnoticed) - self._at)
+
+    @property
+    def _pass_at_hand(self) -> int:
+        """The pass that nobody may go beyond: splits that a run before this one began in it are yet to be listed."""
+        to_come = () if self._listing.complete else self._unlisted
+        return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self._repetition)
 
     def _catch_up(self) -> None:
         """Take notice of splits that were listed since."""
@@ -209,14 +216,15 @@ class SplitQueue:
         if self._replay:
             return
         found: list[tuple[int, int, Lease]] = []
-        while self._missing and self._missing[0][0] < len(self._order):
+        latest = self._pass_at_hand
+        while latest == self._repetition and self._missing and self._missing[0][0] < len(self._order):
             start, stop = self._missing.popleft()
             known = min(stop, len(self._order))
             found += [(self._repetition, at, self._lease(int(self._order[at]))) for at in range(start, known)]
             if known < stop:
                 self._missing.appendleft((known, stop))
-        listed = [rest for rest in self._unlisted if rest.index < self._seen]
-        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen]
+        listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]
+        self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen or rest.repetition > latest]
         places = self.places([rest.index for rest in listed])
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)

@@ -17,7 +17,7 @@ from pecan_ray.simulator.protocol.going_on import play_in_pieces
 
 WIDTH = 1 << OUTPUT_BITS
 SEEDS, LOTS = 1200, 4
-FAILED_ONCE = (35, 2648, 11378, 52307)
+FAILED_ONCE = (35, 2648, 11378, 52307, 300502)
 """Seeds of histories in which something was wrong once."""
 
 
@@ -152,3 +152,25 @@ def test_begun_splits_come_first_when_they_are_listed(shuffled: bool) -> None:
     assert sorted(lease.split.index for lease in leases if lease) == sorted([*begun[2:4], begun[5], begun[7]])
     assert {lease.spans for lease in leases if lease and lease.split.index == begun[7]} == {((WIDTH, END),)}
     assert taken(other, 100) == taken(queue, 100)
+
+
+def test_what_an_earlier_pass_began_is_waited_for_before_a_later_one_goes_on() -> None:
+    again = Listing()
+    queue = SplitQueue(again, 0, None, passes=2)
+    rests = [Rest(8, 0, ((WIDTH, END),)), Rest(0, 1, ((0, WIDTH),))]
+    queue.go_on(0, Cursor(1, 4, ((2, 3),), ()), rests)
+    add(again, 6)
+    assert not queue and queue.take() is None, "split 8 of pass 0 is not listed yet"
+    add(again, 4)
+    leases = [lease for _ in range(3) if (lease := queue.take()) is not None]
+    assert [(lease.repetition, lease.split.index) for lease in leases] == [(0, 8), (1, 0), (1, 2)]
+    assert taken(queue, 100) == [4, 5, 6, 7, 8, 9]
+
+
+def test_a_listing_that_ends_without_what_was_begun_holds_nobody_up() -> None:
+    again = Listing()
+    queue = SplitQueue(again, 0, None, passes=2)
+    queue.go_on(0, Cursor(1, 2, (), ()), [Rest(8, 0, ((WIDTH, END),))])
+    add(again, 4)
+    again.complete = True
+    assert taken(queue, 100) == [2, 3]

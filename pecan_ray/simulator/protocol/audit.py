@@ -177,7 +177,7 @@ class Audit:
         silent = any(f.kind == "freeze trainer" and f.seconds + 15.0 > timeout for f in scenario.faults)
         if world.faults["kill trainer"] or silent:
             reasons["ClusterError"] = "has not been heard"
-        if (world.deaths or world.losses >= 2 * STRIKES) and scenario.on_error == "raise":
+        if (world.deaths or self._machines_may_be_taken_for_elements) and scenario.on_error == "raise":
             reasons["OpError"] = "ended the process"
         if world.deaths and (scenario.one_sequence or scenario.sharding == "off"):
             reasons["ClusterError"] = "one after the other"
@@ -251,30 +251,36 @@ class Audit:
                 if not used["", piece] and not _within(piece, dropped.get(epoch, ()), scenario)
             ]
             missing_in_all += missing
-            self._check_few(epoch, missing)
+            self._check_few(job, epoch, missing)
         if not self._goes_on:  # what the run before has left out was counted there
             self._check_counts(job, missing_in_all, epochs)
 
-    def _check_few(self, epoch: int, missing: list[ModelPiece]) -> None:
+    def _check_few(self, job: JobModel, epoch: int, missing: list[ModelPiece]) -> None:
         """Only what cannot be divided among ranks, or fills no batch, is left out."""
         scenario = self._scenario
         most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
         most += self._left_before
+        if self._machines_may_be_taken_for_elements:
+            most += job.state.bad.count
         if scenario.plain:
             must(len(missing) <= most, f"{len(missing)} elements of epoch {epoch} are missing: {sorted(missing)}")
         elif scenario.ranks == 1 and not scenario.drop_remainder:
             elements = {(key, element) for key, element, _ in missing}
-            must(len(elements) <= self._left_before, f"epoch {epoch} lacks {sorted(missing)}")
+            must(len(elements) <= most, f"epoch {epoch} lacks {sorted(missing)}")
+
+    @property
+    def _machines_may_be_taken_for_elements(self) -> bool:
+        """Those that fail four times with the same element in hand make it look like one that ends workers."""
+        return self._world.losses >= 2 * STRIKES
 
     def _check_counts(self, job: JobModel, missing: list[ModelPiece], epochs: int) -> None:
         """What is missing was counted: exactly where every element yields one output."""
         scenario, ledger = self._scenario, job.state.ledger
         elements = {(key, element) for key, element, _ in missing}
-        # Machines that fail four times with the same element in hand make it look like one that kills workers.
         splits = [split for source in scenario.sources for split in source]
         kinds = (BAD, *FATAL)
         bad = sum(sum(map(split.outputs[: split.readable].count, kinds)) + (split.torn is not None) for split in splits)
-        many = self._world.losses >= 2 * STRIKES
+        many = self._machines_may_be_taken_for_elements
         blamed = max(0, job.state.bad.count - bad * epochs * scenario.repetitions) if many else 0
         if scenario.plain:
             must(many or not job.state.bad.count, "an element is blamed for nothing")
