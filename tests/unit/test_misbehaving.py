@@ -261,10 +261,7 @@ def test_columns_whose_names_cannot_be_compared_are_told_too() -> None:
         made(numbers().map(lambda e: {1: 2} if e["i"] == 7 else e).batch(4))
 
 
-NO_ANSWERS: list[Any] = ["no", b"", [0], {}, (), np.array([]), np.str_("no"), float("nan"), np.ma.masked]
-
-
-@pytest.mark.parametrize("answer", NO_ANSWERS, ids=lambda answer: type(answer).__name__)
+@pytest.mark.parametrize("answer", [None, np.ma.masked], ids=lambda answer: type(answer).__name__)
 def test_what_is_no_answer_of_a_filter_is_an_error_and_no_choice(answer: Any) -> None:
     pipe = numbers().filter(lambda e: answer if e["i"] == 7 else True, name="odd").batch(4)
     with pytest.raises(OutputTypeError, match=r"odd returned \w+ for element 7 of split 0, .*: True or False"):
@@ -272,8 +269,8 @@ def test_what_is_no_answer_of_a_filter_is_an_error_and_no_choice(answer: Any) ->
     assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
 
 
-@pytest.mark.parametrize("answer", [1, 2.5, np.True_, np.int8(3), np.array([1])], ids=lambda one: type(one).__name__)
-def test_numbers_are_answers_of_a_filter(answer: Any) -> None:
+@pytest.mark.parametrize("answer", [1, 2.5, "text", [0], np.True_, np.array([1])], ids=lambda one: type(one).__name__)
+def test_what_python_takes_for_true_is_an_answer_of_a_filter(answer: Any) -> None:
     assert rows(made(numbers().filter(lambda e: answer if e["i"] == 7 else False).batch(4))) == [7]
 
 

@@ -61,23 +61,9 @@ def complete_call(op: ElementOp) -> Call:
 
 
 def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
+    """Return a filter's answer as Python takes it for an `if`; none at all, and a masked one, as they are."""
     answer = fn(value, **keywords)
-    return answer if type(answer) is bool else _yes_or_no(answer)
-
-
-def _yes_or_no(answer: Any) -> Any:
-    """Return a number or tensor of one number as a bool, and what is no answer to a question as it is.
-
-    That a text, a list or a dict is not empty is seldom what was asked, and "no" and "False" would be a yes.
-    """
-    if answer is None or isinstance(answer, np.ma.MaskedArray):
-        return answer
-    if isinstance(answer, (np.ndarray, np.generic)):
-        if answer.dtype.kind not in "biuf" or not answer.size:
-            return answer
-    elif not hasattr(type(answer), "__bool__"):
-        return answer
-    return answer if answer != answer else bool(answer)  # NaN is not equal to itself
+    return answer if answer is None or isinstance(answer, np.ma.MaskedArray) else bool(answer)
 
 
 def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
