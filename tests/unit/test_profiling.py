@@ -108,7 +108,9 @@ def test_time_is_measured_as_a_function_of_the_bytes() -> None:
 
     items = [{"x": np.ones(2_000 + 28_000 * (n % 8), np.float64)} for n in range(64)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(burn, on="x")
-    points = sampled(pipe, "burn").points
+    (stretch,) = stretches(pipe.plan)
+    found = sample_stretch(stretch, "python", 0, SampleLimits(64, deadline=1.0), clock=lambda: 0.0)
+    points = found.profile().ops[0].points
     assert len(points) > 1 and points[0][0] < points[-1][0]
     sizes, seconds = zip(*points, strict=True)
     assert list(seconds) == sorted(seconds) and seconds[-1] > 2 * seconds[0]

@@ -324,6 +324,8 @@ def _traced(run: Callable[..., Any], spec: Any, name: str) -> GraphFunction:
     """Return the graph of operators; what they return may not fit into one."""
     try:
         return GraphFunction(run, *spec)
+    except PecanError:
+        raise
     except (TypeError, ValueError) as error:
         raise OutputTypeError(
             f"{name}: what it returns cannot be used in a TensorFlow graph: {told(error)}", op=name
