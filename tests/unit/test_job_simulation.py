@@ -18,7 +18,7 @@ from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World, dra
 from pecan_ray.simulator.protocol.__main__ import main
 from pecan_ray.simulator.protocol.scenario import DEADLY
 
-HISTORIES, LOTS = 3000, 6
+HISTORIES, LOTS = 2000, 4
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
 CASES = {
     "static splits are dealt after the listing has ended": Scenario(sharding="static"),

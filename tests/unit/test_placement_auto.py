@@ -220,15 +220,15 @@ def test_noisy_windows_are_put_together_until_they_suffice() -> None:
 
 def test_it_stays_once_it_has_converged_although_windows_are_noisy() -> None:
     """Audits try something else now and then, one in these windows: it costs less than a percent."""
-    changes, dearer = 0, 0.0
-    for seed in range(20):
+    changes, dearer, jobs = 0, 0.0, 10
+    for seed in range(jobs):
         plant = random_plant(seed)
         run = drive(placed(plant), Meter(plant, seed, noise=0.05), Deployment(0, 1), after=400)
         tail = [decision.target for decision in run.decisions[-300:]]
         changes += sum(before != after for before, after in pairwise(tail))
         dearer += sum(plant.excess(at) for at in tail) / len(tail)
-    assert changes <= 60, "20 jobs, 300 windows each"
-    assert dearer / 20 <= 0.01
+    assert changes <= 3 * jobs, "300 windows each"
+    assert dearer / jobs <= 0.01
 
 
 @pytest.mark.parametrize("faster", [0.5, 2.0])
