@@ -66,10 +66,12 @@ class Regime:
     name: str
     step_s: float
     stock: int
+    queue: int = 60
 
 
 TRAINER_BOUND = Regime("trainers keep up with nothing: their queues are full", step_s=0.5, stock=30)
 INPUT_BOUND = Regime("workers cannot keep up: queues are empty", step_s=0.1, stock=1)
+SMALL_QUEUES = Regime("workers cannot keep up, and queues hold two batches", step_s=0.1, stock=1, queue=2)
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,7 @@ def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> Load:
     """Return what the controller of so many workers and as many trainers takes."""
     splits = max(10_000, int(count / 0.5 * (SETTLING_S + MEASURED_S + 60)))
     controller = started(CrowdedController, crowded_job((count, count), splits))
-    pace = Pace(count, count, step_s=regime.step_s, stock=regime.stock)
+    pace = Pace(count, count, step_s=regime.step_s, stock=regime.stock, queue=regime.queue)
     try:
         return asyncio.run(_measure_crowd(controller, pace))
     finally:
@@ -370,7 +372,7 @@ def measure(regime: Regime, members: Sequence[int], rounds: int) -> dict[int, li
     return found
 
 
-REGIMES = {"trainer": TRAINER_BOUND, "input": INPUT_BOUND}
+REGIMES = {"trainer": TRAINER_BOUND, "input": INPUT_BOUND, "small": SMALL_QUEUES}
 
 
 def main() -> None:

@@ -52,7 +52,9 @@ class Pace:
     step_s: float = 0.5
     """a trainer's step takes this time."""
     stock: int = 30
-    """Batches that each trainer has before its first step."""
+    """Batches that each trainer has before its first step,"""
+    queue: int = 60
+    """and has room for."""
 
 
 class Crowd:
@@ -144,7 +146,7 @@ class SimulatedTrainer:
     def __init__(self, crowd: Crowd, rank: int) -> None:
         self._crowd = crowd
         self.incarnation = f"process-{rank}"
-        prefetch_bytes = 2 * crowd.pace.stock * BATCH_BYTES
+        prefetch_bytes = crowd.pace.queue * BATCH_BYTES
         self.state = TrainerState(rank, crowd.pace.trainers, self.incarnation, prefetch_bytes, time.monotonic())
         self._timer: asyncio.TimerHandle | None = None
         self._over = False

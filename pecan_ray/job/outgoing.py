@@ -21,8 +21,8 @@ TOLD_AT_ONCE = 100
 """So many trainers tell at once what others wait for;"""
 CLOSING_PER_TRAINER_S = 0.001
 """with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
-PRESSING_PER_TRAINER_S = 0.003
-"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 330 a second)."""
+PRESSING_PER_TRAINER_S = 0.005
+"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 200 a second)."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 REPEAT_S = 5.0

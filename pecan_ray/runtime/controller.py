@@ -24,6 +24,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Source
+from pecan_ray.runtime.awake_clock import AwakeClock
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
 from pecan_ray.runtime.listing import list_sources
@@ -36,6 +37,8 @@ from pecan_ray.storage.retry import set_patience, tell_elsewhere
 logger = logging.getLogger("pecan_ray.controller")
 
 TICK_S = 1.0
+LONGEST_GAP_S = 3 * TICK_S
+"""A controller that was asleep for longer has not heard those who called meanwhile."""
 
 
 class AutoPlacementController:
@@ -48,7 +51,8 @@ class AutoPlacementController:
         self._sources: list[Source] = pickle.loads(job.sources)
         self._plans = [job.plan]
         """The plan's versions; a later one has its operators in another order."""
-        self._state = JobState(job.spec, time.monotonic())
+        self._clock = AwakeClock(LONGEST_GAP_S)
+        self._state = JobState(job.spec, self._clock.now())
         self._board = NoticeBoard(self._state.orders)
         self._actors: WorkerActors | None = None
         self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
@@ -77,7 +81,7 @@ class AutoPlacementController:
 
     def _happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
-        for instruction in self._state.handle(event, time.monotonic()):
+        for instruction in self._state.handle(event, self._clock.now()):
             self._perform_by[type(instruction)](instruction)
 
     def _happened_elsewhere(self, event: events.Event) -> Future[None]:
@@ -112,7 +116,7 @@ class AutoPlacementController:
                 since = (retrying.text, now - retrying.since) if retrying else ("",)
                 self._happened(events.ListingHindered(*since))
             self._happened(events.TimePassed())
-            self._metrics.job(self._state, time.monotonic())
+            self._metrics.job(self._state, self._clock.now())
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -250,7 +254,7 @@ class AutoPlacementController:
 
     async def facts(self) -> JobFacts:
         """Return the facts of the job so far."""
-        return self._state.facts(time.monotonic())
+        return self._state.facts(self._clock.now())
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

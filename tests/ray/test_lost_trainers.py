@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
@@ -139,6 +142,27 @@ def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers)
     assert fast.wait(SAID_WITHIN_S) == 0, trainers.said(fast)
     assert slow.wait(SAID_WITHIN_S) == 0, trainers.said(slow)
     assert trainers.said(fast).splitlines()[-1] == trainers.said(slow).splitlines()[-1] == "all 125"
+
+
+def test_a_job_that_was_frozen_as_a_whole_goes_on(trainers: Trainers) -> None:
+    both = [trainers.start(rank, steps=1, pause=0.1) for rank in range(2)]
+    for trainer in both:
+        trainers.until_said(trainer, "running")
+    (name,) = (name for name in living_actors() if name.endswith("controller"))
+    controller: Any = ray.get_actor(name, namespace="pecan")
+    frozen = [ray.get(controller.process_id.remote()), *(trainer.pid for trainer in both)]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        time.sleep(2 * TIMEOUT_S)  # it is this time that must not be counted
+    finally:
+        os.kill(frozen[0], signal.SIGCONT)
+        ray.get(controller.process_id.remote())  # it is awake, and the trainers are not
+        for pid in frozen[1:]:
+            os.kill(pid, signal.SIGCONT)
+    for trainer in both:
+        assert trainer.wait(SAID_WITHIN_S) == 0, trainers.said(trainer)
+        assert trainers.said(trainer).splitlines()[-1] == "all 125"
 
 
 def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) -> None:

@@ -1,0 +1,26 @@
+"""A clock that stands still while this process does: a closed laptop, a paused container, a blocked loop.
+
+Nobody can be heard meanwhile, so silence of that time says nothing about who lives.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+class AwakeClock:
+    """Monotonic seconds, less those in which nobody asked for them."""
+
+    def __init__(self, longest_gap_s: float, read: Callable[[], float] = time.monotonic) -> None:
+        """`longest_gap_s`: the clock is asked at least as often, while the process runs."""
+        self._longest_gap_s, self._read = longest_gap_s, read
+        self._asked = read()
+        self._missed_s = 0.0
+
+    def now(self) -> float:
+        """Return the time; of a longer gap since the last call only `longest_gap_s` has passed."""
+        at = self._read()
+        self._missed_s += max(0.0, at - self._asked - self._longest_gap_s)
+        self._asked = at
+        return at - self._missed_s
