@@ -40,6 +40,8 @@ class StretchOrder:
     """What operators are given in the adopted order, if it is another one."""
     differences: tuple[ColumnDifference, ...] = ()
     """By how much the columns of the results differ in it."""
+    hurried: bool = False
+    """Whether the time was over before any order was adopted, or all were tried."""
 
     @property
     def whole_speedup(self) -> float | None:

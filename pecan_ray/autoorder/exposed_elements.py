@@ -26,7 +26,7 @@ Reaches: TypeAlias = dict[str, tuple[float, float]]
 
 EXPOSED = 16
 """Elements of the sample that are exposed, every second one too much, the others too little."""
-ENOUGH_S = 0.5
+ENOUGH_S = 0.3
 """After so long fewer are enough,"""
 LEAST = 4
 """but so many."""

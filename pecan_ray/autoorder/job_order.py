@@ -202,7 +202,7 @@ class JobOrder:
         if skip_bad in self._found or self._folder is None or not self.movable:
             return self._found.get(skip_bad)
         kept = self._folder.load(self._key)
-        found = None if kept is None else kept.ordering(self._plan, self._mode)
+        found = None if kept is None or kept.worth_another_look else kept.ordering(self._plan, self._mode)
         if found is not None and kept is not None:
             self._found[skip_bad] = self._told_where(found, kept)
         return self._found.get(skip_bad)
@@ -219,8 +219,10 @@ class JobOrder:
         """Keep what a look has found; return what another process has kept meanwhile, if one has."""
         if self._folder is None or not found.final or found.failed or not self.movable or not found.stretches:
             return found
-        mine = KeptOrder.of(found, self._name, self._key)
-        if again:
+        mine, earlier = KeptOrder.of(found, self._name, self._key), self._folder.load(self._key)
+        if mine.hurried_looks and earlier is not None:
+            mine = replace(mine, hurried_looks=mine.hurried_looks + earlier.hurried_looks)
+        if again or (earlier is not None and earlier.worth_another_look):
             self._folder.replace(self._key, mine)
             return found
         kept = self._folder.keep(self._key, mine)

@@ -24,6 +24,8 @@ logger = logging.getLogger("pecan_ray")
 
 FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
+MOST_HURRIED_LOOKS = 3
+"""After so many looks that had too little time the order stays as it is written: each holds up a first batch."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,13 @@ class KeptOrder:
     """Where it is not what a look has found."""
     facts: FactJson = None
     """What was measured, as JSON."""
+    hurried_looks: int = 0
+    """So many looks at this pipeline had too little time: the last one, and those right before it."""
+
+    @property
+    def worth_another_look(self) -> bool:
+        """Whether the next job should look again: on a quieter machine, a look may find more in its time."""
+        return 0 < self.hurried_looks < MOST_HURRIED_LOOKS
 
     @classmethod
     def of(cls, ordering: Ordering, pipeline: str, fingerprint: str, why: str = "") -> KeptOrder:
@@ -52,7 +61,8 @@ class KeptOrder:
             "seconds": ordering.seconds,
             "notes": list(ordering.notes),
         }
-        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts)
+        hurried = any(one.hurried for one in ordering.stretches)
+        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, int(hurried))
 
     @classmethod
     def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
@@ -71,6 +81,7 @@ class KeptOrder:
             "why": self.why,
             "orders": [list(order) for order in self.orders],
             "facts": self.facts,
+            "hurried_looks": self.hurried_looks,
         }
 
     @classmethod
@@ -85,7 +96,9 @@ class KeptOrder:
         if not all(isinstance(name, str) for order in orders for name in order):
             raise ValueError("an operator's name must be a string")
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
-        return cls(tuple(map(tuple, orders)), facts=written.get("facts"), **told)
+        hurried = written.get("hurried_looks")
+        looks = hurried if isinstance(hurried, int) else 0
+        return cls(tuple(map(tuple, orders)), facts=written.get("facts"), hurried_looks=looks, **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""

@@ -29,7 +29,7 @@ ELEMENTS = 3
 """Elements on which operators are tried,"""
 OF_RANDOM = 12
 """and those that draw random numbers: on half of them a contrast is weakened, so that nothing is clipped."""
-ENOUGH_S = 1.0
+ENOUGH_S = 0.4
 """Where that takes longer, the first ones have to do."""
 
 

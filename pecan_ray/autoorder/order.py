@@ -43,7 +43,7 @@ LATE_SHARE = 0.7
 """Share of the time until which it goes on where so few elements have come through that nothing can be tried."""
 BEGIN_SHARE = 0.9
 """Share of the time in which something may be begun: an operator that runs is not interrupted."""
-ENOUGH_S = 2.0
+ENOUGH_S = 1.5
 """Where operators are slow, few elements are sampled after so long: the trainer waits for its first batch."""
 TOO_SHORT = (
     f"AutoOrder left the order as it is written: {100 * SHARE_OF_JOB:.0f} % of so short a job is not enough for a "

@@ -44,7 +44,7 @@ from pecan_ray.storage.retry import patience_at_most
 
 READ_SHARE = 1 / 3
 """Share of the time that reading the elements may take."""
-FEW = 64
+FEW = 48
 """So many elements are enough where the operators are slow."""
 LEAST_ELEMENTS = 8
 """On fewer elements no time can be measured."""

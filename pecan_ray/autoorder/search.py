@@ -87,6 +87,7 @@ class OrderSearch:
             notes=tuple(self._notes),
             loads=self._trial.loads(adopted.order) if adopted is not None and changed else (),
             differences=self._trial.differences(adopted.order) if adopted is not None and changed else (),
+            hurried=not changed and not self._trial.in_time(),
         )
 
     def _without_idle_exchanges(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import run_through
-from pecan_ray.autoorder.op_watch import OpWatch
+from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
-from pecan_ray.autoorder.value_trial import FIRST_LOOK, ValueTrial
+from pecan_ray.autoorder.value_trial import ValueTrial
 from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference
 
 COMMUTE_ELEMENTS = 8
+FIRST_LOOK = 16
+"""Elements that show whether an order is worth being measured,"""
+FIRST_LOOK_S = 0.2
+"""unless they take longer: then a few of them do."""
+REST_S = 1.0
+"""Time for verifying an order on the elements beyond those."""
 SLOWED_SHARE = 0.02
 """An operator that is slow in an order counts if it loses this share of all the time."""
 
@@ -49,6 +56,10 @@ class Trial:
         self.slowed: dict[str, float] = {}
         """Operators that the sizes alone do not explain in that order: the seconds that they lost per element."""
 
+    def in_time(self) -> bool:
+        """Tell whether something more may be begun."""
+        return self._sampled.in_time()
+
     @property
     def recasting(self) -> set[str]:
         """Operators that changed a column's dtype in some order."""
@@ -77,8 +88,8 @@ class Trial:
         self._values.begin(order)
         self._watch_user()
         self._watch.begin(order)
-        refused, ran = self._verify(order, 0, FIRST_LOOK, watched=True)
-        if not refused and ran < min(FIRST_LOOK, len(self._sampled.held)):
+        refused, ran = self._verify(order, 0, self._first, watched=True)
+        if not refused and ran < self._first:
             refused = NO_TIME
         user, tallies = self._names, self._sampled.tallies
         moved = [name for name in order if set(user[: user.index(name)]) != set(order[: order.index(name)])]
@@ -94,22 +105,33 @@ class Trial:
         if self._names in self._watch.runs:
             return
         self._watch.begin(self._names)
-        for number in range(len(self._sampled.held[:FIRST_LOOK])):
+        began = self._sampled.clock()
+        for number in range(min(FIRST_LOOK, len(self._sampled.held))):
+            if number >= LEAST_LOOKED_AT and self._sampled.clock() - began > FIRST_LOOK_S:
+                break
             self._values.keep(number, self._watch.run(self._names, self._user, self._sampled.token(number)))
+
+    @property
+    def _first(self) -> int:
+        """The first elements, on which operators were watched in the user's order."""
+        return len(self._watch.runs[self._names])
 
     def verify_rest(self, order: OpOrder) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
-        refused, ran = self._verify(order, FIRST_LOOK, len(self._sampled.held))
+        until = self._sampled.clock() + REST_S
+        refused, ran = self._verify(order, self._first, len(self._sampled.held), until)
         refused = refused or self.other_values(order)
-        return refused, min(FIRST_LOOK, len(self._sampled.held)) + ran
+        return refused, self._first + ran
 
-    def _verify(self, order: OpOrder, begin: int, end: int, *, watched: bool = False) -> tuple[str, int]:
+    def _verify(
+        self, order: OpOrder, begin: int, end: int, until: float = math.inf, *, watched: bool = False
+    ) -> tuple[str, int]:
         sampled, spec, ran = self._sampled, ElementSpec(), 0
         self.failed = ""
         try:
             stages = self._runner.stages(order)
             for number in range(begin, min(end, len(sampled.held))):
-                if not sampled.in_time():
+                if not sampled.in_time() or sampled.clock() > until:
                     break
                 token, count = sampled.token(number), sampled.results[number]
                 outputs = self._watch.run(order, stages, token) if watched else run_through(stages, token)

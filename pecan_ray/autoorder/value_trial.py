@@ -26,9 +26,6 @@ from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference
 
-FIRST_LOOK = 16
-"""Elements that show whether an order is worth being measured."""
-
 
 class ValueTrial:
     """The values of orders beside those of the user's, on one sampled stretch."""
@@ -120,7 +117,7 @@ class ValueTrial:
         values = ValueCheck(self._sampled.held, self._runner.columns)
         try:
             usual, exchanged = (self._runner.stages(order) for order in orders)
-            for number in range(len(self._sampled.held[:FIRST_LOOK])):
+            for number in range(len(self._watch.runs[self._user])):
                 if not self._sampled.in_time():
                     return NO_TIME
                 outputs = [run_through(stages, self._sampled.token(number)) for stages in (usual, exchanged)]

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.facts_json import from_json, to_json
 from pecan_ray.autoorder.job_order import JobOrder, Ordered
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, usual_folder
-from pecan_ray.autoorder.order_request import JobSize
+from pecan_ray.autoorder.kept_order import MOST_HURRIED_LOOKS, KeptOrder, OrderFolder, usual_folder
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import ElementOp
@@ -47,6 +50,12 @@ def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan
 def as_run(pipe: pecan.PecanPipeline, *, job: JobSize | None = None) -> Ordered:
     """What a job of a pipeline is told to run."""
     return job_order(pipe).ordered(skip_bad=False, once=True, job=job)
+
+
+def too_little_time(request: OrderRequest) -> Ordering:
+    """A look whose time was over before any order was adopted."""
+    found = order_plan(replace(request, mode="off", sample_all=True, apart=False))
+    return replace(found, mode=request.mode, stretches=tuple(replace(one, hurried=True) for one in found.stretches))
 
 
 def job_order(pipe: pecan.PecanPipeline) -> JobOrder:
@@ -169,6 +178,32 @@ def test_without_a_folder_the_pipeline_itself_remembers_that() -> None:
 
 
 # --- shown -------------------------------------------------------------------------------------------------
+
+
+def test_a_look_that_had_too_little_time_is_repeated_by_later_jobs_but_not_for_ever(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[OrderRequest] = []
+
+    def look(request: OrderRequest) -> Ordering:
+        looks.append(request)
+        return too_little_time(request)
+
+    monkeypatch.setattr("pecan_ray.autoorder.job_order.order_for_job", look)
+    for _ in range(MOST_HURRIED_LOOKS + 2):
+        pipe = images()
+        assert names(as_run(pipe)) == names(as_run(pipe)) == ["blur", "half", "batch"]
+    assert len(looks) == MOST_HURRIED_LOOKS
+
+
+def test_a_look_with_more_time_replaces_what_one_in_a_hurry_has_left(
+    cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("pecan_ray.autoorder.job_order.order_for_job", too_little_time)
+        assert names(as_run(images())) == ["blur", "half", "batch"]
+    assert names(as_run(images())) == ["half", "blur", "batch"]
+    assert names(as_run(images())) == ["half", "blur", "batch"]
 
 
 def test_explain_shows_what_is_kept_and_where() -> None:
