@@ -74,10 +74,10 @@ def measure(pipe: pecan.PecanPipeline, rounds: int) -> dict[str, Any]:
 
 
 def looking_s(pipe: pecan.PecanPipeline) -> tuple[float, str]:
-    """Return the seconds of a look at a pipeline, with nothing beside it, and the order that it has found."""
+    """Return the seconds of a look at a pipeline, with nothing beside it, and what it has found."""
     began = time.perf_counter()
     found = order_for_job(OrderRequest(pipe.plan, pipe.engine, job=JobSize(math.inf, 1)))
-    return time.perf_counter() - began, " ".join(op.name for op in found.plan.all_ops()) if found.changed else ""
+    return time.perf_counter() - began, found.summary()
 
 
 def look_only(asked: argparse.Namespace, root: str) -> None:
@@ -88,10 +88,10 @@ def look_only(asked: argparse.Namespace, root: str) -> None:
         for name in asked.pipelines:
             pipe = MAKERS[name](root, engine)
             began = time.process_time()
-            seconds, order = looking_s(pipe)
+            seconds, told = looking_s(pipe)
             cpu = time.process_time() - began
             print(
-                f"{engine:10s} {name:10s} look {seconds:.2f} s ({cpu:.2f} s of CPU time); {order or 'the order stays'}",
+                f"{engine:10s} {name:10s} look {seconds:.2f} s ({cpu:.2f} s of CPU time); {told}",
                 flush=True,
             )
 
