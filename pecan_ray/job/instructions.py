@@ -80,6 +80,8 @@ class TellTrainers:
     """Orders have changed for these ranks: answer those of them that listen."""
 
     ranks: tuple[int, ...]
+    allowance_only: bool = False
+    """They may use more batches, and that is all: it will do to tell them a little later, and of more."""
 
 
 @dataclass(frozen=True)

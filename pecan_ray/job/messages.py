@@ -183,6 +183,8 @@ class TrainerReport:
     """So many workers it knows, of those that have come up."""
     held: bool = False
     """It has a batch that it may not use before other ranks have as many."""
+    full: bool = False
+    """Whether it can take no more meanwhile."""
     quarantined: int = 0
     """So many elements it has taken of those that its orders told it to keep."""
 

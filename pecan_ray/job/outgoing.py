@@ -61,7 +61,7 @@ class Outgoing:
         self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
         self._sent = now
-        self._told_held = False
+        self._told_held = self._told_full = False
         self._clear()
 
     def _clear(self) -> None:
@@ -155,7 +155,8 @@ class Outgoing:
         if self._unanswered is not None:
             return self._sent + REPEAT_S
         tells_held = need.held and not self._told_held
-        if self._urgent or self._wanted or (tells_held and need.full):
+        tells_full = need.held and need.full and not (self._told_full if self._pressing_s else self._told_held)
+        if self._urgent or self._wanted or tells_full:
             return self._sent
         if need.closing and (self._news or tells_held):
             return self._sent + self._closing_s
@@ -188,10 +189,12 @@ class Outgoing:
             progress=progress,
             met=met,
             held=need.held,
+            full=need.held and need.full,
             quarantined=self._quarantined,
         )
         self._clear()
-        self._sent, self._unanswered, self._told_held, self._wanted = now, report, need.held, False
+        self._sent, self._unanswered, self._wanted = now, report, False
+        self._told_held, self._told_full = report.held, report.full
         return report
 
     def _not_used(self, queued: int) -> Sequence[ReceivedBatch]:

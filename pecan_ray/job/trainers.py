@@ -28,6 +28,8 @@ class RegisteredTrainer:
     """So many workers it knows."""
     held: bool = False
     """It waits for other ranks."""
+    full: bool = False
+    """Whether it could take no more meanwhile."""
     left: bool = False
 
 

@@ -74,7 +74,7 @@ class AutoPlacementController:
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self._workers.use_users_order(one.worker),
             instructions.Answer: self._answer,
-            instructions.TellTrainers: lambda one: self._board.tell(one.ranks),
+            instructions.TellTrainers: lambda one: self._board.tell(one.ranks, allowance_only=one.allowance_only),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
             instructions.EndJob: self._end,
         }

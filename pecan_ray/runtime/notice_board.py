@@ -19,6 +19,9 @@ GATHER_S = 0.002
 """Changes within this time reach the trainers together;"""
 GATHER_PER_TRAINER_S = 0.0005
 """with many trainers those within a longer one: each of them is answered."""
+MANY_TRAINERS = 100
+ALLOWANCE_PER_TRAINER_S = 0.004
+"""With more trainers than these, those that only may use more are answered so much later for each."""
 
 
 class NoticeBoard:
@@ -28,7 +31,8 @@ class NoticeBoard:
         self._orders = orders
         self._listening: dict[int, asyncio.Future[None]] = {}
         self._due: set[int] = set()
-        self._gathering = False
+        self._answering: asyncio.TimerHandle | None = None
+        """What will answer those that are due."""
         self._handles: dict[str, bytes] = {}
         self._pickled: dict[tuple[int, tuple[str, ...], int | None, tuple[str, ...]], bytes] = {}
         self._pickled_number = -1
@@ -56,16 +60,21 @@ class NoticeBoard:
         if waiting is not None and not waiting.done():
             waiting.cancel()
 
-    def tell(self, ranks: Iterable[int]) -> None:
-        """Answer these ranks soon."""
+    def tell(self, ranks: Iterable[int], *, allowance_only: bool = False) -> None:
+        """Answer these ranks soon; not quite so soon where all that has changed is how much they may use."""
         self._due.update(ranks)
-        if not self._gathering:
-            self._gathering = True
-            delay = max(GATHER_S, GATHER_PER_TRAINER_S * len(self._listening))
-            asyncio.get_running_loop().call_later(delay, self._answer)
+        loop, count = asyncio.get_running_loop(), len(self._listening)
+        delay = max(GATHER_S, GATHER_PER_TRAINER_S * count)
+        if allowance_only:
+            delay += ALLOWANCE_PER_TRAINER_S * max(0, count - MANY_TRAINERS)
+        at = loop.time() + delay
+        if self._answering is None or at < self._answering.when():
+            if self._answering is not None:
+                self._answering.cancel()
+            self._answering = loop.call_at(at, self._answer)
 
     def _answer(self) -> None:
-        self._gathering = False
+        self._answering = None
         for rank in self._due & self._listening.keys():
             waiting = self._listening.pop(rank)
             if not waiting.done():

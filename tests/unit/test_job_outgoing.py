@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from pecan_ray.job.messages import LeftOutElement, TrainerProgress, TrainerReport
 from pecan_ray.job.outgoing import (
     CLOSING_PER_TRAINER_S,
@@ -159,6 +161,20 @@ def test_of_many_trainers_each_reports_less_often() -> None:
     assert outgoing.due(Need(pressing=True, closing=True)) == (1000 - TOLD_AT_ONCE) * CLOSING_PER_TRAINER_S
     assert outgoing.due(Need(held=True)) == (1000 - TOLD_AT_ONCE) * PRESSING_PER_TRAINER_S
     assert outgoing.due(Need(held=True, full=True)) == 0.0, "it can do nothing until the others have told"
+
+
+@pytest.mark.parametrize(("trainers", "again"), [(2, False), (1000, True)])
+def test_a_trainer_of_many_says_so_too_when_its_queue_has_become_full(trainers: int, again: bool) -> None:
+    outgoing = Outgoing(0, trainers, "t", 0.0)
+    report = next_report(outgoing, 10.0, held=True)
+    assert report is not None and report.held and not report.full
+    outgoing.answered(1, 10.0)
+    assert (outgoing.due(Need(held=True, full=True)) <= 10.0) is again, "few are told at once that others go on"
+    if again:
+        report = next_report(outgoing, 10.0, held=True, full=True)
+        assert report is not None and report.full
+        outgoing.answered(2, 10.0)
+        assert outgoing.due(Need(held=True, full=True)) > 10.0
 
 
 def test_of_many_trainers_each_tells_others_when_hardly_anything_is_left() -> None:

@@ -167,8 +167,10 @@ def test_that_more_may_be_used_is_told_at_once_to_those_alone_that_wait_for_it()
     for rank in range(2):
         assert of_kind(TellTrainers, rig.acknowledge(worker, lease, rank, rank=rank)) == []
     assert of_kind(TellTrainers, rig.report(0, held=True)) == []
+    assert of_kind(TellTrainers, rig.report(1, held=True, full=True)) == []
     told = of_kind(TellTrainers, rig.acknowledge(worker, lease, 2, rank=2))
-    assert rig.job.orders(1).allowed == 1 and told == [TellTrainers((0,))]
+    assert rig.job.orders(1).allowed == 1
+    assert told == [TellTrainers((1,)), TellTrainers((0,), allowance_only=True)], "rank 1 can take no more meanwhile"
 
 
 def test_who_is_ready_when_nothing_is_left_is_told_to_stop() -> None:

@@ -1,0 +1,64 @@
+"""Trainers that listen for orders are answered, whatever changes while others are being gathered."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.messages import Orders
+from pecan_ray.runtime.notice_board import MANY_TRAINERS, NoticeBoard
+
+RANKS = MANY_TRAINERS + 20
+
+
+async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> set[int]:
+    """Let all ranks listen, change something, and return who was answered with the new orders by then."""
+    orders = Orders(number=1)
+    board = NoticeBoard(lambda rank: orders)
+    calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
+    await asyncio.sleep(0)
+    orders = replace(orders, number=2)
+    change(board)
+    await asyncio.wait_for(asyncio.gather(*(calls[rank] for rank in told)), 60)
+    done = {rank for rank, call in calls.items() if call.done()}
+    for rank in done:
+        assert pickle.loads(calls[rank].result())[0].number == 2
+    for call in calls.values():
+        call.cancel()
+    return done
+
+
+def run(work: Coroutine[Any, Any, set[int]]) -> set[int]:
+    return asyncio.run(work)
+
+
+@pytest.mark.parametrize("allowance_only", [False, True])
+def test_those_that_are_due_are_answered_and_no_others(allowance_only: bool) -> None:
+    def change(board: NoticeBoard) -> None:
+        board.tell((3, 5), allowance_only=allowance_only)
+
+    assert run(answered(change, {3, 5})) == {3, 5}
+
+
+def test_what_cannot_wait_takes_along_what_can() -> None:
+    def change(board: NoticeBoard) -> None:
+        board.tell((3,), allowance_only=True)
+        board.tell((5,))
+        board.tell((7,), allowance_only=True)
+
+    assert run(answered(change, {5})) == {3, 5, 7}
+
+
+def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
+    async def late() -> set[int]:
+        board = NoticeBoard(lambda rank: Orders(number=2))
+        board.tell((3,), allowance_only=True)
+        await asyncio.wait_for(board.listen(3, 1), 60)
+        return {3}
+
+    assert run(late()) == {3}
