@@ -131,8 +131,9 @@ def _uncounted(case: Case, told: list[Told], delivered: list[Counter[int]]) -> l
         kind = "lost" if missing > counted else "uncounted"
         found.append(f"{kind}: {missing} elements are missing, and {counted} were counted as left out or dropped")
     partial = case.batch if case.drop_remainder or case.plan == "take" else 1
-    # A batch that is short of an element which yields nothing costs the round of batches that it was to be part of.
-    rounds = 2 if case.drop_remainder and case.plan in ("bad", "filter", "torn") else 1
+    # A batch that is short of an element which yields nothing costs the round of batches that it was to be part of; of
+    # elements that yield several, some delivered, each batch that is regrouped may leave a remainder.
+    rounds = {"bad": 2, "filter": 2, "torn": 2, "flat_map": 4}.get(case.plan, 1) if case.drop_remainder else 1
     most = case.epochs * (rounds * case.world_size * partial - 1)
     if facts["left_out"] > most:
         found.append(f"lost: {facts['left_out']} elements were left out, of which {most} are remainders at most")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import random
@@ -98,6 +99,7 @@ class Run:
             self._victim = self._nodes.add_node(num_cpus=4, object_store_memory=200 << 20, labels=VICTIM)
         self._start_trainers()
         hung = not self._watch(deadline_s)
+        self._go_on(math.inf)  # what stands still cannot end
         told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
         if hung:
             found = [f"hang: {[len(one.batches) for one in told]} batches came; see {self.folder}"]
@@ -153,8 +155,7 @@ class Run:
             came = now if received > before else came
             if now - came > deadline_s:
                 return False
-            while self._paused and self._paused[0][0] < now:
-                _signal(self._paused.pop(0)[1], signal.SIGCONT)
+            self._go_on(now)
             if due and due[0].kind in ("freeze", "pause"):
                 self._seen |= {one.pid: now for one in ours(WORKER) if one.pid not in self._seen}
             if due and received >= due[0].at * self.case.batches() and self._all_there() and self._happens(due[0]):
@@ -164,6 +165,11 @@ class Run:
                 self._release(self.case.held.losses)
             time.sleep(LOOK_S)
         return True
+
+    def _go_on(self, now: float) -> None:
+        """Let those go on whose pause is over."""
+        while self._paused and self._paused[0][0] < now:
+            _signal(self._paused.pop(0)[1], signal.SIGCONT)
 
     def _happens(self, fault: Fault) -> bool:
         """Let a fault happen; False if there is nothing to hit as yet."""
