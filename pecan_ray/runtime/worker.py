@@ -144,10 +144,14 @@ class PreprocessingWorker:
         fetch_files_ahead(self._sources[branch], [lease.split for lease in leases])
 
     def _usual_threads(self) -> int:
-        """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have."""
+        """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
+
+        Of workers that take turns the one at work has them all.
+        """
         if isinstance(self._job.options.workers, AutoWorkers):
             return max(1, round(self._job.config.cpus_per_worker))
-        return max(1, len(os.sched_getaffinity(0)) // self._sharing)
+        sharing = 1 if self._job.shape.one_at_a_time else self._sharing
+        return max(1, len(os.sched_getaffinity(0)) // sharing)
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:
