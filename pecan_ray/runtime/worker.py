@@ -150,7 +150,7 @@ class PreprocessingWorker:
         """
         if isinstance(self._job.options.workers, AutoWorkers):
             return max(1, round(self._job.config.cpus_per_worker))
-        sharing = 1 if self._job.shape.one_at_a_time else self._sharing
+        sharing = 1 if self._job.spec.shape.one_at_a_time else self._sharing
         return max(1, len(os.sched_getaffinity(0)) // sharing)
 
     @ray.method(concurrency_group="run")
