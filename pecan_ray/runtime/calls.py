@@ -1,7 +1,8 @@
 """Calls to actors from threads of a trainer: none of them waits inside Ray.
 
 A thread that waits in `ray.get` does not survive the end of Ray or of the interpreter: it hangs, ends the process with
-a code of its own, or crashes it; and one that calls after ``ray.shutdown()`` makes Ray begin anew.
+a code of its own, or crashes it; one that calls after ``ray.shutdown()`` makes Ray begin anew; and one that drops the
+last reference to an answer while Ray ends makes Ray end the process.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
@@ -29,6 +30,23 @@ class CallsClosedError(ClusterError):
     """Nobody wants the answer any more."""
 
 
+class Answer:
+    """What an actor was asked for, as long as somebody may want it."""
+
+    def __init__(self, reference: Any) -> None:
+        self.future: Future[Any] | None = reference.future()  # which holds the reference
+
+    def when_there(self, call: Callable[[Future[Any]], None]) -> None:
+        """Have a function called in a thread of Ray's once the answer is there."""
+        if self.future is not None:
+            self.future.add_done_callback(call)
+
+    def close(self) -> None:
+        """Drop it, while Ray can neither begin nor end."""
+        with _connecting:
+            self.future = None
+
+
 class Calls:
     """The calls of one job's trainer, over the connection to Ray that it began with."""
 
@@ -44,31 +62,44 @@ class Calls:
                 raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
             yield
 
-    def begin(self, method: Any, *arguments: Any) -> Any:
-        """Call an actor's method; return the reference to its answer."""
+    def begin(self, method: Any, *arguments: Any) -> Answer:
+        """Call an actor's method; return its answer, which must be waited for by `result`, or closed."""
+        with self.connection():
+            return Answer(method.remote(*arguments))
+
+    def stream(self, method: Any, *arguments: Any) -> Any:
+        """Call an actor's method that yields; return the references to what it yields."""
         with self.connection():
             return method.remote(*arguments)
 
-    def result(self, reference: Any, timeout_s: float | None = None) -> Any:
+    def tell(self, method: Any, *arguments: Any) -> None:
+        """Call an actor's method whose answer nobody wants."""
+        with self.connection():
+            method.remote(*arguments)
+
+    def result(self, answer: Answer, timeout_s: float | None = None) -> Any:
         """Wait for an answer; raises what the method raised, `CallsClosedError` after `close`, or `TimeoutError`.
 
         With a timeout the answer is awaited after `close` as well.
         """
-        with self.connection():
-            answer: Future[Any] = reference.future()
-        awaited = {answer} if timeout_s is not None else {answer, self._closed}
+        future = answer.future
+        assert future is not None
+        awaited = {future} if timeout_s is not None else {future, self._closed}
         deadline = time.monotonic() + (timeout_s or 0.0)
-        while answer not in wait(awaited, LOOK_S, FIRST_COMPLETED).done:
-            if timeout_s is None and self._closed.done():
-                raise CallsClosedError("the iterator was closed")
-            if timeout_s is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"no answer within {timeout_s:g} s")
-            with self.connection():
-                continue
         try:
-            return answer.result()
+            while future not in wait(awaited, LOOK_S, FIRST_COMPLETED).done:
+                if timeout_s is None and self._closed.done():
+                    raise CallsClosedError("the iterator was closed")
+                if timeout_s is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"no answer within {timeout_s:g} s")
+                with self.connection():
+                    continue
+            return future.result()
         finally:
-            del answer, awaited  # or an error would hold this frame, the frame the answer, and that the error
+            with _connecting:
+                answer.close()
+                # And an error would hold this frame, the frame the answer, and that the error.
+                del future, awaited
 
     def ask(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method and wait for its answer."""

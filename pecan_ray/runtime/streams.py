@@ -47,7 +47,7 @@ class _StoreWay:
         self._reading: asyncio.Task[bool] | None = None
 
     def grant(self, count: int) -> None:
-        self._calls.begin(self._worker.handle.grant, self._rank, count)
+        self._calls.tell(self._worker.handle.grant, self._rank, count)
 
     def stop(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: all was read
@@ -159,9 +159,11 @@ class WorkerStream:
     def _fetch_by_pipe(self, address: PipeAddress) -> bool:
         """Read messages about batches in the worker's shared memory; raises what Ray raises if it is gone."""
         tokens: set[str] = set()
-        with closing(MessageReader(address)) as reader:
-            sending = self._calls.begin(self._worker.handle.send, self._rank)
-            sending.future().add_done_callback(lambda _: reader.stop())
+        with (
+            closing(MessageReader(address)) as reader,
+            closing(self._calls.begin(self._worker.handle.send, self._rank)) as sending,
+        ):
+            sending.when_there(lambda _: reader.stop())
             if not self._use(reader):
                 return True
             try:
@@ -180,7 +182,7 @@ class WorkerStream:
     def _fetch_by_ray(self, received: dict[int, int] | None) -> bool:
         """Read messages that Ray carries, with the batches; `received`: by Flight, before it failed."""
         method = self._worker.handle.stream.options(num_returns="streaming", _generator_backpressure_num_objects=4)
-        stream = self._calls.begin(method, self._rank, received)
+        stream = self._calls.stream(method, self._rank, received)
         with closing(_StoreWay(self._worker, self._rank, self._calls)) as way:
             if not self._use(way):
                 return True
@@ -202,13 +204,13 @@ class WorkerStream:
         )
         if not self._use(reader):
             return None
-        alive = self._calls.begin(handle.attend, self._rank)
-        alive.future().add_done_callback(lambda future: reader.stop() if future.exception() else None)
-        trouble = reader.run()
-        if reader.ended or self._stopped:
-            return None
-        # Raises if the worker is gone.
-        self._calls.result(alive if trouble is None else self._calls.begin(handle.placed))
+        with closing(self._calls.begin(handle.attend, self._rank)) as alive:
+            alive.when_there(lambda future: reader.stop() if future.exception() else None)
+            trouble = reader.run()
+            if reader.ended or self._stopped:
+                return None
+            # Raises if the worker is gone.
+            self._calls.result(alive if trouble is None else self._calls.begin(handle.placed))
         self._tell(
             f"{name} -> rank {self._rank}: by object_store from now on, since {address.host}:{address.port} cannot be "
             f"read: {trouble}"
