@@ -125,7 +125,7 @@ def train_and_keep(rank: int, path: str) -> tuple[list[int], int]:
     config = pecan.Config(quarantine_path=path, error_budget=1.0)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2000), split_rows=40), name="kept", config=config)
     options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "kept", "on_error": "quarantine", "epochs": 2}
-    with pipe.map(even, on="i").batch(8).iter_batches(workers=pecan.Workers(local=2, remote=1), **options) as it:
+    with pipe.map(even, on="i").batch(8).iter_batches(workers=pecan.Workers(local=2), **options) as it:
         return [int(i) for batch in it for i in batch["i"]], it.report().bad_elements
 
 

@@ -40,8 +40,8 @@ FILES = [
 ]
 
 
-def lines(path: Path, rows: int, line: str) -> None:
-    path.write_text("".join(line.format(n) for n in range(rows)))
+def lines(path: Path, rows: int, line: str, header: str = "") -> None:
+    path.write_text(header + "".join(line.format(n) for n in range(rows)))
 
 
 def records(path: Path, rows: int) -> None:
@@ -66,7 +66,7 @@ def table(path: Path, rows: int) -> None:
 CHANGING: dict[str, Callable[[Path, int], None]] = {
     "TextLines": lambda path, rows: lines(path, rows, "{}" + "x" * 1000 + "\n"),
     "JsonLines": lambda path, rows: lines(path, rows, '{{"a": {}, "b": "' + "x" * 1000 + '"}}\n'),
-    "Csv": lambda path, rows: path.write_text("a,b\n" + f"1,{'x' * 1000}\n" * rows),
+    "Csv": lambda path, rows: lines(path, rows, "1," + "x" * 1000 + "\n", "a,b\n"),
     "TFRecords": records,
     "WebDataset": archive,
     "Parquet": table,
