@@ -15,7 +15,9 @@ import logging
 import os
 import pickle
 import stat
+import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -31,6 +33,8 @@ from pecan_ray.plan.splits import Origin
 logger = logging.getLogger("pecan_ray")
 
 FORMAT_VERSION = 1
+LOCK_S = 1.0
+"""So long another trainer's writing is waited for."""
 HEAD = b'{"pecan-quarantine": '
 """How files begin."""
 PICKLE = b"\x80"
@@ -71,6 +75,10 @@ class QuarantineFile:
         self._process = os.getpid()
         self._untouched = self._torn = False
         """Nothing but lines that begin jobs is in it, as far as this process knows; a line was written in part."""
+        self._kept: set[int] = set()
+        """Elements that are in it, by whichever trainer of the job, as hashes."""
+        self._read_to = 0
+        """So far it was looked at for what others have written."""
         try:
             self._fd, created = _opened(path)
         except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
@@ -96,14 +104,25 @@ class QuarantineFile:
         line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
         self._write(line)
         os.fsync(self._fd)
+        self._read_to = size
 
     def add(self, bad: Sequence[BadElement]) -> None:
-        """Write elements at once: a crash later does not lose them.  What cannot be written is told and counted."""
-        with self._lock:
+        """Write elements at once: a crash later does not lose them.  What cannot be written is told and counted.
+
+        What another trainer of the job has kept in this file is in it already: it comes to two of them where a batch
+        was given back.
+        """
+        with self._lock, _alone(self._fd) if bad else contextlib.nullcontext():
+            if bad:
+                self._look()
             for one in bad:
+                written = _written(one)
+                if (found := _identity(written)) in self._kept:
+                    continue
                 try:
-                    self._write(_line(one))
+                    self._write(json.dumps(written, separators=(",", ":"), allow_nan=False).encode() + b"\n")
                     self._untouched = False
+                    self._kept.add(found)
                 except OSError as error:
                     if not self.unkept:
                         logger.warning(
@@ -112,6 +131,18 @@ class QuarantineFile:
                             *(self.path, error.strerror or error),
                         )
                     self.unkept += one.elements_left_out
+
+    def _look(self) -> None:
+        """Note what was written since the last look."""
+        try:
+            data = os.pread(self._fd, max(0, os.fstat(self._fd).st_size - self._read_to), self._read_to)
+        except OSError:  # then an element may be in it twice
+            return
+        lines = data[: data.rfind(b"\n") + 1]
+        self._read_to += len(lines)
+        for line in lines.splitlines():
+            with contextlib.suppress(ValueError, KeyError, TypeError):  # another one's line may be torn
+                self._kept.add(_identity(json.loads(line)))
 
     def _write(self, line: bytes) -> None:
         """Append a whole line; what was written of one that does not fit is taken back."""
@@ -202,7 +233,7 @@ def _only_heads(fd: int) -> bool:
         return all(line.startswith(HEAD) for line in file)
 
 
-def _line(bad: BadElement) -> bytes:
+def _written(bad: BadElement) -> dict[str, Written]:
     def put(*parts: bytes) -> str:
         return base64.b64encode(b"".join(parts)).decode()
 
@@ -219,7 +250,34 @@ def _line(bad: BadElement) -> bytes:
         except Exception as error:  # pickling runs anybody's code
             written["element"] = {"plain": None}
             written["error"] = f"{bad.error} (not kept: {type(error).__name__} when it was pickled)"
-    return json.dumps(written, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+    return written
+
+
+def _identity(written: dict[str, Any]) -> int:
+    """Return what an element is told apart by, as in `BadElement.identity`."""
+    return hash(json.dumps([written["op"], written["origin"] or written["first"] or written["where"]]))
+
+
+@contextlib.contextmanager
+def _alone(fd: int) -> Iterator[None]:
+    """Keep other trainers from writing meanwhile, where the file system has locks; wait no longer than a second."""
+    ours = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
+    until = time.monotonic() + LOCK_S
+    while True:
+        try:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, ours)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                break
+            time.sleep(0.001)
+        except OSError:  # there are none
+            break
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi", fcntl.F_UNLCK, os.SEEK_SET, 0, 1, 0))
 
 
 def quarantined(path: str | Path, *, trust: bool = False) -> Iterator[BadElement]:

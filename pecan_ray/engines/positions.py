@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
-from pecan_ray.plan.splits import LeaseKey
+from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
 
 Part = tuple[LeaseKey, int, int]
 """An interval of positions: lease key, start, stop."""
@@ -95,6 +95,11 @@ def join(held: list[Part], parts: Iterable[Part]) -> None:
             held[-1] = (key, held[-1][1], stop)
         else:
             held.append((key, start, stop))
+
+
+def elements_in(parts: Iterable[Part]) -> int:
+    """Return how many elements intervals touch."""
+    return len({(key, n) for key, start, stop in parts for n in range(start >> OUTPUT_BITS, -(-stop >> OUTPUT_BITS))})
 
 
 def merge(parts: Iterable[Part]) -> SpansByKey:

@@ -183,3 +183,8 @@ def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
         if isinstance(op, ElementOp):
             found.append(op)
     return found
+
+
+def name_of_last(ops: Sequence[Op]) -> str:
+    """Return the name of the operator from which elements leave some operators."""
+    return next((op.name for op in reversed(ops) if isinstance(op, ElementOp)), "the source")

@@ -24,8 +24,8 @@ class WebDataset:
     follows the dot, in lower case, is the column (bytes, undecoded), and ``__key__`` the common part.
     Members without an extension, hidden ones and names like ``__this__`` are not samples.  Archives
     one behind the other in a file are read as one.  Raises CorruptSourceError for archives that are cut off or damaged,
-    for a column that comes twice in one sample or is a link or a device, and for a sample of more than
-    `max_record_bytes`.
+    for a column that comes twice in one sample or is a link or a device, for a sample of more than
+    `max_record_bytes`, and for an archive of which no member has an extension.
     """
 
     paths: Paths = field(hash=False)
@@ -48,10 +48,18 @@ class WebDataset:
         """Yield samples from number `start` on; the data of those before is skipped, on disks by seeking."""
         with opened(split) as stream:
             found = members(split.path, stream, split.stop, self.max_record_bytes)
-            samples = groupby(_named(found), key=lambda named: named[0])
+            unnamed: list[str] = []
+            samples = groupby(_named(found, unnamed), key=lambda named: named[0])
+            number = -1
             for number, (key, parts) in enumerate(samples):
                 if number >= start:
                     yield _sample(split, number, key, parts, self.max_record_bytes)
+            if number < 0 and unnamed:
+                raise CorruptSourceError(
+                    f"Archive {split.path} has files and no sample, since their names have no extension "
+                    f"({unnamed[0]!r} is the first). Pack them as key.column: the extension names the column.",
+                    path=split.path,
+                )
 
     def num_elements(self) -> None:
         """Return None: samples are not counted without reading."""
@@ -62,13 +70,15 @@ class WebDataset:
         return identity_of("WebDataset", None, list_files(self.patterns))
 
 
-def _named(found: Iterator[TarMember]) -> Iterator[tuple[str, str, TarMember]]:
-    """Yield (key, column, member) of the members that belong to samples."""
+def _named(found: Iterator[TarMember], unnamed: list[str]) -> Iterator[tuple[str, str, TarMember]]:
+    """Yield (key, column, member) of the members that belong to samples; note the first that has no extension."""
     for member in found:
         folder, name = os.path.split(member.name)
         stem, dot, extension = name.partition(".")
         if stem and dot and extension and not (name.startswith("__") and name.endswith("__")):
             yield os.path.join(folder, stem), extension.lower(), member
+        elif stem and not extension and not name.startswith("_") and not unnamed:
+            unnamed.append(member.name)
 
 
 def _sample(

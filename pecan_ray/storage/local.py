@@ -18,8 +18,6 @@ from pecan_ray.storage.ranges import FileRange, replaced
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
-UNKNOWN_SIZE = 1 << 20
-"""So much is read of a file that says to be empty: those of /proc do, and are not."""
 MOST_VISITS = 1000
 """So often one folder may be come to behind links: links to links double with every step."""
 
@@ -50,11 +48,11 @@ class LocalFiles:
         """Return the file's description, or None if there is no such file; pipes and devices are refused."""
         try:
             status = os.stat(path)
+            return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             raise explain(error, path) from error
-        return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
 
     def folder(self, path: str) -> Iterator[FileInfo]:
         """Yield the files below a folder in the order of their names."""
@@ -101,15 +99,20 @@ class LocalFiles:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 found = os.fstat(fd)
-                size = found.st_size or UNKNOWN_SIZE
-                data = _pread(fd, start, size if stop is None else min(stop, size))
+                stop = found.st_size if stop is None else min(stop, found.st_size)
+                data = _pread(fd, start, stop)
                 after = os.fstat(fd)
+                more = not found.st_size and bool(os.pread(fd, 1, 0))
             finally:
                 os.close(fd)
         except OSError as error:
             raise explain(error, path) from error
         if (version and version != _version(found)) or _changed(found, after):
             raise replaced(path)
+        if more:
+            raise _of_no_size(path)
+        if start + len(data) < stop:
+            raise _shorter(path, start + len(data), found.st_size)
         return FileRange(data, after.st_size, version)
 
 
@@ -141,19 +144,30 @@ class _OneVersion(io.FileIO):
         if _version(os.fstat(self.fileno())) != self._version:
             raise replaced(self._path)
 
+    def _check_end(self) -> None:
+        """Raise SourceError if the file ends here, and says to be longer."""
+        at, size = self.tell(), os.fstat(self.fileno()).st_size
+        if at < size:
+            raise _shorter(self._path, at, size)
+
     def readinto(self, buffer: WriteableBuffer) -> int:
         count = super().readinto(buffer)
         self.check()
+        if not count and memoryview(buffer).nbytes:
+            self._check_end()
         return count or 0
 
     def readall(self) -> bytes:
         data = super().readall()
         self.check()
+        self._check_end()
         return data or b""
 
     def read(self, size: int | None = -1, /) -> bytes:
         data = super().read(-1 if size is None else size)
         self.check()
+        if not data and size:
+            self._check_end()
         return data or b""
 
 
@@ -266,7 +280,37 @@ def _describe(path: str, status: os.stat_result) -> FileInfo:
         raise SourceError(
             f"{path} is {_kind(status.st_mode)}, not a file: it cannot be read again and again.", path=path
         )
+    if not status.st_size and _has_content(path):
+        raise _of_no_size(path)
     return FileInfo(path=path, size=status.st_size, version=_version(status))
+
+
+def _has_content(path: str) -> bool:
+    """Tell whether a file that says to be empty is not: those of /proc are made when they are read."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        return bool(os.pread(fd, 1, 0))
+    except BlockingIOError:  # something would come
+        return True
+    finally:
+        os.close(fd)
+
+
+def _of_no_size(path: str) -> SourceError:
+    return SourceError(
+        f"{path} says to have 0 bytes, and has more: it is made while it is read (as in /proc), or is being written. "
+        "Read a copy of it.",
+        path=path,
+    )
+
+
+def _shorter(path: str, at: int, size: int) -> SourceError:
+    return SourceError(
+        f"{path} ends at byte {at}, and says to have {size}: it is made while it is read (as in /sys), or its file "
+        "system has not all of it. Read a copy of it.",
+        path=path,
+        offset=at,
+    )
 
 
 def _kind(mode: int) -> str:

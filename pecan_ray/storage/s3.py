@@ -51,9 +51,12 @@ class S3:
                 extra="s3",
             ) from error
         botocore = importlib.import_module("botocore")
+        core = importlib.import_module("botocore.session").get_session()
+        # Nobody looks at the times that a listing tells, and making dates of them takes most of reading it.
+        core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
         config = importlib.import_module("botocore.config").Config
         self._errors: Any = importlib.import_module("botocore.exceptions")
-        session = boto3.session.Session()
+        session = boto3.session.Session(botocore_session=core)
         self._signed = session.get_credentials() is not None
         # Retries are ours, because boto3 does not retry a body that breaks off.
         settings = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import ray
 
 import pecan_ray as pecan
 from pecan_ray import errors
@@ -109,6 +111,31 @@ def test_quarantined_elements_are_kept_in_a_file(tmp_path: Path) -> None:
     (bad,) = quarantined(it.quarantine_path)
     assert bad.op == "strictly" and bad.where.endswith("03.png") and len(bad.element["image"]) == 20
     assert "1 bad elements" in str(report)
+
+
+@ray.remote(num_cpus=0)
+def train_and_keep(rank: int, path: str) -> tuple[list[int], int]:
+    """Train as one of two ranks; return the elements and how many bad ones the report tells of."""
+
+    def even(i: Any) -> Any:
+        if i % 50 == 7:
+            raise ValueError("refused")
+        return i
+
+    config = pecan.Config(quarantine_path=path, error_budget=1.0)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(2000), split_rows=40), name="kept", config=config)
+    options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "kept", "on_error": "quarantine", "epochs": 2}
+    with pipe.map(even, on="i").batch(8).iter_batches(workers=pecan.Workers(local=2), **options) as it:
+        return [int(i) for batch in it for i in batch["i"]], it.report().bad_elements
+
+
+def test_two_trainers_keep_every_bad_element_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    (one, bad), (other, _) = ray.get([train_and_keep.remote(rank, str(path)) for rank in range(2)])
+    kept = Counter((found.origin.epoch, int(found.element["i"])) for found in quarantined(path) if found.origin)
+    assert kept == Counter((epoch, i) for epoch in range(2) for i in range(2000) if i % 50 == 7)
+    assert bad == len(kept)
+    assert set(one) | set(other) <= {i for i in range(2000) if i % 50 != 7}
 
 
 def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:

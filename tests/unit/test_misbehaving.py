@@ -274,6 +274,28 @@ def test_what_python_takes_for_true_is_an_answer_of_a_filter(answer: Any) -> Non
     assert rows(made(numbers().filter(lambda e: answer if e["i"] == 7 else False).batch(4))) == [7]
 
 
+@pytest.mark.parametrize("nan", [float("nan"), np.float32("nan")])
+def test_nan_is_no_answer_of_a_filter(nan: Any) -> None:
+    pipe = numbers().filter(lambda e: nan if e["i"] == 7 else 1.0, name="odd").batch(4)
+    with pytest.raises(OpError, match="odd failed on element 7 of split 0: ValueError: it returned NaN"):
+        made(pipe)
+    assert rows(made(pipe, "skip")) == [i for i in range(40) if i != 7]
+
+
+def test_columns_of_unequal_lengths_are_told_of_what_made_them() -> None:
+    def uneven(batch: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"i": batch["i"], "j": batch["i"][: 3 if 7 in batch["i"] else None]}]
+
+    pipe = numbers().batch(4).flat_map(uneven, name="odd").unbatch().batch(4)
+    with pytest.raises(BatchShapeError, match="odd: column 'j' of the batch that begins with element 4") as caught:
+        made(pipe)
+    assert caught.value.op == "odd"
+    produced = made(pipe, "skip")
+    assert rows(produced) == [i for i in range(40) if i not in range(4, 8)]
+    [bad] = [one for batch in produced for one in batch.bad]
+    assert bad.op == "odd" and bad.elements_left_out == 4
+
+
 @pytest.mark.parametrize("length", ["3", b"3", None])
 def test_a_length_that_is_no_number_is_an_error_by_name(length: Any) -> None:
     pipe = numbers().bucket_by_length([4], sizes=2, length=lambda e: length if e["i"] == 7 else 3)

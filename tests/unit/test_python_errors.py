@@ -131,6 +131,10 @@ def test_a_column_that_does_not_exist_is_named_beside_those_that_do() -> None:
 UNLIKE: list[tuple[Any, Any, str]] = [
     (np.zeros(2), np.zeros(3), r"column 'x' of element 1 of split 0 is float64\[3\], but that of element 0 .*\[2\]"),
     (1, 1.5, r"is float64\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one dtype"),
+    (1, 1 << 63, r"is a int, but that of element 0 of split 0 is int64\[\]\. Convert it, or fill in"),
+    (np.int8(1), np.int64(1), r"is int64\[\], but that of element 0 of split 0 is int8\[\]\. Convert elements to one"),
+    (1, True, r"is bool\[\], but that of element 0 of split 0 is int64\[\]\. Convert elements to one"),
+    (np.datetime64(1, "s"), np.datetime64(1, "ns"), r"is datetime64\[ns\]\[\], but that of .* is datetime64\[s\]\[\]"),
     (1.5, None, r"is a NoneType, but that of element 0 of split 0 is float64\[\]\. Convert it, or fill in"),
     (None, 1.5, r"is float64\[\], but that of element 0 of split 0 is a NoneType\. Convert one of them, or fill in"),
     ("a", np.zeros(2), r"is float64\[2\], but that of element 0 of split 0 is a str"),

@@ -129,7 +129,7 @@ def test_unbatch_gives_back_the_rows_of_batches() -> None:
 
 def test_unbatch_refuses_columns_of_unequal_lengths() -> None:
     pipe = numbers(4).batch(2).map(lambda batch: {**batch, "n": 2}).unbatch()
-    with pytest.raises(BatchShapeError, match=r"unbatch: column 'n' .*has no rows \(it is a int\)"):
+    with pytest.raises(BatchShapeError, match=r"map: column 'n' .*has no rows \(it is a int\)"):
         in_order(pipe)
     pipe = numbers(4).batch(2).map(lambda batch: {**batch, "z": np.zeros(3)}).unbatch()
     with pytest.raises(BatchShapeError, match="has 3 rows, but others have 2"):

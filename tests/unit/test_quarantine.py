@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ def rooted(path: Path | None, items: tuple[float, ...] = (1.0, -1.0, 4.0), name:
 
 def bad(element: Any, **more: Any) -> BadElement:
     return BadElement("root", "element 1 of split 0", "ValueError: no", element, Origin(0, 0, 0, 0, 1), **more)
+
+
+def numbered(number: int, element: Any) -> BadElement:
+    return replace(bad(element), origin=Origin(0, 0, 0, 0, number))
 
 
 # --- refused at the start ---------------------------------------------------------------------------------------
@@ -161,9 +166,25 @@ def test_trainers_of_one_job_share_a_file_and_the_last_one_deletes_it(tmp_path: 
     first, second = QuarantineFile(path, "job"), QuarantineFile(path, "job")
     first.add([bad({"item": 1})])
     second.close()
-    first.add([bad({"item": 2})])
+    first.add([numbered(2, {"item": 2})])
     first.close()
     assert [one.element for one in quarantined(path)] == [{"item": 1}, {"item": 2}]
+
+
+def test_an_element_that_comes_to_two_trainers_is_kept_once(tmp_path: Path) -> None:
+    path = tmp_path / "bad.jsonl"
+    earlier = QuarantineFile(path, "shared")
+    earlier.add([bad({"item": 1})])
+    earlier.close()
+    first, second = QuarantineFile(path, "shared"), QuarantineFile(path, "shared")
+    another = replace(bad({"item": 2}), origin=Origin(1, 0, 0, 0, 1))
+    first.add([bad({"item": 1})])
+    second.add([bad({"item": 1}), another])
+    first.add([another, replace(another, op="other")])
+    first.close()
+    second.close()
+    kept = [(one.op, one.origin.epoch) for one in quarantined(path) if one.origin is not None]
+    assert kept == [("root", 0), ("root", 0), ("root", 1), ("other", 1)]  # the earlier job's is another one
 
 
 def test_trainers_that_come_and_go_at_once_lose_nothing(tmp_path: Path) -> None:
@@ -173,7 +194,7 @@ def test_trainers_that_come_and_go_at_once_lose_nothing(tmp_path: Path) -> None:
         for turn in range(40):
             file = QuarantineFile(path, "job")
             if turn % 8 == 0:
-                file.add([bad({"item": (number, turn)})])
+                file.add([replace(bad({"item": (number, turn)}), origin=Origin(0, 0, 0, number, turn))])
             file.close()
 
     threads = [threading.Thread(target=come_and_go, args=(number,)) for number in range(4)]
@@ -207,7 +228,7 @@ def test_a_disk_that_becomes_full_is_told_and_counted_and_the_job_goes_on(
 def test_a_torn_line_is_told_behind_those_that_are_whole(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     file = QuarantineFile(path, "job")
-    file.add([bad({"item": number}) for number in range(3)])
+    file.add([numbered(number, {"item": number}) for number in range(3)])
     file.close()
     path.write_bytes(path.read_bytes()[:-20])
     read = quarantined(path)
@@ -236,7 +257,7 @@ def _run() -> str:
 def test_pickles_are_read_only_where_the_file_is_trusted(tmp_path: Path, capsys: Any) -> None:
     path = tmp_path / "bad.jsonl"
     file = QuarantineFile(path, "job")
-    file.add([bad({"item": Evil()}), bad({"item": 2.0})])
+    file.add([bad({"item": Evil()}), numbered(2, {"item": 2.0})])
     file.close()
     Evil.ran = 0
     first, second = quarantined(path)
@@ -364,7 +385,7 @@ def test_a_line_that_was_cut_hides_no_other_one(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     for number in range(2):
         kept = QuarantineFile(path, "job")
-        kept.add([bad(number)])
+        kept.add([numbered(number, number)])
         kept.close()
         with path.open("ab") as file:
             file.write(b'{"op":"root","whe')

@@ -193,3 +193,13 @@ def test_paths_are_made_absolute_where_the_pipeline_is_written(tmp_path: Path, m
     assert [split.path for split in source.splits()] == [str(tmp_path / "a.txt")]
     with pytest.raises(PlanError, match="at least one path"):
         TextLines([])
+
+
+def test_an_archive_whose_members_have_no_extension_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(tar_of({"set/0001": b"x", "set/0002": b"y"}))
+    source = WebDataset(str(tmp_path))
+    (split,) = source.splits()
+    with pytest.raises(CorruptSourceError, match=r"a\.tar has files and no sample, .* \('set/0001' is the first\)"):
+        list(source.read(split))
+    (tmp_path / "a.tar").write_bytes(tar_of({"set/__meta__": b"x"}))
+    assert [list(source.read(split)) for split in source.splits()] == [[]]

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import tensorflow as tf
 
+import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.errors import MissingExtraError, SourceNotFoundError, SourcePermissionError, SourceReplacedError
+from pecan_ray.errors import (
+    MissingExtraError,
+    SourceError,
+    SourceNotFoundError,
+    SourcePermissionError,
+    SourceReplacedError,
+)
+from pecan_ray.plan.splits import Split
 from pecan_ray.storage.backend import compile_glob
 
 FILES = [
@@ -23,6 +38,39 @@ FILES = [
     "b/.git/4.txt",
     "d[1]/5.txt",
 ]
+
+
+def lines(path: Path, rows: int, line: str, header: str = "") -> None:
+    path.write_text(header + "".join(line.format(n) for n in range(rows)))
+
+
+def records(path: Path, rows: int) -> None:
+    with tf.io.TFRecordWriter(str(path)) as writer:
+        for _ in range(rows):
+            writer.write(b"x" * 1000)
+
+
+def archive(path: Path, rows: int) -> None:
+    with tarfile.open(path, "w") as tar:
+        for row in range(rows):
+            member = tarfile.TarInfo(f"{row:06}.txt")
+            member.size = 1000
+            tar.addfile(member, io.BytesIO(b"x" * 1000))
+
+
+def table(path: Path, rows: int) -> None:
+    values = np.random.default_rng(0).integers(0, 1 << 60, (rows, 128)).tolist()
+    pq.write_table(pa.table({"a": pa.array(values)}), path, row_group_size=500)
+
+
+CHANGING: dict[str, Callable[[Path, int], None]] = {
+    "TextLines": lambda path, rows: lines(path, rows, "{}" + "x" * 1000 + "\n"),
+    "JsonLines": lambda path, rows: lines(path, rows, '{{"a": {}, "b": "' + "x" * 1000 + '"}}\n'),
+    "Csv": lambda path, rows: lines(path, rows, "1," + "x" * 1000 + "\n", "a,b\n"),
+    "TFRecords": records,
+    "WebDataset": archive,
+    "Parquet": table,
+}
 
 
 @pytest.fixture
@@ -119,6 +167,56 @@ def test_a_file_that_is_written_to_is_not_read_on(tmp_path: Path) -> None:
         with pytest.raises(SourceReplacedError, match=f"{path} was replaced since it was listed"):
             read(str(path), version=info.version)
     assert storage.read_all(str(path)) == b"2" * (4 << 20)
+
+
+@pytest.mark.parametrize("path", ["/proc/self/status", "/proc/cpuinfo"])
+def test_a_file_that_says_to_be_empty_and_is_not_is_refused(path: str) -> None:
+    assert os.stat(path).st_size == 0
+    for read in (storage.file_info, storage.read_all, lambda path: list(pecan.sources.TextLines(path).splits())):
+        with pytest.raises(SourceError, match=f"{path} says to have 0 bytes, and has more"):
+            read(path)
+
+
+def test_an_empty_file_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    assert storage.file_info(str(tmp_path / "a")).size == 0 and storage.read_all(str(tmp_path / "a")) == b""
+    assert list(pecan.sources.TextLines(str(tmp_path / "a")).read(Split(0, str(tmp_path / "a")))) == []
+
+
+@pytest.mark.skipif(not os.path.exists("/sys/kernel/uevent_seqnum"), reason="no /sys")
+def test_a_file_that_says_to_be_longer_than_it_is_is_refused() -> None:
+    path = "/sys/kernel/uevent_seqnum"
+    version = storage.file_info(path).version
+    with storage.open_stream(path, version=version) as stream, pytest.raises(SourceError, match=f"{path} ends at byte"):
+        stream.read()
+    for read in (lambda: storage.read_all(path), lambda: list(pecan.sources.TextLines(path).read(Split(0, path)))):
+        with pytest.raises(SourceError, match=r"ends at byte \d, and says to have 4096"):
+            read()
+
+
+@pytest.mark.parametrize("change", ["grows", "shrinks", "is emptied", "is written over"])
+@pytest.mark.parametrize("kind", ["TextLines", "JsonLines", "Csv", "TFRecords", "WebDataset", "Parquet"])
+def test_a_file_that_changes_while_it_is_read_is_refused_or_read_as_it_was(
+    tmp_path: Path, kind: str, change: str
+) -> None:
+    path = tmp_path / f"data.{kind.lower()}"
+    write = CHANGING[kind]
+    write(path, 4000)
+    source = getattr(pecan.sources, kind)(str(path))
+    splits = list(source.splits())
+    whole = sum(1 for split in splits for _ in source.read(split))
+    assert whole == 4000 and path.stat().st_size > 3 << 20
+    elements = (element for split in splits for element in source.read(split))
+    next(elements)
+    changed = path.read_bytes()
+    size = {"grows": len(changed) + 9, "shrinks": len(changed) // 2, "is emptied": 0}.get(change, len(changed))
+    path.write_bytes((changed + changed[-9:])[:size])
+    read: int | str
+    try:
+        read = 1 + sum(1 for _ in elements)
+    except SourceReplacedError as error:
+        read = str(error)
+    assert read == whole or str(read).startswith(f"{path} was replaced since it was listed")
 
 
 def test_stars_stay_within_a_folder() -> None:

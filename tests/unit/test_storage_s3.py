@@ -371,3 +371,10 @@ def test_a_secret_is_in_nothing_that_is_written(
     kept = [path.read_bytes() for folder in (tmp_path, cache_folder) for path in folder.rglob("*") if path.is_file()]
     assert len(kept) >= 2 and caplog.text
     assert not [text for text in (*(one.encode() for one in said), plan, *kept) if SECRET.encode() in text]
+
+
+def test_no_time_goes_into_the_dates_of_a_listing(bucket: Any) -> None:
+    bucket.put_object(Key="a", Body=b"1")
+    [found] = s3.S3()._client.list_objects_v2(Bucket="data")["Contents"]
+    assert type(found["LastModified"]) is str
+    assert next(iter(s3.S3().pages("data", "", ""))).files[0].size == 1

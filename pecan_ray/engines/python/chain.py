@@ -15,13 +15,14 @@ import numpy as np
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.items import Item, copied, has_rows, leading
-from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.positions import Part, UndeliveredPositions, elements_in
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, Op, wants_rng
+from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
+from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
@@ -63,7 +64,11 @@ def complete_call(op: ElementOp) -> Call:
 def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
     """Return a filter's answer as Python takes it for an `if`; none at all, and a masked one, as they are."""
     answer = fn(value, **keywords)
-    return answer if answer is None or isinstance(answer, np.ma.MaskedArray) else bool(answer)
+    if answer is None or isinstance(answer, np.ma.MaskedArray):
+        return answer
+    if isinstance(answer, (float, np.floating)) and answer != answer:  # bool(NaN) is True
+        raise ValueError("it returned NaN, which is neither True nor False")
+    return bool(answer)
 
 
 def _drawn(fn: Call, value: Any, **keywords: Any) -> Any:
@@ -93,7 +98,8 @@ def set_aside(
     if kept is not None and (reason := unsendable_columns(kept)):
         kept, error = None, OpError(f"{error.message.splitlines()[0]} (it is not kept: {reason})", **error.fields)
     op = str(error.fields.get("op", ""))
-    single, place = item.members is None, origin_of(item.lease, item.element, item.output)
+    elements = elements_in(item.parts) if item.members is None else len(item.members)
+    single, place = item.members is None and elements <= 1, origin_of(item.lease, item.element, item.output)
     bad = BadElement(
         op,
         item.where(),
@@ -101,7 +107,7 @@ def set_aside(
         kept,
         origin=place if single else None,
         first=None if single else place,
-        elements_left_out=1 if single else item.rows,
+        elements_left_out=max(1, elements),
     )
     undelivered.add(item.parts, bad)
 
@@ -413,8 +419,3 @@ def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
 def _within(parts: list[Part], begin: int, end: int) -> list[Part]:
     """Return what of the parts lies in [begin, end)."""
     return [(key, max(a, begin), min(b, end)) for key, a, b in parts if a < end and b > begin]
-
-
-def name_of_last(ops: Sequence[Op]) -> str:
-    """Return the name of the operator from which elements leave some operators."""
-    return next((op.name for op in reversed(ops) if isinstance(op, ElementOp)), "the source")

@@ -61,7 +61,20 @@ def _collate_column(items: Sequence[Item], name: str, op: str) -> Array:
             column[row] = value
         return column
     shape, dtype = np.shape(values[0]), np.asarray(values[0]).dtype
+    if not shape and (numbers := _single_numbers(values, dtype)) is not None:
+        return numbers
     return np.stack([checked_array(name, v, shape, dtype, i, first, op) for i, v in zip(items, values, strict=True)])
+
+
+def _single_numbers(values: list[Any], dtype: np.dtype[Any]) -> Array | None:
+    """Return numbers of one type at once, or None where they must be looked at one by one."""
+    if len(set(map(type, values))) != 1 or not isinstance(values[0], (int, float, complex, np.generic)):
+        return None
+    try:
+        numbers = np.array(values)
+    except OverflowError:
+        return None
+    return numbers if numbers.dtype == dtype and numbers.ndim == 1 else None
 
 
 def checked_array(

@@ -14,7 +14,7 @@ from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import calls_under, check_sendable, complete_call, name_of_last
+from pecan_ray.engines.python.chain import calls_under, check_sendable, complete_call
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.feed import MOST_READY, Feeder
 from pecan_ray.engines.python.processes import Processes
@@ -27,7 +27,7 @@ from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
-from pecan_ray.plan.shape import plan_shape
+from pecan_ray.plan.shape import name_of_last, plan_shape
 from pecan_ray.plan.splits import Source
 
 

@@ -136,17 +136,22 @@ def as_full(items: ItemIterator) -> ItemIterator:
         yield item
 
 
-def unbatched(items: ItemIterator, op: str) -> ItemIterator:
+def unbatched(items: ItemIterator, made_by: str, on_error: OnError, undelivered: UndeliveredPositions) -> ItemIterator:
     """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
 
-    Where a map has changed the number of rows, the last row carries the positions of all.
+    Where a map has changed the number of rows, the last row carries the positions of all.  Batches whose columns have
+    unequal numbers of rows are bad, of which the operator is told that made them.
     """
     for item in items:
         if item is None:
             yield None
             continue
         rows = leading(item.value)
-        _check_rows(item, rows, op)
+        try:
+            _check_rows(item, rows, made_by)
+        except BatchShapeError as error:
+            set_aside(item, error, on_error, undelivered)
+            continue
         members = item.members if item.members is not None and len(item.members) == rows else None
         for row in range(rows):
             value = {name: column[row] for name, column in item.value.items()}
@@ -157,14 +162,15 @@ def unbatched(items: ItemIterator, op: str) -> ItemIterator:
                 yield Item(value, parts, item.lease, item.element, item.output + row)
 
 
-def _check_rows(item: Item, rows: int, op: str) -> None:
+def _check_rows(item: Item, rows: int, made_by: str) -> None:
     for name, column in item.value.items():
         if not has_rows(column) or len(column) != rows:
             found = f"{len(column)} rows" if has_rows(column) else f"no rows (it is a {type(column).__name__})"
             raise BatchShapeError(
-                f"{op}: column {name!r} of the batch that begins with {item.where()} has {found}, but others have "
-                f"{rows}. A map behind batch must keep one row per element in every column.",
-                op=op,
+                f"{made_by}: column {name!r} of the batch that begins with {item.where()} has {found}, but others have "
+                f"{rows}. What a function on batches returns needs equally many rows in every column where unbatch "
+                "follows.",
+                op=made_by,
                 file=item.lease.split.file_of(item.element),
                 element=item.element,
                 column=name,

@@ -12,7 +12,7 @@ from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
-from pecan_ray.engines.python.chain import Chain, Chainlike, check_sendable, name_of_last, set_aside
+from pecan_ray.engines.python.chain import Chain, Chainlike, check_sendable, set_aside
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
@@ -33,7 +33,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.shape import last_batching, plan_shape
+from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
@@ -155,6 +155,10 @@ class ItemStream:
             counted = self._serial and any(isinstance(later, (Take, Skip, Repeat)) for later in todo)
             if outermost and isinstance(op, BatchingOp) and not changes(todo):
                 items = self.sendable(items)
+            if isinstance(op, Unbatch):
+                made_by = name_of_last(plan.ops[: plan.ops.index(op)])
+                items = operators.unbatched(items, made_by, self._options.on_error, self.undelivered)
+                continue
             items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
 
@@ -185,8 +189,6 @@ class ItemStream:
                 return operators.without_remainder(made, self.undelivered)
             # Else it is decided at the end of the epoch what becomes of a smaller batch.
             return operators.as_full(made) if counted else made
-        if isinstance(op, Unbatch):
-            return operators.unbatched(items, op.name)
         if isinstance(op, Shuffle):
             seed = self._options.seed if op.seed is None else op.seed
             return operators.shuffled(items, op.buffer, seed, op.name)

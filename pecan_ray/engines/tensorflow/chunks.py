@@ -13,7 +13,7 @@ import tensorflow as tf
 from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.sendable import MASKED
-from pecan_ray.errors import OutputTypeError
+from pecan_ray.errors import OutputTypeError, told
 from pecan_ray.plan.splits import Columns, Element, Lease
 
 CHUNK_BYTES = 1 << 20
@@ -113,7 +113,7 @@ def columns_of(run: Run, signature: Signature) -> dict[str, Any] | None:
 
 
 def _strings(columns: Columns, name: str) -> Any:
-    values = [value.encode() if isinstance(value, str) else value for value in columns[name]]
+    values = [_encoded(value) for value in columns[name]]
     return np.array(values, object) if all(isinstance(value, bytes) for value in values) else None
 
 
@@ -134,10 +134,10 @@ def signature_of(read: Read, fixed: bool) -> Signature:
             continue
         if isinstance(value, np.ma.MaskedArray):
             raise _refused(read, f"column {name!r}: {MASKED}")
-        array = np.asarray(value)
+        array = _array(read, name, value)
         if array.dtype.hasobject and not all(isinstance(item, (bytes, str)) for item in array.ravel()):
             raise _refused(read, f"column {name!r} holds {type(value).__name__}, which is no tensor")
-        dtype = tf.string if array.dtype.kind in "OSU" else tf.as_dtype(array.dtype)
+        dtype = tf.string if array.dtype.kind in "OSU" else _tensor_dtype(read, name, array)
         specs[name] = tf.TensorSpec(array.shape if fixed else (None,) * array.ndim, dtype)
     return specs
 
@@ -152,11 +152,12 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
         if spec.dtype == tf.string:
             columns[name] = _as_bytes(value, len(spec.shape))
             if columns[name] is None:
-                raise _refused(read, f"column {name!r} is {type(value).__name__}, that of the first element was text")
+                found = "text that is no Unicode" if isinstance(value, str) else type(value).__name__
+                raise _refused(read, f"column {name!r} is {found}, that of the first element was text")
             continue
         if isinstance(value, np.ma.MaskedArray):
             raise _refused(read, f"column {name!r}: {MASKED}")
-        array = np.asarray(value)
+        array = _array(read, name, value)
         wanted = spec.dtype.as_numpy_dtype
         if array.ndim != len(spec.shape) or not np.can_cast(array.dtype, wanted, "safe"):
             given = f"{array.dtype}{list(array.shape)}"
@@ -165,12 +166,38 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
     return columns
 
 
+def _encoded(value: Any) -> Any:
+    """Return text as bytes; text with half a surrogate pair, which JSON may spell, and what is no text as it is."""
+    try:
+        return value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError:
+        return value
+
+
+def _array(read: Read, name: str, value: Any) -> Any:
+    try:
+        return np.asarray(value)
+    except Exception as error:  # lists may be uneven, and objects may refuse it in any way
+        kind = type(value).__name__
+        raise _refused(read, f"column {name!r} is a {kind} of which no tensor can be made ({told(error)})") from error
+
+
+def _tensor_dtype(read: Read, name: str, array: Any) -> tf.DType:
+    try:
+        return tf.as_dtype(array.dtype)
+    except TypeError as error:
+        raise _refused(read, f"column {name!r} is an array of {array.dtype}, of which no tensor can be made") from error
+
+
 def _as_bytes(value: Any, rank: int) -> Any:
     """Return text as bytes, or as an array of them; None if it is neither."""
     if rank == 0:
-        value = value.encode() if isinstance(value, str) else value
+        value = _encoded(value)
         return value if isinstance(value, bytes) else None
-    array = np.asarray(value, object)
+    try:
+        array = np.asarray(value, object)
+    except ValueError:  # arrays of unequal shapes
+        return None
     items = [_as_bytes(item, 0) for item in array.ravel()]
     if array.ndim != rank or None in items:
         return None

@@ -21,6 +21,8 @@ from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.failure_locator import (
+    InGraph,
+    error_of,
     failed_call,
     failing_element,
     find_bad_elements,
@@ -112,6 +114,7 @@ class TensorFlowEngine:
         self._keyed = any(wants_rng(op.fn) for op in counted)
         self._sums = None if options.count_epoch is None else Sums(counted)
         self._graph = Graph(plan, options, self._note_dropped, self._sums)
+        self._in_graph = InGraph()
         self._signatures: dict[int, Signature | None] = {}
         self._stretch = StretchInProgress([], UndeliveredPositions())
         self._reading = StackWatch(reading_of(sources))
@@ -125,7 +128,16 @@ class TensorFlowEngine:
             return
         undelivered = UndeliveredPositions()
         feeds = [
-            GraphFeed(branch, source, leases, undelivered, self._options, self._signatures.get(branch), self._keyed)
+            GraphFeed(
+                branch,
+                source,
+                leases,
+                undelivered,
+                self._options,
+                self._signatures.get(branch),
+                keyed=self._keyed,
+                serial=self._serial,
+            )
             for branch, source in enumerate(self._sources)
         ]
         self._stretch = StretchInProgress(feeds, undelivered)
@@ -161,7 +173,10 @@ class TensorFlowEngine:
         """Return what failed: in the user's order, or in the order that runs and not in that."""
         found = failing_element(self._plan, stretch.feeds, self._options.seed)
         if found is None:
-            return graph_failure(error, stretch.feeds)
+            again = (
+                error_of(call, stretch.feeds[int(call.rows.flat[meta.BRANCH])])[1] for call in self._graph.calls.take()
+            )
+            return next((one for one in again if one is not None), None) or graph_failure(error, stretch.feeds)
         order = self._options.users_order
         if order is None:
             return found
@@ -213,7 +228,14 @@ class TensorFlowEngine:
                 if self._options.on_error != "raise":
                     keep = self._options.on_error == "quarantine"
                     found = find_bad_elements(
-                        part, self._plan, feed, branch, self._options.seed, keep=keep, sure=self._drops_nothing
+                        part,
+                        self._plan,
+                        feed,
+                        branch,
+                        self._options.seed,
+                        self._in_graph,
+                        keep=keep,
+                        sure=self._drops_nothing,
                     )
                 if order is not None:
                     found = list(found)  # nothing of the interval may count as done that the user's order takes

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +12,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.positions import Part
 from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.checks import RowCheck, settled
 from pecan_ray.engines.tensorflow.chunks import Read, convert
 from pecan_ray.engines.tensorflow.feed import GraphFeed
 from pecan_ray.engines.tensorflow.graph import answer_of, apply_flat_map, apply_map, length_of, op_named_in
@@ -23,19 +25,53 @@ from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 
 MOST_TRIED = 10_000
 
+Run: TypeAlias = Callable[[Op | RowCheck, dict[str, Any], Any], Any]
+"""Runs an operator on the columns and the row of an element, or batch."""
+
+
+def eagerly(op: Op | RowCheck, value: dict[str, Any], row: Any) -> Any:
+    """Return what an operator makes of an element, or batch: in Python, or in the graph that is being traced."""
+    if isinstance(op, RowCheck):
+        return op.checked(value, row)
+    if isinstance(op, BucketByLength):
+        return length_of(op, value)
+    if isinstance(op, Filter):
+        return answer_of(op, value, row)
+    if isinstance(op, FlatMap):
+        return apply_flat_map(op, value, row)
+    assert isinstance(op, Map)
+    return settled(op.name, apply_map(op, value, row), {})
+
+
+class InGraph:
+    """Runs operators as graphs of their own: what a function returns is held to what it has said only in a graph."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Callable[..., Any]] = {}
+
+    def __call__(self, op: Op | RowCheck, value: dict[str, Any], row: Any) -> Any:
+        """Return what an operator makes of an element."""
+        function = self._functions.get(op.name)
+        if function is None:
+            run = functools.partial(eagerly, op)
+            function = self._functions[op.name] = tf.function(run, autograph=False, reduce_retracing=True)
+        return function(value, row)
+
 
 def failing_element(plan: Plan, feeds: Sequence[GraphFeed], seed: int) -> ElementError | None:
     """Return the exception that names op, file and element, if one of those in a graph fails when it is run alone."""
     shapes: dict[str, tuple[Any, Read]] = {}
-    for feed in feeds:
-        for read in _inside(feed):
-            found, values = run_alone(read, feed, _ops_from(plan, feeds.index(feed)), seed)
-            if found is not None:
-                return found
-            for value in values:
-                different = _disagrees(value, read, shapes, plan)
-                if different is not None:
-                    return different
+    for run in (eagerly, InGraph()):
+        for feed in feeds:
+            ops = _ops_from(plan, feeds.index(feed))
+            for read in _inside(feed):
+                found, values = run_alone(read, feed, ops, seed, run)
+                if found is not None:
+                    return found
+                for value in values:
+                    different = _disagrees(value, read, shapes, plan)
+                    if different is not None:
+                        return different
     return None
 
 
@@ -51,7 +87,7 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
 
 
 def find_bad_elements(
-    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, *, keep: bool, sure: bool
+    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, in_graph: Run, *, keep: bool, sure: bool
 ) -> Iterator[BadElement]:
     """Yield those elements of an interval that fail when they are run alone, with their reasons.
 
@@ -62,6 +98,8 @@ def find_bad_elements(
     for number in range(start >> OUTPUT_BITS, ((stop - 1) >> OUTPUT_BITS) + 1):
         read = feed.read_again(key, number)
         found, _ = run_alone(read, feed, ops, seed)
+        if found is None and sure:
+            found, _ = run_alone(read, feed, ops, seed, in_graph)
         where, kept = read.lease.split.where(number), read.value if keep else None
         if found is not None:
             if found.fields.get("ends_job"):
@@ -70,10 +108,7 @@ def find_bad_elements(
             yield BadElement(str(found.op), where, reason, kept, origin_of(read.lease, number))
         elif sure:
             names = "/".join(op.name for op in ops) or "the TensorFlow graph"
-            reason = (
-                f"{names} failed on {where} in the graph, and not when it was run alone: what it returned may have had "
-                "another dtype than it said (tf.numpy_function, tf.py_function), or it fails now and then"
-            )
+            reason = f"{names} failed on {where} in the graph, and not when it was run alone: it fails now and then"
             yield BadElement(names, where, reason, kept, origin_of(read.lease, number))
 
 
@@ -82,12 +117,8 @@ def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -
 
     `sure`: it has failed, so that something is returned in any case.
     """
-    row = call.rows.reshape(-1, meta.WIDTH)[0]
-    read = feed.read_again(
-        (int(row[meta.BRANCH]), int(row[meta.REPETITION]), int(row[meta.SPLIT])), int(row[meta.ELEMENT])
-    )
+    read, found = error_of(call, feed)
     where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
-    found = _again([call.columns], call.ops, tf.constant(call.rows), read)
     if found is None and not sure:
         return None
     if found is not None and found.fields.get("ends_job"):
@@ -100,6 +131,15 @@ def failed_call(call: WatchedCall, feed: GraphFeed, *, keep: bool, sure: bool) -
     return BadElement(op, where, reason, first=origin, elements_left_out=len(call.rows))
 
 
+def error_of(call: WatchedCall, feed: GraphFeed) -> tuple[Read, ElementError | None]:
+    """Return the (first) element of a call that did not end, and what it raises when it is run again."""
+    row = call.rows.reshape(-1, meta.WIDTH)[0]
+    read = feed.read_again(
+        (int(row[meta.BRANCH]), int(row[meta.REPETITION]), int(row[meta.SPLIT])), int(row[meta.ELEMENT])
+    )
+    return read, _again([call.columns], call.ops, tf.constant(call.rows), read)
+
+
 def _ops_from(plan: Plan, branch: int) -> list[Op]:
     """Return the operators with functions of one element, up to the one that finds its bucket."""
     batching = next((op for op in plan.ops if isinstance(op, BatchingOp)), None)
@@ -107,29 +147,34 @@ def _ops_from(plan: Plan, branch: int) -> list[Op]:
     return [*element_ops_from(plan, branch), *([batching] if batching is not None and measures else [])]
 
 
-def run_alone(read: Read, feed: GraphFeed, ops: Sequence[Op], seed: int) -> tuple[ElementError | None, list[Any]]:
-    """Run element operators on one element, eagerly; return the error or the values that come out."""
+def run_alone(
+    read: Read, feed: GraphFeed, ops: Sequence[Op], seed: int, run: Run = eagerly
+) -> tuple[ElementError | None, list[Any]]:
+    """Run element operators on one element; return the error or the values that come out."""
     base = read.number << OUTPUT_BITS
     row = tf.constant(rows_of(read.lease, read.number, [(read.lease.key, base, base + OUTPUTS)], seed)[0], tf.int64)
     values = [{name: tf.constant(value) for name, value in convert(read, feed.signature or {}).items()}]
-    found = _again(values, ops, row, read)
+    found = _again(values, ops, row, read, run)
     return (None, values) if found is None else (found, [])
 
 
-def _again(values: list[dict[str, Any]], ops: Sequence[Op], row: Any, read: Read) -> ElementError | None:
+def _again(
+    values: list[dict[str, Any]], ops: Sequence[Op | RowCheck], row: Any, read: Read, run: Run = eagerly
+) -> ElementError | None:
     """Run operators on an element, or a batch that begins with it, which becomes the values that come out."""
     split = read.lease.split
     for op in ops:
         try:
-            values[:] = [out for value in values for out in _apply(op, value, row)]
+            values[:] = [out for value in values for out in _behind(op, value, run(op, value, row))]
         except ElementError as error:
-            error.fields.update(file=split.file_of(read.number), element=read.number)
-            return error
+            first, *rest = error.message.split("\n", 1)
+            text = "\n".join([f"{first} It was given {split.where(read.number)}.", *rest])
+            return type(error)(text, **{**error.fields, "file": split.file_of(read.number), "element": read.number})
         except BaseException as error:
             if is_interrupt(error):
                 raise
             return OpError(
-                f"{op.name} failed on {split.where(read.number)}: {told(error)}",
+                f"{op.name} failed on {split.where(read.number)}: {_in_words(error)}",
                 op=op.name,
                 file=split.file_of(read.number),
                 element=read.number,
@@ -139,18 +184,27 @@ def _again(values: list[dict[str, Any]], ops: Sequence[Op], row: Any, read: Read
     return None
 
 
-def _apply(op: Op, value: dict[str, Any], row: Any) -> list[dict[str, Any]]:
-    if isinstance(op, BucketByLength):
-        length_of(op, value)
+def _in_words(error: BaseException) -> str:
+    """Return an exception's type and text; of what failed in a graph without the places at which that was traced."""
+    text = told(error)
+    if not isinstance(error, tf.errors.OpError) or "Graph execution error" not in text:
+        return text
+    lines = text.splitlines()
+    traced = max((number for number, line in enumerate(lines) if line.startswith('  File "')), default=0)
+    said = "\n".join(lines[traced + 1 :]).strip()
+    return f"{type(error).__name__}: {said}" if said else text
+
+
+def _behind(op: Op | RowCheck, value: dict[str, Any], result: Any) -> list[dict[str, Any]]:
+    """Return the elements that are behind an operator, by what it has made of one."""
+    if isinstance(op, (BucketByLength, RowCheck)):
         return [value]
     if isinstance(op, Filter):
-        return [value] if bool(np.asarray(answer_of(op, value, row))) else []
+        return [value] if bool(np.asarray(result)) else []
     if isinstance(op, FlatMap):
-        outputs = apply_flat_map(op, value, row)
-        count = int(next(iter(outputs.values())).shape[0])
-        return [{name: column[number] for name, column in outputs.items()} for number in range(count)]
-    assert isinstance(op, Map)
-    return [apply_map(op, value, row)]
+        count = int(next(iter(result.values())).shape[0])
+        return [{name: column[number] for name, column in result.items()} for number in range(count)]
+    return [result]
 
 
 def _inside(feed: GraphFeed) -> Iterator[Read]:

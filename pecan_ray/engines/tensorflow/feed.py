@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.contract import EngineOptions, Leases
+from pecan_ray.engines.contract import BadElement, EngineOptions, Leases
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
+from pecan_ray.engines.sendable import unsendable_columns
 from pecan_ray.engines.tensorflow.chunks import (
     Chunk,
     Read,
@@ -22,8 +24,8 @@ from pecan_ray.engines.tensorflow.chunks import (
     signature_of,
 )
 from pecan_ray.engines.tensorflow.meta import WIDTH, rows_of, rows_of_run
-from pecan_ray.errors import PecanError, SourceError
-from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source
+from pecan_ray.errors import OutputTypeError, PecanError, SourceError
+from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Lease, LeaseKey, Source, origin_of
 from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources.memory import Arrays
 
@@ -59,7 +61,8 @@ class Outstanding:
 class GraphFeed:
     """Reads one source's leases for one stretch.
 
-    `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line.
+    `keyed` tells whether an operator needs the elements' random keys, which cost as much as all else of a short line;
+    `serial` that positions count as dealt with when all of them are.
     """
 
     def __init__(
@@ -70,11 +73,13 @@ class GraphFeed:
         undelivered: UndeliveredPositions,
         options: EngineOptions,
         signature: Signature | None,
+        *,
         keyed: bool = True,
+        serial: bool = False,
     ) -> None:
         self._branch, self._source, self._leases = branch, source, leases
         self._undelivered, self._options = undelivered, options
-        self._seed = options.seed if keyed else None
+        self._seed, self._serial = (options.seed if keyed else None), serial
         self._columnar = source if isinstance(source, ColumnarSource) else None
         self.signature = signature
         self.epoch = 0
@@ -89,12 +94,32 @@ class GraphFeed:
     def open(self) -> Signature | None:
         """Read the first element; return the columns' dtypes and ranks, or None if there never was an element."""
         if self._first is None:
-            self._first = next(self._read, None)
-            if self.error is not None:
-                raise self.error
-        if self.signature is None and self._first is not None:
-            self.signature = signature_of(next(_one_by_one(self._first)), isinstance(self._source, Arrays))
+            self._first = self._next()
+        while self.signature is None and self._first is not None:
+            first = next(_one_by_one(self._first))
+            try:
+                self.signature = signature_of(first, isinstance(self._source, Arrays))
+            except OutputTypeError as error:
+                self._set_aside(first, error)
+                self._first = _without_first(self._first) or self._next()
         return self.signature
+
+    def _next(self) -> Read | Run | None:
+        read = next(self._read, None)
+        if self.error is not None:
+            raise self.error
+        return read
+
+    def _set_aside(self, read: Read, error: OutputTypeError) -> None:
+        """Follow `on_error` for an element that cannot go into the graph."""
+        if self._options.on_error == "raise":
+            raise error
+        kept = read.value if self._options.on_error == "quarantine" else None
+        if kept is not None and unsendable_columns(kept):
+            kept = None
+        where, origin = read.lease.split.where(read.number), origin_of(read.lease, read.number)
+        bad = BadElement("source", where, error.message.splitlines()[0], kept, origin)
+        self._undelivered.add([] if self._serial else read.parts, bad)
 
     def dataset(self) -> Any:
         """Return the elements as a tf.data.Dataset of (columns, row)."""
@@ -160,7 +185,11 @@ class GraphFeed:
                     yield from self._cut(read, columns)
                     continue
                 for element in _one_by_one(read):
-                    values = convert(element, self.signature)
+                    try:
+                        values = convert(element, self.signature)
+                    except OutputTypeError as error:
+                        self._set_aside(element, error)
+                        continue
                     if chunk.rows and not chunk.takes(values):
                         yield self._flushed(chunk)
                     chunk.add(values, rows_of(element.lease, element.number, element.parts, self._seed), element.parts)
@@ -185,6 +214,14 @@ class GraphFeed:
             first, self._first = self._first, None
             yield first
         yield from self._read
+
+
+def _without_first(read: Read | Run) -> Run | None:
+    """Return the elements behind the first one of a run; None where there are none."""
+    if isinstance(read, Read) or read.rows == 1:
+        return None
+    columns = {name: column[1:] for name, column in read.columns.items()}
+    return replace(read, first=read.first + 1, rows=read.rows - 1, columns=columns)
 
 
 def _one_by_one(read: Read | Run) -> Iterator[Read]:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow import checks, meta
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
@@ -41,7 +41,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
     wants_rng,
 )
-from pecan_ray.plan.shape import last_batching, plan_shape
+from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
 from pecan_ray.sampling.randomness import random_key
 
 logger = logging.getLogger(__name__)
@@ -76,6 +76,8 @@ class Graph:
         self._last = last_batching(plan)
         self._deterministic = options.order == "strict"
         self._traced: dict[tuple[Any, ...], GraphFunction] = {}
+        self._makers: dict[str, str] = {}
+        """By column, the operator that has made it last, which a message names."""
         self._epoch = 0
 
     def dataset(self, feeds: Sequence[GraphFeed], epoch: int) -> Data | None:
@@ -84,6 +86,9 @@ class Graph:
         data = self._of_plan(self._plan, iter(feeds))
         if data is None:
             return None
+        checks.check_columns(
+            name_of_last(self._plan.ops), data.element_spec[0], self._makers, ragged=True, where="it leaves the graph"
+        )
         options = tf.data.Options()
         options.threading.private_threadpool_size = POOL_PER_THREAD * self._options.threads + len(feeds) + 1
         options.threading.max_intra_op_parallelism = 1
@@ -108,7 +113,15 @@ class Graph:
                 todo = todo[len(maps) :]
                 continue
             self._watches = self._watches or isinstance(todo[0], BatchingOp)
-            data = self._stage(todo.pop(0), data)
+            op = todo.pop(0)
+            try:
+                data = self._stage(op, data, plan)
+            except PecanError:
+                raise
+            except (AttributeError, NotImplementedError, TypeError, ValueError) as error:
+                raise OutputTypeError(
+                    f"{op.name}: tf.data cannot do it with {data.element_spec[0]}: {told(error)}", op=op.name
+                ) from error
         return data
 
     def _joined(self, join: Join, branches: list[Data | None]) -> Data | None:
@@ -129,7 +142,7 @@ class Graph:
         except TypeError as error:
             raise PlanError(f"{join.kind}: the pipelines yield different columns or dtypes: {error}") from error
 
-    def _stage(self, op: Op, data: Data) -> Data:
+    def _stage(self, op: Op, data: Data, plan: Plan) -> Data:
         if isinstance(op, Filter):
             return self._filtered(data, op)
         if isinstance(op, FlatMap):
@@ -140,7 +153,7 @@ class Graph:
         if isinstance(op, (PaddedBatch, BucketByLength)):
             return self._padded(data, op)
         if isinstance(op, Unbatch):
-            return unbatched(data)
+            return unbatched(self._in_rows(data, op, plan))
         if isinstance(op, Shuffle):
             seed = self._seed(op.name) if op.seed is None else op.seed + self._epoch
             return data.shuffle(op.buffer, seed=seed, reshuffle_each_iteration=False)
@@ -159,10 +172,11 @@ class Graph:
 
     # --- element operators ---------------------------------------------------------------------------------
 
-    def _parallel(self, data: Data, ops: Sequence[Op], run: Callable[..., Any]) -> Data:
-        key = (*(op.name for op in ops), *tf.nest.flatten(data.element_spec, expand_composites=True))
+    def _parallel(self, data: Data, ops: Sequence[Op | checks.RowCheck], run: Callable[..., Any]) -> Data:
+        key = (*((type(op), op.name) for op in ops), *tf.nest.flatten(data.element_spec, expand_composites=True))
         if key not in self._traced:
-            if self._watches and self._options.on_error != "raise":
+            asks = isinstance(ops[0], checks.RowCheck)  # costs little, and no element alone shows what it finds
+            if asks or (self._watches and self._options.on_error != "raise"):
                 run = self.calls.watching(run, ops)
             self._traced[key] = _traced(run, data.element_spec, "/".join(op.name for op in ops))
         data = data.map(self._traced[key], num_parallel_calls=tf.data.AUTOTUNE, deterministic=self._deterministic)
@@ -175,8 +189,9 @@ class Graph:
             passages: list[OpPassage] = []
             for op in ops:
                 given, columns = columns, apply_map(op, columns, row)
+                self._makers.update({name: op.name for name in columns if columns[name] is not given.get(name)})
                 passages.append((op.name, given, 1, functools.partial(columns_bytes, columns)))
-            return columns, self._counted(row, passages)
+            return checks.settled(ops[-1].name, columns, self._makers), self._counted(row, passages)
 
         return self._parallel(data, ops, run)
 
@@ -215,7 +230,7 @@ class Graph:
 
         def run(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
             outputs = apply_flat_map(op, columns, row)
-            count = tf.shape(next(iter(outputs.values())), tf.int64)[0]
+            count = tf.cast(checks.count_of(next(iter(outputs.values()))), tf.int64)
             row = self._counted(row, [(op.name, columns, count, lambda: columns_bytes(outputs))])
             rows = rows_of_outputs(row, count)
             return outputs, tf.cond(count > 0, lambda: rows, lambda: self._without(row, rows))
@@ -232,30 +247,40 @@ class Graph:
 
     def _padded(self, data: Data, op: PaddedBatch | BucketByLength) -> Data:
         columns, row = data.element_spec
+        checks.check_columns(op.name, columns, self._makers, ragged=False, where="it is padded")
+        checks.check_ranks(op.name, columns)
+        if isinstance(op, BucketByLength) and not callable(op.length):
+            checks.check_has_length(op.name, columns, op.length)
         shapes = {name: _padded_shape(op, name, spec) for name, spec in columns.items()}
         padding = {name: _padding(op, name, spec) for name, spec in columns.items()}
-        drop = op.drop_remainder and op is not self._last
+        drop, zero = op.drop_remainder and op is not self._last, tf.constant(0, tf.int64)
         if isinstance(op, PaddedBatch):
-            zero = tf.constant(0, tf.int64)
             return data.padded_batch(op.size, (shapes, row.shape), (padding, zero), drop_remainder=drop)
 
-        def measured(columns: TensorColumns, row: Tensor) -> Tensor:
-            return length_of(op, columns)
-
-        def sized(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor]:
-            place = tf.reduce_sum(tf.cast(measured(columns, row) >= tf.constant(op.boundaries), tf.int32))
+        def measured(columns: TensorColumns, row: Tensor) -> tuple[TensorColumns, Tensor, Tensor]:
+            place = tf.reduce_sum(tf.cast(length_of(op, columns) >= tf.constant(op.boundaries), tf.int32))
             size = tf.gather(tf.constant(op.sizes, tf.int64), place)
-            return columns, tf.concat([row[: meta.SIZE], size[tf.newaxis]], 0)
+            return columns, tf.concat([row[: meta.SIZE], size[tf.newaxis]], 0), place
 
-        data = self._parallel(data, [op], sized) if callable(op.length) else data.map(sized)
-        return data.bucket_by_sequence_length(
-            measured,
-            bucket_boundaries=list(op.boundaries),
+        data = self._parallel(data, [op], measured) if callable(op.length) else data.map(measured)
+        data = data.bucket_by_sequence_length(
+            lambda columns, row, place: place,
+            bucket_boundaries=list(range(1, len(op.sizes))),
             bucket_batch_sizes=list(op.sizes),
-            padded_shapes=(shapes, row.shape),
-            padding_values=(padding, tf.constant(0, tf.int64)),
+            padded_shapes=(shapes, row.shape, []),
+            padding_values=(padding, zero, 0),
             drop_remainder=drop,
         )
+        return data.map(lambda columns, row, place: (columns, row))
+
+    def _in_rows(self, data: Data, op: Unbatch, plan: Plan) -> Data:
+        """Let batches through that have a row for each of their elements."""
+        made_by = name_of_last(plan.ops[: plan.ops.index(op)])
+        checks.check_columns(
+            made_by, data.element_spec[0], self._makers, ragged=True, where=f"{op.name} takes its rows"
+        )
+        check = checks.RowCheck(made_by)
+        return self._parallel(data, [check], lambda columns, row: (check.checked(columns, row), row))
 
 
 def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
@@ -270,34 +295,14 @@ def call(op: ElementOp, columns: TensorColumns, row: Tensor) -> Any:
 
 def answer_of(op: Filter, columns: TensorColumns, row: Tensor) -> Tensor:
     """Return whether a filter keeps an element, or batch."""
-    answer = call(op, columns, row)
-    try:
-        answer = tf.convert_to_tensor(answer)
-        if not (answer.dtype.is_bool or answer.dtype.is_integer or answer.dtype.is_floating):
-            raise TypeError(f"it is a tensor of {answer.dtype.name}")
-        return tf.reshape(tf.cast(answer, tf.bool), [])
-    except (TypeError, ValueError) as error:
-        raise OutputTypeError(
-            f"{op.name} returned {type(answer).__name__}, but it must return whether to keep the element, one bool "
-            f"({told(error)}).",
-            op=op.name,
-        ) from error
+    return checks.answer(op.name, call(op, columns, row))
 
 
 def length_of(op: BucketByLength, columns: TensorColumns) -> Tensor:
     """Return the length by which an element finds its bucket."""
-    if not callable(op.length):
-        return tf.shape(_column(op.name, columns, op.length))[0]
-    length = _called(op.name, op.length, columns)
-    try:
-        length = tf.convert_to_tensor(length)
-        if not (length.dtype.is_integer or length.dtype.is_floating):
-            raise TypeError(f"it is a tensor of {length.dtype.name}")
-        return tf.reshape(tf.cast(length, tf.int32), [])
-    except (TypeError, ValueError) as error:
-        raise OutputTypeError(
-            f"{op.name}: length returned {type(length).__name__}, but it must return one number ({error}).", op=op.name
-        ) from error
+    if callable(op.length):
+        return checks.length(op.name, _called(op.name, op.length, columns))
+    return tf.shape(_column(op.name, columns, op.length))[0]
 
 
 def _called(name: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -385,22 +390,13 @@ def apply_flat_map(op: FlatMap, columns: TensorColumns, row: Tensor) -> TensorCo
     """Return the columns of all outputs, with a leading dimension."""
     result = call(op, columns, row)
     if op.on is not None:
-        result = tf.convert_to_tensor(result)
-        count = tf.shape(result)[0]
+        made = checks.same_rows(op.name, {op.on: tf.convert_to_tensor(result)})
+        count = checks.count_of(made[op.on])
         rest = {name: tf.repeat(value[tf.newaxis], count, axis=0) for name, value in columns.items() if name != op.on}
-        return {**rest, op.on: result}
+        return {**rest, **made}
     if not isinstance(result, dict) or not result:
         raise _wrong_type(op, result, "a dict of tensors whose first dimension counts the outputs")
-    outputs = {name: tf.convert_to_tensor(value) for name, value in result.items()}
-    counts = {
-        name: value.shape[0] for name, value in outputs.items() if value.shape.rank and value.shape[0] is not None
-    }
-    if len(set(counts.values())) > 1:
-        raise OutputTypeError(
-            f"{op.name} returned columns of different first dimensions, {counts}, but they count its outputs.",
-            op=op.name,
-        )
-    return outputs
+    return checks.same_rows(op.name, {name: tf.convert_to_tensor(value) for name, value in result.items()})
 
 
 def rows_of_outputs(row: Tensor, count: Tensor) -> Tensor:

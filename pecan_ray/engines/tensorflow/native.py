@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots
 from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.tensorflow.checks import check_columns
 from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
@@ -33,6 +34,7 @@ def _shard(
     number = lease.spans[0][0] >> OUTPUT_BITS
     with tf.device("/CPU:0"):
         data = source.dataset(lease.split).skip(number).prefetch(tf.data.AUTOTUNE)
+    check_columns(_name(source), data.element_spec, {}, ragged=True, where="it leaves the graph")
     with contextlib.closing(Elements(data)) as elements:
         yield from _iterated(elements, number, source, lease, leases, options, slots)
 

@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.tensorflow import meta
+from pecan_ray.engines.tensorflow.checks import RowCheck
 from pecan_ray.engines.tensorflow.columns import Tensor
 from pecan_ray.plan.operators import Op
 
@@ -23,7 +24,7 @@ from pecan_ray.plan.operators import Op
 class WatchedCall:
     """A call that has begun and has not ended."""
 
-    ops: Sequence[Op]
+    ops: Sequence[Op | RowCheck]
     rows: meta.Rows
     values: Sequence[Any]
     spec: Any
@@ -44,7 +45,7 @@ class WatchedCalls:
         """Guards what is under way: graphs call from many threads."""
         self._under_way: dict[tuple[str, bytes], WatchedCall] = {}
 
-    def watching(self, run: Callable[..., Any], ops: Sequence[Op]) -> Callable[..., Any]:
+    def watching(self, run: Callable[..., Any], ops: Sequence[Op | RowCheck]) -> Callable[..., Any]:
         """Return a function of columns and row that does what `run` does, and is watched."""
         name = "/".join(op.name for op in ops)
 
