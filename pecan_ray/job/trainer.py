@@ -49,7 +49,7 @@ from pecan_ray.job.trainer_events import (
     TrainerTime,
 )
 from pecan_ray.job.trainer_queue import TrainerQueue
-from pecan_ray.job.waiting import Waits
+from pecan_ray.job.waiting import SAY_AFTER_S, Waits
 from pecan_ray.job.windows import StepTotals
 
 WARM_UP = 3
@@ -109,7 +109,7 @@ class TrainerState:
             self._adopt_held(done)
         if self.orders.settle:
             self._let_go(done)
-        if self._wanted_since is not None or self._waits:
+        if self._waits or (self._wanted_since is not None and now >= self._wanted_since + SAY_AFTER_S):
             self._say_waits(now, done)
         self._report(now, done)
         return done
@@ -126,8 +126,9 @@ class TrainerState:
     def due(self, now: float) -> float:
         """Return the time at which `TrainerTime` must be handled if nothing else happens."""
         times = [self.outgoing.due(self._need())]
-        if self._wanted_since is not None and self._waits.due is not None:
-            times.append(self._waits.due)
+        if self._wanted_since is not None:
+            say = self._waits.due if self._waits else self._wanted_since + SAY_AFTER_S
+            times += [] if say is None else [say]
         return min(times)
 
     def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
@@ -205,9 +206,10 @@ class TrainerState:
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
         waits: dict[Hashable, str] = {}
-        if self._wanted_since is not None:
-            waits[self._wanted_since] = _waited_for(self.rank, self.orders, self._held())
-        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits))
+        began: dict[Hashable, float] = {}
+        if (since := self._wanted_since) is not None:
+            waits[since], began[since] = _waited_for(self.rank, self.orders, self._held()), since
+        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, began))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()
