@@ -139,8 +139,7 @@ class JobState:
         trainer.heard, trainer.met = now, max(trainer.met, report.met)
         if report.number <= trainer.reported:
             return
-        trainer.reported, trainer.progress = report.number, report.progress
-        trainer.held, trainer.full = report.held, report.full
+        trainer.take(report)
         for ack in report.acks:
             self.rows += ack.rows
             self.bytes += ack.bytes
@@ -276,15 +275,10 @@ class JobState:
         changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits, unkept)
         if not changed:
             return
-        # What only lets trainers use more is told to those that wait for it, and soon to those that can take no more
-        # meanwhile; others hear of it when they report.
-        held = [rank for rank in present if self.trainers.ranks[rank].held]
-        soon = present if all_of_them else [rank for rank in held if self.trainers.ranks[rank].full]
-        if soon:
-            done.append(TellTrainers(tuple(soon)))
-        if not all_of_them and len(held) > len(soon):
-            later = (rank for rank in held if not self.trainers.ranks[rank].full)
-            done.append(TellTrainers(tuple(later), allowance_only=True))
+        # What only lets trainers use more is told to those that wait for it; others hear of it when they report.
+        soon, later = (tuple(present), ()) if all_of_them else self.trainers.held()
+        told = (TellTrainers(soon), TellTrainers(later, allowance_only=True))
+        done += [one for one in told if one.ranks]
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""

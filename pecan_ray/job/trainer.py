@@ -14,7 +14,7 @@ may exceed, and while leftovers are regrouped the batches of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -205,10 +205,9 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        waits: dict[Hashable, str] = {}
-        began: dict[Hashable, float] = {}
-        if (since := self._wanted_since) is not None:
-            waits[since], began[since] = _waited_for(self.rank, self.orders, self._held()), since
+        since = self._wanted_since
+        waits: dict[Hashable, str] = {} if since is None else {since: _waited_for(self.rank, self.orders, self._held())}
+        began: dict[Hashable, float] = {} if since is None else {since: since}
         done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, began))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job.events import TrainerCame
-from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.messages import TrainerProgress, TrainerReport
 
 STALE_S = 5.0
 """Trainers report every second; where a new process comes for a rank, and none of the old ones was heard for so long,
@@ -31,6 +31,11 @@ class RegisteredTrainer:
     full: bool = False
     """Whether it could take no more meanwhile."""
     left: bool = False
+
+    def take(self, report: TrainerReport) -> None:
+        """Take over what it has told of itself."""
+        self.reported, self.progress = report.number, report.progress
+        self.held, self.full = report.held, report.full
 
 
 class Trainers:
@@ -62,6 +67,12 @@ class Trainers:
             self.ranks[event.rank] = RegisteredTrainer(event, now)
             self.present.append(event.rank)
         return None
+
+    def held(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ranks that wait for others: those that can take no more meanwhile, and those that can."""
+        held = [rank for rank in self.present if self.ranks[rank].held]
+        full = tuple(rank for rank in held if self.ranks[rank].full)
+        return full, tuple(rank for rank in held if not self.ranks[rank].full)
 
     def leave(self, rank: int) -> None:
         """Note that a trainer is gone."""

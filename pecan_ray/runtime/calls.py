@@ -30,7 +30,7 @@ class CallsClosedError(ClusterError):
     """Nobody wants the answer any more."""
 
 
-class Answer:
+class PendingAnswer:
     """What an actor was asked for, as long as somebody may want it."""
 
     def __init__(self, reference: Any) -> None:
@@ -62,10 +62,10 @@ class Calls:
                 raise ClusterError("Ray was shut down while the job ran: close the iterator before ray.shutdown()")
             yield
 
-    def begin(self, method: Any, *arguments: Any) -> Answer:
+    def begin(self, method: Any, *arguments: Any) -> PendingAnswer:
         """Call an actor's method; return its answer, which must be waited for by `result`, or closed."""
         with self.connection():
-            return Answer(method.remote(*arguments))
+            return PendingAnswer(method.remote(*arguments))
 
     def stream(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method that yields; return the references to what it yields."""
@@ -77,7 +77,7 @@ class Calls:
         with self.connection():
             method.remote(*arguments)
 
-    def result(self, answer: Answer, timeout_s: float | None = None) -> Any:
+    def result(self, answer: PendingAnswer, timeout_s: float | None = None) -> Any:
         """Wait for an answer; raises what the method raised, `CallsClosedError` after `close`, or `TimeoutError`.
 
         With a timeout the answer is awaited after `close` as well.

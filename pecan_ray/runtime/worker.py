@@ -106,7 +106,7 @@ class PreprocessingWorker:
             ) from error
         self._note_order(plan, version)
         fixed = job.config.threads_per_worker
-        threads = fixed or self._usual_threads()
+        threads = fixed or usual_threads(job, self._sharing)
         options = EngineOptions(
             seed=job.seed,
             threads=threads,
@@ -142,16 +142,6 @@ class PreprocessingWorker:
     def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
         """Begin to fetch what leases of a source will read."""
         fetch_files_ahead(self._sources[branch], [lease.split for lease in leases])
-
-    def _usual_threads(self) -> int:
-        """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
-
-        Of workers that take turns the one at work has them all.
-        """
-        if isinstance(self._job.options.workers, AutoWorkers):
-            return max(1, round(self._job.config.cpus_per_worker))
-        sharing = 1 if self._job.spec.shape.one_at_a_time else self._sharing
-        return max(1, len(os.sched_getaffinity(0)) // sharing)
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:
@@ -303,6 +293,16 @@ class PreprocessingWorker:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
         self._draining.set()
         self._leases.stopped.set()
+
+
+def usual_threads(job: Job, sharing: int) -> int:
+    """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
+
+    `sharing`: so many workers share them, but where workers take turns: the one at work has them all.
+    """
+    if isinstance(job.options.workers, AutoWorkers):
+        return max(1, round(job.config.cpus_per_worker))
+    return max(1, len(os.sched_getaffinity(0)) // (1 if job.spec.shape.one_at_a_time else sharing))
 
 
 @functools.lru_cache(maxsize=8)

@@ -8,10 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from pecan_ray.engines.tensorflow.columns import Tensor
+from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.errors import OutputTypeError, told
-
-TensorColumns = dict[str, Any]
 
 NO_COLUMN = (tf.variant, tf.resource)
 """Dtypes whose values live in a graph alone: datasets, hash tables, variables."""

@@ -9,6 +9,8 @@ import tensorflow as tf
 
 Tensor: TypeAlias = Any
 """TensorFlow has no type for what is a tensor in a graph and outside of one."""
+TensorColumns: TypeAlias = dict[str, Tensor]
+"""An element, or a batch."""
 
 
 def as_column(value: Any) -> Any:

@@ -25,7 +25,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS, origin_of
 
 MOST_TRIED = 10_000
 
-Run: TypeAlias = Callable[[Op | RowCheck, dict[str, Any], Any], Any]
+RunOp: TypeAlias = Callable[[Op | RowCheck, dict[str, Any], Any], Any]
 """Runs an operator on the columns and the row of an element, or batch."""
 
 
@@ -87,7 +87,7 @@ def graph_failure(error: Exception, feeds: Sequence[GraphFeed]) -> OpError:
 
 
 def find_bad_elements(
-    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, in_graph: Run, *, keep: bool, sure: bool
+    part: Part, plan: Plan, feed: GraphFeed, branch: int, seed: int, in_graph: RunOp, *, keep: bool, sure: bool
 ) -> Iterator[BadElement]:
     """Yield those elements of an interval that fail when they are run alone, with their reasons.
 
@@ -148,7 +148,7 @@ def _ops_from(plan: Plan, branch: int) -> list[Op]:
 
 
 def run_alone(
-    read: Read, feed: GraphFeed, ops: Sequence[Op], seed: int, run: Run = eagerly
+    read: Read, feed: GraphFeed, ops: Sequence[Op], seed: int, run: RunOp = eagerly
 ) -> tuple[ElementError | None, list[Any]]:
     """Run element operators on one element; return the error or the values that come out."""
     base = read.number << OUTPUT_BITS
@@ -159,7 +159,7 @@ def run_alone(
 
 
 def _again(
-    values: list[dict[str, Any]], ops: Sequence[Op | RowCheck], row: Any, read: Read, run: Run = eagerly
+    values: list[dict[str, Any]], ops: Sequence[Op | RowCheck], row: Any, read: Read, run: RunOp = eagerly
 ) -> ElementError | None:
     """Run operators on an element, or a batch that begins with it, which becomes the values that come out."""
     split = read.lease.split

@@ -16,7 +16,7 @@ import tensorflow as tf
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.tensorflow import checks, meta
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
-from pecan_ray.engines.tensorflow.columns import Tensor
+from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
 from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
@@ -46,7 +46,6 @@ from pecan_ray.sampling.randomness import random_key
 
 logger = logging.getLogger(__name__)
 
-TensorColumns = dict[str, Any]
 Data = Any
 """A tf.data.Dataset."""
 
