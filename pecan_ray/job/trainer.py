@@ -14,7 +14,7 @@ may exceed, and while leftovers are regrouped the batches of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
