@@ -3,7 +3,7 @@
 Slots are cut out of anonymous memory files (memfd), many out of one file, and the more files there are the larger new
 ones are: a process may have 1,024 files open, or 256. The reader opens them through ``/proc/<pid>/fd``, so there is no
 name to unlink and no crash can leak one. The reader says through a pipe of the writer, opened the same way, when the
-trainer has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
+trainer has *taken* a batch and, with the next one, which it has *released*: the last view was garbage-collected.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import struct
 import sys
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -281,12 +282,21 @@ class RingReader:
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
         self._pipes: dict[str, _Pipe] = {}
         self._lock = threading.Lock()
+        self._viewed: dict[int, tuple[weakref.ref[Any], _Pipe, SlotAddress]] = {}
+        """The slots that are mapped, by the identity of a reference to the block that their views share."""
+        self._released: deque[weakref.ref[Any]] = deque()
+        """References whose block is gone.
+
+        They come by a call that runs no Python: a signal that arrived there, such as the SIGTERM or the Ctrl-C that is
+        to end the program, would raise where exceptions are ignored, and be lost.
+        """
 
     def open(self, address: SlotAddress) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """Return the bytes of a slot, or None if its writer is gone.
 
-        When the last view of them is garbage-collected the writer gets its slot back.
+        The writer gets its slot back with the next call after the last view of them was garbage-collected.
         """
+        self._tell_released()
         with self._lock:
             shared = self._maps.get((address.token, address.file.number))
             if shared is None:
@@ -295,8 +305,8 @@ class RingReader:
                     return None
             pipe = self._pipes[address.token]
         block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
-        finalizer = weakref.finalize(block, pipe.say, RELEASED, address.slot)
-        finalizer.atexit = False
+        viewed = weakref.ref(block, self._released.append)
+        self._viewed[id(viewed)] = viewed, pipe, address
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
 
@@ -317,21 +327,35 @@ class RingReader:
 
     def taken(self, address: SlotAddress) -> None:
         """Tell the writer that a batch belongs to the trainer now and no longer counts as in flight."""
+        self._tell_released()
         pipe = self._pipes.get(address.token)
         if pipe is not None:
             pipe.say(TAKEN, address.slot)
+
+    def _tell_released(self) -> None:
+        while self._released:
+            try:
+                gone = self._released.popleft()
+            except IndexError:  # another thread was faster
+                return
+            viewed = self._viewed.pop(id(gone), None)
+            if viewed is not None:
+                viewed[1].say(RELEASED, viewed[2].slot)
 
     def forget(self, token: str) -> None:
         """Drop the mappings of a writer that is gone; views of them stay valid."""
         with self._lock:
             for key in [key for key in self._maps if key[0] == token]:
                 del self._maps[key]
+            for one in [one for one, viewed in self._viewed.copy().items() if viewed[2].token == token]:
+                self._viewed.pop(one, None)
             self._pipes.pop(token, None)
 
     def close(self) -> None:
         """Drop all mappings; views stay valid."""
         with self._lock:
             self._maps.clear()
+            self._viewed.clear()
             self._pipes.clear()
 
 

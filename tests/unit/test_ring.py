@@ -374,3 +374,39 @@ def test_a_trainer_that_ends_with_batches_in_its_hands_does_so_in_silence() -> N
     done = subprocess.run([sys.executable, "-c", TRAINER], input=message, capture_output=True, check=True)
     assert done.stdout.split() == [b"100"]
     assert done.stderr == b""
+
+
+INTERRUPTED = """
+import random, signal
+from pecan_ray.transport.ring import RingReader, RingSlots
+
+
+class Told(BaseException):
+    pass
+
+
+def tell(*_):
+    raise Told
+
+
+signal.signal(signal.SIGALRM, tell)
+slots, reader, chance = RingSlots(1 << 24), RingReader(), random.Random(1)
+address = slots.acquire(4096).address()
+for _ in range(300):
+    try:
+        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 2e-4))
+        for _ in range(20_000):
+            view = reader.open(address)
+            reader.taken(address)
+            view = None
+        print("lost")
+    except Told:
+        print("told")
+"""
+
+
+def test_a_signal_is_never_lost_to_a_batch_that_is_just_being_released() -> None:
+    """A handler that raises, as Ctrl-C's and Ray's for SIGTERM, must not do so where exceptions are ignored."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == {"told"}
