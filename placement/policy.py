@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 from pecan_ray.autoscaler.search import PATIENCE, DeploymentLimits, Pilot
 from pecan_ray.errors import PlanError
@@ -38,6 +39,8 @@ MODES: dict[str, SearchMaker] = {
 }
 WINDOW_BATCHES = {"auto": 100, "cachew": 100, "cachew-code": 100}
 """Batches of a window where it is not Pecan's X = 500; `auto` puts windows together until they suffice."""
+Told: TypeAlias = tuple[Window, Deployment] | DeploymentLimits | Objective
+"""What a search is told while it goes on: what ran and how, other bounds, or what is looked for."""
 
 
 class AutoPlacement:
@@ -109,19 +112,39 @@ class AutoPlacement:
         self._setting = setting
         self._within = limits
         """Bounds for now: not above `limits`."""
-        removal = how_to_remove(fast_removal, visitation)
+        self._manner = (settle_windows, patience, how_to_remove(fast_removal, visitation))
+        self._begin_search()
 
-        def pilot() -> Pilot:
-            return Pilot(
-                MODES[mode](self._setting),
-                self._within,
-                settle_windows=settle_windows,
-                patience=patience,
-                removal=removal,
-            )
+    def _begin_search(self) -> None:
+        self._began = (self._within, self._setting.aim.objective)
+        self._told: list[Told] = []
+        """What the search was told since it began, from which it can be made again: it is a generator."""
+        settle_windows, patience, removal = self._manner
+        self._pilot = Pilot(
+            MODES[self.mode](self._setting),
+            self._within,
+            settle_windows=settle_windows,
+            patience=patience,
+            removal=removal,
+        )
 
-        self._new_pilot = pilot
-        self._pilot = pilot()
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_pilot"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        told, now = self._told, (self._within, self._setting.aim.objective)
+        self._within, self._setting.aim.objective = self._began
+        self._begin_search()
+        for one in told:
+            if isinstance(one, DeploymentLimits):
+                self._pilot.restrict(one)
+            elif isinstance(one, tuple):
+                self._pilot.decide(*one)
+            else:
+                self._setting.aim.objective = one
+        self._told = told
+        self._within, self._setting.aim.objective = now
 
     @property
     def converged(self) -> bool:
@@ -138,7 +161,9 @@ class AutoPlacement:
 
     def aim(self, objective: Objective) -> None:
         """Look for something else from now on: what is left until a deadline changes while a job runs."""
-        self._setting.aim.objective = objective
+        if objective != self._setting.aim.objective:
+            self._setting.aim.objective = objective
+            self._told.append(objective)
 
     @property
     def objective(self) -> Objective:
@@ -151,6 +176,7 @@ class AutoPlacement:
 
     def decide(self, window: Window, deployment: Deployment) -> Decision:
         """Return what shall run next; `deployment` is what ran during the window."""
+        self._told.append((window, deployment))
         return self._pilot.decide(window, deployment)
 
     def restrict(self, local: int | None = None, remote: int | None = None) -> DeploymentLimits:
@@ -165,6 +191,7 @@ class AutoPlacement:
             max_local, max_remote = min(1, most.max_local), int(not most.max_local)
         max_local, max_remote = max(max_local, most.min_local), max(max_remote, most.min_remote)
         self._within = DeploymentLimits(max_local, max_remote, most.min_local, most.min_remote)
+        self._told.append(self._within)
         self._pilot.restrict(self._within)
         return self._within
 
@@ -178,12 +205,12 @@ class AutoPlacement:
         most = self._within
         expected = first_deployment(self.mode, most, workers, None)
         self._setting = replace(self._setting, expected=expected)
-        self._pilot = self._new_pilot()
+        self._begin_search()
         return expected
 
     def start_anew(self) -> None:
         """Forget everything: the next window begins another search."""
-        self._pilot = self._new_pilot()
+        self._begin_search()
 
 
 def within_budget(

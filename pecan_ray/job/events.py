@@ -12,7 +12,7 @@ from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, Wor
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 
-LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung"]
+LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung", "restart"]
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,15 @@ class SplitsListed:
 
     branch: int
     splits: tuple[Split, ...]
+
+
+@dataclass(frozen=True)
+class ListingResumed:
+    """A source is listed again, as far as its splits were known before."""
+
+    branch: int
+    digests: tuple[str, ...]
+    """Of these splits."""
 
 
 @dataclass(frozen=True)
@@ -198,6 +207,11 @@ class JobFailed:
 
 
 @dataclass(frozen=True)
+class ControllerRestarted:
+    """The controller's process was lost; this one has made the job again from its journal."""
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """Nothing happened but the time."""
 
@@ -211,6 +225,7 @@ Event: TypeAlias = (
     | OrderKnown
     | PlanChanged
     | SplitsListed
+    | ListingResumed
     | ListingHindered
     | ListingEnded
     | WorkerPlaced
@@ -224,5 +239,6 @@ Event: TypeAlias = (
     | RoomAsked
     | BidsHeard
     | JobFailed
+    | ControllerRestarted
     | TimePassed
 )

@@ -29,6 +29,9 @@ class Refuse:
 class BeginListing:
     """List the sources: answered by `SplitsListed` and `ListingEnded`."""
 
+    known: tuple[int | None, ...] = ()
+    """So many splits of each are known from before, and told of by `ListingResumed`; None: all of them."""
+
 
 @dataclass(frozen=True)
 class StartWorker:

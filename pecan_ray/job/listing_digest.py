@@ -25,24 +25,25 @@ class ListingDigest:
     def __init__(self) -> None:
         self.splits = 0
         self._leaves = bytearray()
-        self._open = hashlib.blake2b(digest_size=SIZE)
+        self._open = bytearray()
+        """What the next leaf is a digest of."""
 
     def add(self, page: Iterable[Split]) -> None:
         """Take splits in, as they are listed."""
         for split in page:
-            self._open.update(repr((split.path, split.start, split.stop, split.elements, split.version)).encode())
+            self._open += repr((split.path, split.start, split.stop, split.elements, split.version)).encode()
             if split.files:
-                self._open.update(repr(split.files).encode())
+                self._open += repr(split.files).encode()
             self.splits += 1
             if self.splits % LEAF == 0:
-                self._leaves += self._open.digest()
-                self._open = hashlib.blake2b(digest_size=SIZE)
+                self._leaves += hashlib.blake2b(self._open, digest_size=SIZE).digest()
+                self._open.clear()
 
     def groups(self) -> tuple[str, ...]:
         """Return a digest for each group of splits, the last one of an incomplete leaf."""
         width = SIZE * _leaves_of_group(self.splits)
         whole = [_digest(self._leaves[at : at + width]) for at in range(0, len(self._leaves), width)]
-        return (*whole, self._open.hexdigest()) if self.splits % LEAF else tuple(whole)
+        return (*whole, _digest(self._open)) if self.splits % LEAF else tuple(whole)
 
 
 def _leaves_of_group(splits: int) -> int:

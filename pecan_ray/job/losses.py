@@ -42,7 +42,7 @@ class Losses:
         A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
         streams broke is often known before it is.
         """
-        if loss.cause == "order":
+        if loss.cause in ("order", "restart"):
             return ""  # its own doing, and ours
         self.count += 1
         if expected or loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):

@@ -50,6 +50,8 @@ class Staffing:
     # --- numbers -------------------------------------------------------------------------------------------
 
     def _on_room(self, event: events.RoomFound, now: float, done: Instructions) -> None:
+        if self._fleet.hosts:
+            return  # a controller that was started again has asked anew, and the job has its workers
         self._fleet.hosts = dict(event.hosts)
         try:
             target = self._placement.begin(self._fleet.hosts, event.remote_cpus)
@@ -219,6 +221,11 @@ class Staffing:
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)
+
+    def lose_all(self, cause: LossCause, why: str, now: float, done: Instructions) -> None:
+        """Lose all workers that there are, and request others in their place."""
+        for name in list(self._fleet.workers):
+            self.lose(name, cause, why, now, done)
 
     def lose(
         self, name: str, cause: LossCause, why: str, now: float, done: Instructions, by: Suspicion = CRASHED

@@ -79,10 +79,12 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.SplitsListed: self._on_listed,
-            events.ListingHindered: lambda one, now, _: self._waits.hinder(one.text, now - one.seconds),
+            events.ListingHindered: self._on_hindered,
+            events.ListingResumed: self._on_listing_resumed,
             events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,
+            events.ControllerRestarted: self._on_restarted,
             **self.questions.handlers,
             **self._staffing.handlers,
         }
@@ -190,6 +192,14 @@ class JobState:
         self.ledger.add_splits(event.branch, event.splits)
         self._check_data(self._listings.add(event.branch, event.splits), event.branch, now, done)
 
+    def _on_listing_resumed(self, event: events.ListingResumed, now: float, done: Instructions) -> None:
+        if event.digests != self._listings.known()[event.branch].digests:
+            text = f"the data of source {event.branch} has changed while the controller was being started again"
+            self.fail(StateError(f"{text}. Start the run again."), now, done)
+
+    def _on_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
+        self._waits.hinder(event.text, now - event.seconds)
+
     def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self.ledger.end_listing(event.branch)
         self._check_data(self._listings.end(event.branch), event.branch, now, done)
@@ -204,6 +214,16 @@ class JobState:
             done.append(Log("warning", text))
         else:
             self.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
+
+    def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
+        """Go on where the process before this one was: its workers have ended with it, trainers have what they have."""
+        self.tell("restart", "the controller's process was lost, and has been started again", now)
+        if self._begun:
+            listings = zip(self._listings.known(), self.ledger.queues.listings, strict=True)
+            known = tuple(None if listing.complete else digest.splits for digest, listing in listings)
+            done += [BeginListing(known), FindRoom(self.trainers.nodes)]
+        self._staffing.lose_all("restart", "its controller was lost", now, done)
+        done.append(TellTrainers(tuple(self.trainers.present)))
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
         self.fail(event.error, now, done)

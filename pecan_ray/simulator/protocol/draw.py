@@ -27,6 +27,8 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
 """Kinds of faults, and how often each is drawn."""
 LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
 HANGING_SHARE, IN_ORDER_SHARE = 0.05, 0.12
+RESTART_SHARE = 0.08
+"""Of histories in which the controller is killed."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -43,6 +45,7 @@ def draw(seed: int) -> Scenario:
     scenario = _in_order(seed, scenario)
     scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
     scenario = _with_hanging(seed, scenario)
+    scenario = _with_restarts(seed, scenario)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 
@@ -73,6 +76,19 @@ def _with_hanging(seed: int, scenario: Scenario) -> Scenario:
         for _ in range(random.choice((1, 1, 2, 4)))
     ]
     return replace(scenario, faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)))
+
+
+def _with_restarts(seed: int, scenario: Scenario) -> Scenario:
+    """Let the controllers of some be killed, and go on from their journals."""
+    random = Random(f"restart {seed}")
+    if random.random() > RESTART_SHARE or scenario.absent:
+        return scenario
+    last = max([1.0, *(fault.at for fault in scenario.faults)])
+    kills = [
+        Fault(random.uniform(0.0, 1.5 * last), "kill controller", 0, random.choice((0.1, 1.0, 3.0)))
+        for _ in range(random.choice((1, 1, 2, 4)))
+    ]
+    return replace(scenario, faults=tuple(sorted([*scenario.faults, *kills], key=lambda fault: fault.at)))
 
 
 def _with_fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:

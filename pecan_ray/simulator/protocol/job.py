@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions
+from pecan_ray.job.journal import entries, handled, line, opening, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
+from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
+from pecan_ray.simulator.protocol.audit import must
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
@@ -29,11 +32,19 @@ WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, e
 class JobModel(Party):
     """The controller's process."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, before: JobModel | None = None) -> None:
+        """`before`: whose process was killed, and from whose journal this one goes on."""
         super().__init__("job")
         self.world = world
-        self.state = world.job_state(world.spec, world.clock.now)
-        self.processes: dict[str, WorkerModel] = {}
+        began = opening(world.spec, world.clock.now)
+        self.journal = [line(began)] if any(one.kind == "kill controller" for one in world.scenario.faults) else []
+        """Lines as they are written; none where no controller is killed."""
+        if before is None:
+            self.state = world.job_state(world.spec, world.clock.now)
+        else:
+            self.journal = before.journal
+            self.state = self._replayed(before)
+        self.processes: dict[str, WorkerModel] = {} if before is None else before.processes
         self.ended_at: float | None = None
         self.logged: list[str] = []
         self._handled = 0
@@ -71,6 +82,8 @@ class JobModel(Party):
             return
         epoch = self.state.ledger.epoch
         done = self.state.handle(event, self.world.clock.now)
+        if self.journal:
+            self.journal.append(line(handled(event, self.world.clock.now, done)))
         if not isinstance(event, WITHOUT_LEDGER):
             self._handled += 1
             if not self._handled % self._check_every:
@@ -79,6 +92,25 @@ class JobModel(Party):
             self.world.progressed()
         for instruction in done:
             self._performers[type(instruction)](instruction)
+
+    def _replayed(self, before: JobModel) -> JobState:
+        """Return the job as its journal tells of it, which must be as it was; sometimes from a snapshot on."""
+        found = [entry for entry, _ in entries(b"".join(self.journal))]
+        job = replay(found, self.world.spec)
+        now = self.world.clock.now
+        must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
+        if self.world.clock.random.random() < 0.5:
+            first = found[0]
+            self.journal = [line(first), line(snapshot(job.state, job.plans, job.at))]
+            again = replay((entry for entry, _ in entries(b"".join(self.journal))), self.world.spec)
+            must(again.state.facts(now) == before.state.facts(now), "a job is another one after a snapshot")
+            return again.state
+        return job.state
+
+    def restart(self) -> None:
+        """Go on, once this process has started."""
+        self.begin()
+        self.handle(events.ControllerRestarted())
 
     # --- trainers ------------------------------------------------------------------------------------------
 
@@ -130,7 +162,9 @@ class JobModel(Party):
 
     def _begin_listing(self, instruction: instructions.BeginListing) -> None:
         for branch in range(len(self.world.scenario.sources)):
-            self._list(branch, 0)
+            known = instruction.known[branch] if instruction.known else 0
+            if known is not None:
+                self._list(branch, known)
 
     def _list(self, branch: int, begin: int) -> None:
         scenario = self.world.scenario

@@ -32,6 +32,7 @@ FaultKind: TypeAlias = Literal[
     "fail",
     "change plan",
     "fail order",
+    "kill controller",
 ]
 HARMLESS: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "scale", "ask room", "change plan")
 """They lose nothing that workers hold."""

@@ -78,6 +78,12 @@ class TrainerModel(Party):
             self._poll()
             self._want()
 
+    def repeat(self) -> None:
+        """Say again what the controller may not have heard: its process was killed."""
+        if self._left:
+            job = self.world.job
+            self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation))
+
     def die(self) -> None:
         """The process is gone."""
         self.alive = False

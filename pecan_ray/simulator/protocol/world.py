@@ -133,9 +133,15 @@ class World:
             if self.scenario.absent:
                 self.clock.after(GIVES_UP_S, trainer, trainer.give_up)
         if self.scenario.order_s is not None:
-            self.clock.after(self.scenario.order_s, self.job, self.job.handle, events.OrderKnown(changed=True))
+            self.clock.after(self.scenario.order_s, None, self._order_known)
         for fault in self.scenario.faults:
             self.clock.after(fault.at, None, self._inject, fault)
+
+    def _order_known(self) -> None:
+        """Tell the job the order of operators, until it knows."""
+        if self.job.ended_at is None and not self.job.state.ordered:
+            self.clock.after(0.0, self.job, self.job.handle, events.OrderKnown(changed=True))
+            self.clock.after(1.0, None, self._order_known)
 
     def _expected(self) -> list[TrainerModel]:
         return [trainer for trainer in self.trainers[: len(self.trainers) - self.scenario.absent] if trainer.there]
@@ -178,10 +184,26 @@ class World:
             self.clock.after(0.0, self.job, self.job.handle, events.RoomAsked("another"))
         elif fault.kind == "change plan":
             self.clock.after(0.0, self.job, self.job.handle, events.PlanChanged("a better order"))
+        elif fault.kind == "kill controller":
+            self._kill_controller(fault.seconds)
         else:
             error = PlanError("the function failed")
             self.clock.after(0.0, self.job, self.job.handle, events.JobFailed(error))
         self.faults[fault.kind] += 1
+
+    def _kill_controller(self, seconds: float) -> None:
+        """Let another process go on with the job, a while later; workers end with the one that has started them."""
+        killed = self.job
+        for worker in killed.processes.values():
+            if worker.alive:
+                worker.die()
+        killed.alive = False
+        self.job = JobModel(self, before=killed)
+        self.job.frozen_until = self.clock.now + seconds
+        self.clock.after(seconds, self.job, self.job.restart)
+        for trainer in self.trainers:
+            trainer.repeat()
+        self._progress = max(self._progress, self.job.frozen_until)
 
     def _hurt_worker(self, fault: Fault, worker: WorkerModel, workers: list[WorkerModel]) -> None:
         if fault.kind == "slow worker":
