@@ -137,6 +137,9 @@ class Config:
     """With ``on_error="skip"`` or ``"quarantine"``: the share of elements that may be bad (at least 10 may)."""
     quarantine_path: str | None = None
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
+    journal: str | os.PathLike[str] | None = None
+    """Folder of the controller's journal, from which a controller goes on whose process was lost; None: one beside
+    Ray's session, on the controller's node; "off": there is none, and the job ends with its controller."""
     progress: bool | None = None
     """Show the progress line; None: only on a terminal."""
     transport: TransportChoice = "auto"
@@ -166,6 +169,11 @@ class Config:
         for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
             if not getattr(self, name) >= 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
+        if self.journal is not None and "://" in os.fspath(self.journal):
+            raise PlanError(
+                f"journal must be a folder, but got {os.fspath(self.journal)!r}: lines cannot be added to an object. "
+                "Name a folder that the trainers' nodes share, or mount the bucket."
+            )
         if not self.storage_patience_s >= 0:
             raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")
         if self.cpus_per_worker <= 0:

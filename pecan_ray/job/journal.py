@@ -53,7 +53,7 @@ class PlanAdded:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class JobSnapshot:
     """Everything that the lines before have led to."""
 
     state: bytes
@@ -61,11 +61,11 @@ class Snapshot:
     at: float
 
 
-Entry: TypeAlias = Opening | Handled | PlanAdded | Snapshot
+JournalEntry: TypeAlias = Opening | Handled | PlanAdded | JobSnapshot
 
 
 @dataclass
-class Replayed:
+class ReplayedJob:
     """A job as its journal tells of it."""
 
     state: JobState
@@ -87,9 +87,9 @@ def handled(event: Event, at: float, done: Sequence[Instruction]) -> Handled:
     return Handled(event, at, digest(done))
 
 
-def snapshot(state: JobState, plans: Iterable[bytes], at: float) -> Snapshot:
+def snapshot(state: JobState, plans: Iterable[bytes], at: float) -> JobSnapshot:
     """Return what can stand for all lines before."""
-    return Snapshot(pickle.dumps(state), tuple(plans), at)
+    return JobSnapshot(pickle.dumps(state), tuple(plans), at)
 
 
 def digest(done: Sequence[Instruction]) -> int:
@@ -106,13 +106,13 @@ def digest(done: Sequence[Instruction]) -> int:
 # --- lines --------------------------------------------------------------------------------------------------
 
 
-def line(entry: Entry) -> bytes:
+def line(entry: JournalEntry) -> bytes:
     """Return an entry as a line: a checksum, and JSON."""
     body = json.dumps(_json(entry), separators=(",", ":"), allow_nan=False).encode()
     return b"%08x %s\n" % (zlib.crc32(body), body)
 
 
-def _json(entry: Entry) -> dict[str, Any]:
+def _json(entry: JournalEntry) -> dict[str, Any]:
     if isinstance(entry, Opening):
         return {"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.began}
     if isinstance(entry, Handled):
@@ -126,7 +126,7 @@ def _text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def entries(data: bytes) -> Iterator[tuple[Entry, int]]:
+def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
     """Yield the entries of a journal, and where each ends; a last line that was torn is no entry.
 
     Raises JournalError where another line is damaged.
@@ -144,7 +144,7 @@ def entries(data: bytes) -> Iterator[tuple[Entry, int]]:
         yield _entry(json.loads(body), number), start
 
 
-def _entry(written: Any, number: int) -> Entry:
+def _entry(written: Any, number: int) -> JournalEntry:
     try:
         if "journal" in written:
             if written["journal"] != FORMAT_VERSION:
@@ -156,7 +156,7 @@ def _entry(written: Any, number: int) -> Entry:
             return PlanAdded(base64.b64decode(written["plan"]))
         if "snapshot" in written:
             plans = tuple(base64.b64decode(plan) for plan in written["plans"])
-            return Snapshot(base64.b64decode(written["snapshot"]), plans, float(written["at"]))
+            return JobSnapshot(base64.b64decode(written["snapshot"]), plans, float(written["at"]))
         event = decode(written)
         if not isinstance(event, get_args(Event)):
             raise JournalError(f"line {number} of a journal holds a {type(event).__name__}, which is no event.")
@@ -168,7 +168,7 @@ def _entry(written: Any, number: int) -> Entry:
 # --- replay -------------------------------------------------------------------------------------------------
 
 
-def replay(found: Iterable[Entry], spec: JobSpec) -> Replayed:
+def replay(found: Iterable[JournalEntry], spec: JobSpec) -> ReplayedJob:
     """Return the job as its journal tells of it; raises JournalError where it is another job's, or tells of another."""
     remaining = iter(found)
     first = next(remaining, None)
@@ -179,20 +179,20 @@ def replay(found: Iterable[Entry], spec: JobSpec) -> Replayed:
             f"the journal is one of job {first.name}, or of another run of that name, and not of job {spec.name}. "
             "Remove it, or name another folder."
         )
-    job = Replayed(JobState(spec, first.began), first.began)
+    job = ReplayedJob(JobState(spec, first.began), first.began)
     for entry in remaining:
         if isinstance(entry, Handled):
             _again(job, entry)
         elif isinstance(entry, PlanAdded):
             job.plans.append(entry.plan)
-        elif isinstance(entry, Snapshot):
-            job = Replayed(_state(entry), entry.at, list(entry.plans))
+        elif isinstance(entry, JobSnapshot):
+            job = ReplayedJob(_state(entry), entry.at, list(entry.plans))
         else:
             raise JournalError("a journal begins twice.")
     return job
 
 
-def _again(job: Replayed, entry: Handled) -> None:
+def _again(job: ReplayedJob, entry: Handled) -> None:
     did = digest(job.state.handle(entry.event, entry.at))
     job.at, job.events = entry.at, job.events + 1
     if did != entry.did:
@@ -202,7 +202,7 @@ def _again(job: Replayed, entry: Handled) -> None:
         )
 
 
-def _state(entry: Snapshot) -> JobState:
+def _state(entry: JobSnapshot) -> JobState:
     try:
         state = pickle.loads(entry.state)
     except Exception as error:  # unpickling damaged bytes raises anything

@@ -222,11 +222,6 @@ class Staffing:
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
         self.lose(event.worker, event.cause, event.why, now, done)
 
-    def lose_all(self, cause: LossCause, why: str, now: float, done: Instructions) -> None:
-        """Lose all workers that there are, and request others in their place."""
-        for name in list(self._fleet.workers):
-            self.lose(name, cause, why, now, done)
-
     def lose(
         self, name: str, cause: LossCause, why: str, now: float, done: Instructions, by: Suspicion = CRASHED
     ) -> None:

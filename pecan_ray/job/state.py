@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any
 
-from pecan_ray.errors import ClusterError, StaleJobError, StateError
+from pecan_ray.errors import ClusterError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.delivery_log import DeliveryLog
@@ -29,13 +29,13 @@ from pecan_ray.job.instructions import (
     TellTrainers,
 )
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.listing_digest import ListingCheck
+from pecan_ray.job.listing import SourceListing
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.resume_point import KnownListing, ResumePoint
+from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent
@@ -55,8 +55,6 @@ class JobState:
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
         self.log = DeliveryLog(spec.shape.world_size)
-        known = spec.start.listings if spec.start is not None else ()
-        self._listings = ListingCheck(known or (KnownListing(),) * spec.shape.branches)
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
@@ -71,6 +69,7 @@ class JobState:
         self._begun = self._ended = False
         self._orders = OrderBook()
         self._waits = Waits(spec.say_after_s)
+        self._listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
         self._staffing = Staffing(self, self._orders, self.questions)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
@@ -78,13 +77,10 @@ class JobState:
             events.TrainerReported: self._on_reported,
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
-            events.SplitsListed: self._on_listed,
-            events.ListingHindered: self._on_hindered,
-            events.ListingResumed: self._on_listing_resumed,
-            events.ListingEnded: self._on_listing_ended,
             events.JobFailed: self._on_failed,
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
+            **self._listing.handlers,
             **self.questions.handlers,
             **self._staffing.handlers,
         }
@@ -186,43 +182,15 @@ class JobState:
             done += [KillWorker(name) for name in self.fleet.workers]
             done.append(EndJob(orphaned))
 
-    # --- the listing, failures and time --------------------------------------------------------------------
-
-    def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
-        self.ledger.add_splits(event.branch, event.splits)
-        self._check_data(self._listings.add(event.branch, event.splits), event.branch, now, done)
-
-    def _on_listing_resumed(self, event: events.ListingResumed, now: float, done: Instructions) -> None:
-        if event.digests != self._listings.known()[event.branch].digests:
-            text = f"the data of source {event.branch} has changed while the controller was being started again"
-            self.fail(StateError(f"{text}. Start the run again."), now, done)
-
-    def _on_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
-        self._waits.hinder(event.text, now - event.seconds)
-
-    def _on_listing_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
-        self.ledger.end_listing(event.branch)
-        self._check_data(self._listings.end(event.branch), event.branch, now, done)
-
-    def _check_data(self, changed: str, branch: int, now: float, done: Instructions) -> None:
-        """Refuse to go on with other data than a state was taken of, unless the user wants that."""
-        if not changed:
-            return
-        text = f"the data of source {branch} has changed since the state was taken: {changed}"
-        if self.spec.allow_changed_source:
-            self.tell("state", text, now)
-            done.append(Log("warning", text))
-        else:
-            self.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
+    # --- failures and time --------------------------------------------------------------------
 
     def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
         """Go on where the process before this one was: its workers have ended with it, trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
         if self._begun:
-            listings = zip(self._listings.known(), self.ledger.queues.listings, strict=True)
-            known = tuple(None if listing.complete else digest.splits for digest, listing in listings)
-            done += [BeginListing(known), FindRoom(self.trainers.nodes)]
-        self._staffing.lose_all("restart", "its controller was lost", now, done)
+            done += [self._listing.go_on(), FindRoom(self.trainers.nodes)]
+        for worker in list(self.fleet.workers):
+            self._staffing.lose(worker, "restart", "its controller was lost", now, done)
         done.append(TellTrainers(tuple(self.trainers.present)))
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
@@ -303,7 +271,7 @@ class JobState:
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
         point = resume_point(self.ledger, self.log, batches)
-        return None if point is None else replace(point, listings=self._listings.known())
+        return None if point is None else replace(point, listings=self._listing.known())
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""

@@ -12,11 +12,16 @@ from collections.abc import Callable
 class AwakeClock:
     """Monotonic seconds, less those in which nobody asked for them."""
 
-    def __init__(self, longest_gap_s: float, read: Callable[[], float] = time.monotonic) -> None:
-        """`longest_gap_s`: the clock is asked at least as often, while the process runs."""
+    def __init__(
+        self, longest_gap_s: float, read: Callable[[], float] = time.monotonic, begin: float | None = None
+    ) -> None:
+        """`longest_gap_s`: the clock is asked at least as often, while the process runs.
+
+        `begin`: the time that it is now; None: what `read` says.
+        """
         self._longest_gap_s, self._read = longest_gap_s, read
         self._asked = read()
-        self._missed_s = 0.0
+        self._missed_s = 0.0 if begin is None else self._asked - begin
 
     def now(self) -> float:
         """Return the time; of a longer gap since the last call only `longest_gap_s` has passed."""

@@ -8,6 +8,7 @@ last reference to an answer while Ray ends makes Ray end the process.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,11 +20,21 @@ import ray
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime import cluster
 
+logger = logging.getLogger("pecan_ray.client")
+
 LOOK_S = 1.0
 """While an answer is awaited, the connection is looked at once in this time."""
+PAUSE_S = 0.2
+"""Between calls of an actor that cannot be reached."""
 
 # Ray begins and ends under this lock: while we hold it, neither happens.
 _connecting: Any = getattr(ray._private.worker, "_connect_or_shutdown_lock", None) or threading.RLock()
+
+
+RESTART_S = 60.0
+"""An actor that Ray starts again must be there within this time;"""
+SAY_AFTER_S = 5.0
+"""what is waited for longer than this is said."""
 
 
 class CallsClosedError(ClusterError):
@@ -104,6 +115,21 @@ class Calls:
     def ask(self, method: Any, *arguments: Any) -> Any:
         """Call an actor's method and wait for its answer."""
         return self.result(self.begin(method, *arguments))
+
+    def ask_again(self, method: Any, *arguments: Any) -> Any:
+        """Call a method that bears to be called twice, of an actor that Ray starts again when its process is lost."""
+        began, said = time.monotonic(), False
+        while True:
+            try:
+                return self.ask(method, *arguments)
+            except ray.exceptions.ActorUnavailableError as error:
+                waited = time.monotonic() - began
+                if waited > RESTART_S:
+                    raise
+                if waited > SAY_AFTER_S and not said:
+                    said = True
+                    logger.warning("the controller's process was lost, and is being started again: %s", error)
+                wait({self._closed}, PAUSE_S)
 
     def kill(self, actor: Any) -> None:
         """End an actor."""

@@ -272,7 +272,7 @@ class BatchClient:
         while not self._over():
             orders = self.state.orders
             listen = self._controller.listen
-            self._orders_came(self.calls.ask(listen, self._rank, self._incarnation, orders.number, orders.met))
+            self._orders_came(self.calls.ask_again(listen, self._rank, self._incarnation, orders.number, orders.met))
 
     def _orders_came(self, pickled: bytes, answered: int | None = None) -> None:
         """Take orders, and handles of workers that come with them; `answered`: the number of a report."""
@@ -303,7 +303,7 @@ class BatchClient:
                 if report is None:
                     return
             # Ray passes bytes on as they are, which costs the controller less than an object.
-            answer = self.calls.ask(self._controller.report, pickle.dumps(report))
+            answer = self.calls.ask_again(self._controller.report, pickle.dumps(report))
             self._orders_came(answer, report.number)
 
 

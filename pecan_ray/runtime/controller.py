@@ -22,11 +22,10 @@ from pecan_ray.errors import OrderError, PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
-from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Source
-from pecan_ray.runtime.awake_clock import AwakeClock
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
+from pecan_ray.runtime.journaled_job import JournaledJob
 from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.metrics import JobMetrics
@@ -49,10 +48,10 @@ class AutoPlacementController:
         set_patience(job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
         self._sources: list[Source] = pickle.loads(job.sources)
-        self._plans = [job.plan]
-        """The plan's versions; a later one has its operators in another order."""
-        self._clock = AwakeClock(LONGEST_GAP_S)
-        self._state = JobState(job.spec, self._clock.now())
+        context = ray.get_runtime_context()
+        again = bool(context.was_current_actor_reconstructed)
+        self._journaled = JournaledJob(job.spec, job.config.journal, again=again, longest_gap_s=LONGEST_GAP_S)
+        self._state = self._journaled.state
         self._board = NoticeBoard(self._state.orders)
         self._actors: WorkerActors | None = None
         self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
@@ -68,7 +67,7 @@ class AutoPlacementController:
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
-            instructions.BeginListing: lambda _: list_sources(self._sources, self._happened_elsewhere),
+            instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             instructions.StartWorker: lambda one: self._workers.start(one),
             instructions.DrainWorker: self._drain,
             instructions.KillWorker: self._kill,
@@ -78,11 +77,27 @@ class AutoPlacementController:
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
             instructions.EndJob: self._end,
         }
+        if again:
+            # Trainers need not call soon, if any is left.
+            context.current_actor.go_on.remote()
 
     def _happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
-        for instruction in self._state.handle(event, self._clock.now()):
+        if self._loop is None:
+            self._begin()
+        for instruction in self._journaled.handle(event):
             self._perform_by[type(instruction)](instruction)
+
+    def _begin(self) -> None:
+        """Let time pass from the first event on; before that, a job that goes on is told that it does."""
+        self._loop = asyncio.get_running_loop()
+        if self._journaled.restarted:
+            self._happened(events.ControllerRestarted())
+        self._spawn(self._watch())
+
+    async def go_on(self) -> None:
+        """Go on with a job whose controller was lost, though nobody calls."""
+        self._happened(events.TimePassed())
 
     def _happened_elsewhere(self, event: events.Event) -> Future[None]:
         """Let the job know what has happened in another thread; what is returned ends when that was handled."""
@@ -116,7 +131,7 @@ class AutoPlacementController:
                 since = (retrying.text, now - retrying.since) if retrying else ("",)
                 self._happened(events.ListingHindered(*since))
             self._happened(events.TimePassed())
-            self._metrics.job(self._state, self._clock.now())
+            self._metrics.job(self._state, self._journaled.now())
             await asyncio.sleep(TICK_S)
 
     def _spawn(self, work: Awaitable[None]) -> None:
@@ -128,9 +143,6 @@ class AutoPlacementController:
 
     async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> None:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-            self._spawn(self._watch())
         self._happened(events.TrainerCame(rank, incarnation, node, described))
         if incarnation in self._refused:
             raise self._refused.pop(incarnation)
@@ -191,7 +203,7 @@ class AutoPlacementController:
 
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""
-        return self._plans[version]
+        return (self._job.plan, *self._journaled.plans)[version]
 
     def _drain(self, instruction: instructions.DrainWorker) -> None:
         self._workers.drain(instruction.worker)
@@ -208,12 +220,12 @@ class AutoPlacementController:
         `row_s`: seconds of one thread for a row of a batch, by a sample.
         """
         if plan is not None and not self._state.ordered:
-            self._plans.append(plan)
-        self._happened(events.OrderKnown(len(self._plans) > 1, row_s))
+            self._journaled.add_plan(plan)
+        self._happened(events.OrderKnown(bool(self._journaled.plans), row_s))
 
     async def replan(self, plan: bytes, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        self._plans.append(plan)
+        self._journaled.add_plan(plan)
         self._happened(events.PlanChanged(said))
 
     async def scale(self, local: int, remote: int) -> None:
@@ -245,6 +257,7 @@ class AutoPlacementController:
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self._ended = True
+        self._journaled.end()
         if self._bidding is not None:
             self._bidding.cancel()
         self._workers.stop()
@@ -254,7 +267,7 @@ class AutoPlacementController:
 
     async def facts(self) -> JobFacts:
         """Return the facts of the job so far."""
-        return self._state.facts(self._clock.now())
+        return self._state.facts(self._journaled.now())
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

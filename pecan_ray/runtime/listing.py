@@ -9,7 +9,8 @@ from concurrent.futures import Future
 from itertools import islice
 
 from pecan_ray.errors import PecanError, SourceError, told
-from pecan_ray.job.events import Event, JobFailed, ListingEnded, SplitsListed
+from pecan_ray.job.events import Event, JobFailed, ListingEnded, ListingResumed, SplitsListed
+from pecan_ray.job.listing_digest import ListingDigest
 from pecan_ray.plan.splits import Source, Split
 
 PAGE = 256
@@ -18,19 +19,30 @@ FREEZE_EVERY = 64
 every split again and again."""
 
 
-def list_sources(sources: Sequence[Source], happened: Callable[[Event], Future[None]]) -> None:
+def list_sources(
+    sources: Sequence[Source], known: Sequence[int | None], happened: Callable[[Event], Future[None]]
+) -> None:
     """Begin to list all sources; `happened` is called by other threads, and what it returns ends with the handling.
+
+    `known`: so many splits of each are known from before; None: all, so that it is not listed.  Empty: none are.
 
     The next page is listed when the one before was handled: pages that gather would be handled in one go, while nobody
     else is served.
     """
     for branch, source in enumerate(sources):
-        threading.Thread(target=_list, args=(branch, source, happened), name="pecan-list", daemon=True).start()
+        before = known[branch] if known else 0
+        if before is not None:
+            work = (branch, source, before, happened)
+            threading.Thread(target=_list, args=work, name="pecan-list", daemon=True).start()
 
 
-def _list(branch: int, source: Source, happened: Callable[[Event], Future[None]]) -> None:
+def _list(branch: int, source: Source, known: int, happened: Callable[[Event], Future[None]]) -> None:
     try:
         splits: Iterator[Split] = iter(source.splits())
+        if known:
+            digest = ListingDigest()
+            digest.add(islice(splits, known))
+            happened(ListingResumed(branch, digest.groups())).result()
         size, pages = 1, 0
         while page := tuple(islice(splits, size)):
             happened(SplitsListed(branch, page)).result()

@@ -31,8 +31,10 @@ from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.calls import RESTART_S
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.journaled_job import OFF
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan
@@ -44,6 +46,8 @@ _runs: dict[str, int] = {}
 
 MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
+MOST_RESTARTS = 100
+"""A controller that dies more often is not started again: something kills it whatever it does."""
 PATIENCE_S: dict[type[Exception], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
 """How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
 OWN = ("rank", "format", "prefetch_bytes", "job")
@@ -88,6 +92,8 @@ class Session:
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
+        if config.journal not in (None, OFF):
+            config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
@@ -111,6 +117,9 @@ class Session:
             except ray.exceptions.RayTaskError as error:
                 if time.monotonic() > began + PATIENCE_S.get(type(error.cause), 0.0):
                     raise error.cause if isinstance(error.cause, Exception) else error from None
+            except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
+                if time.monotonic() > began + RESTART_S:
+                    raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error
             except ray.exceptions.RayActorError as error:
                 # Of several trainers one may have found a controller that was just ending.
                 if (
@@ -135,6 +144,7 @@ class Session:
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,
             num_cpus=0,
+            max_restarts=0 if job.config.journal == OFF else MOST_RESTARTS,
             max_concurrency=MOST_CALLS,
             # Hundreds of calls a second would fill the dashboard's table of tasks, at a tenth of their cost.
             enable_task_events=False,
@@ -147,12 +157,12 @@ class Session:
 
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told.
         """
-        self.client.calls.ask(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
+        self.client.calls.ask_again(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
-        self.client.calls.ask(self.controller.scale, workers.local, workers.remote)
+        self.client.calls.ask_again(self.controller.scale, workers.local, workers.remote)
 
     @property
     def closed(self) -> bool:
@@ -161,24 +171,24 @@ class Session:
 
     def replan(self, plan: Plan, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        self.client.calls.ask(self.controller.replan, pickle_plan(plan), said)
+        self.client.calls.ask_again(self.controller.replan, pickle_plan(plan), said)
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""
         used = self.client.tell_all()
-        point = pickle.loads(self.client.calls.ask(self.controller.resume_point, used))
+        point = pickle.loads(self.client.calls.ask_again(self.controller.resume_point, used))
         if not isinstance(point, ResumePoint):
             raise StateError("there is no state: the job does not know of all batches that were used.")
         return point, used
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
-        return dict(self.client.calls.ask(self.controller.op_counts))
+        return dict(self.client.calls.ask_again(self.controller.op_counts))
 
     def facts(self) -> JobFacts:
         """Return the controller's facts about the job, also after its end."""
         if self._facts is None:
-            found: JobFacts = self.client.calls.ask(self.controller.facts)
+            found: JobFacts = self.client.calls.ask_again(self.controller.facts)
             return found
         return self._facts
 

@@ -51,7 +51,7 @@ class Handled:
 
 def test_the_next_page_waits_until_the_one_before_was_handled() -> None:
     source, handled = Files(1 + 2 * PAGE), Handled()
-    list_sources([source], handled)
+    list_sources([source], (), handled)
     sizes = []
     while True:
         event, done = handled.events.get(timeout=WAIT_S)
@@ -66,7 +66,7 @@ def test_the_next_page_waits_until_the_one_before_was_handled() -> None:
 
 def test_a_source_that_fails_ends_the_job_with_its_name() -> None:
     handled = Handled()
-    list_sources([Files(0, fails=True)], handled)
+    list_sources([Files(0, fails=True)], (), handled)
     event, _ = handled.events.get(timeout=WAIT_S)
     assert isinstance(event, JobFailed) and isinstance(event.error, SourceError)
     assert "listing Files failed: OSError: the bucket is gone" in str(event.error)

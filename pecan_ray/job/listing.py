@@ -1,0 +1,67 @@
+"""What a job's sources hold: splits as they are listed, held against what a state or a process before this one knew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import StateError
+from pecan_ray.job import events
+from pecan_ray.job.instructions import BeginListing, Instructions, Log
+from pecan_ray.job.listing_digest import ListingCheck
+from pecan_ray.job.resume_point import KnownListing
+from pecan_ray.job.waiting import Waits
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+
+class SourceListing:
+    """The part of a job that hears of splits."""
+
+    def __init__(self, job: JobState, waits: Waits) -> None:
+        self._job, self._ledger, self._waits = job, job.ledger, waits
+        known = job.spec.start.listings if job.spec.start is not None else ()
+        self._check = ListingCheck(known or (KnownListing(),) * job.spec.shape.branches)
+        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
+            events.SplitsListed: self._on_listed,
+            events.ListingResumed: self._on_resumed,
+            events.ListingHindered: self._on_hindered,
+            events.ListingEnded: self._on_ended,
+        }
+
+    def known(self) -> tuple[KnownListing, ...]:
+        """Return what is known of the listings now."""
+        return self._check.known()
+
+    def go_on(self) -> BeginListing:
+        """Have the sources listed whose splits are not all known: the process that did so is gone."""
+        listings = zip(self._check.digests, self._ledger.queues.listings, strict=True)
+        return BeginListing(tuple(None if listing.complete else digest.splits for digest, listing in listings))
+
+    def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
+        self._ledger.add_splits(event.branch, event.splits)
+        self._check_data(self._check.add(event.branch, event.splits), event.branch, now, done)
+
+    def _on_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
+        self._ledger.end_listing(event.branch)
+        self._check_data(self._check.end(event.branch), event.branch, now, done)
+
+    def _check_data(self, changed: str, branch: int, now: float, done: Instructions) -> None:
+        """Refuse to go on with other data than a state was taken of, unless the user wants that."""
+        if not changed:
+            return
+        text = f"the data of source {branch} has changed since the state was taken: {changed}"
+        if self._job.spec.allow_changed_source:
+            self._job.tell("state", text, now)
+            done.append(Log("warning", text))
+        else:
+            self._job.fail(StateError(f"{text}. Pass allow_changed_source=True to go on all the same."), now, done)
+
+    def _on_resumed(self, event: events.ListingResumed, now: float, done: Instructions) -> None:
+        if event.digests != self._check.digests[event.branch].groups():
+            text = f"the data of source {event.branch} has changed while the controller was being started again"
+            self._job.fail(StateError(f"{text}. Start the run again."), now, done)
+
+    def _on_hindered(self, event: events.ListingHindered, now: float, done: Instructions) -> None:
+        self._waits.hinder(event.text, now - event.seconds)
