@@ -18,6 +18,7 @@ import asyncio
 import json
 import logging
 import os
+import pickle
 import platform
 import statistics
 import sys
@@ -157,18 +158,22 @@ class Felt:
 class CrowdedController(AutoPlacementController):
     """The controller of a job whose workers are simulated."""
 
-    def __init__(self, job: Job) -> None:
-        super().__init__(job)
-        self._actors = SimulatedActors(job, None, self._happened, self._board.add_worker)
+    def __init__(self, name: str, journal: str | None) -> None:
+        super().__init__(name, journal)
         self._felt = Felt()
+
+    async def open(self, job: bytes) -> None:
+        """Begin with a job whose workers are simulated."""
+        await super().open(job)
+        self._host.workers = SimulatedActors(self._host.job, None, self._host.happened, self._host.board.add_worker)
 
     async def running(self) -> list[str]:
         """Return the names of the workers that run."""
-        return [worker.name for worker in self._state.fleet.workers.values() if worker.running]
+        return [worker.name for worker in self._host.state.fleet.workers.values() if worker.running]
 
     async def listed(self) -> bool:
         """Return whether all splits are known."""
-        return self._state.ledger.queues.listed
+        return self._host.state.ledger.queues.listed
 
     async def look(self, feel: bool = False) -> tuple[float, float, float]:
         """Say how this process does."""
@@ -237,10 +242,17 @@ def started(cls: type, *arguments: object) -> Any:
     return make.options(num_cpus=0, max_concurrency=MOST_CALLS, enable_task_events=False).remote(*arguments)
 
 
+def opened(job: Job) -> Any:
+    """Start the controller of a job, with its journal."""
+    controller = started(CrowdedController, job.spec.name, None)
+    ray.get(controller.open.remote(pickle.dumps(job)))
+    return controller
+
+
 def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> Load:
     """Return what the controller of so many workers and as many trainers takes."""
     splits = max(10_000, int(count / 0.5 * (SETTLING_S + MEASURED_S + 60)))
-    controller = started(CrowdedController, crowded_job((count, count), splits))
+    controller = opened(crowded_job((count, count), splits))
     pace = Pace(count, count, step_s=regime.step_s, stock=regime.stock, queue=regime.queue)
     try:
         return asyncio.run(_measure_crowd(controller, pace))
@@ -280,7 +292,7 @@ async def _measure_splits(controller: Any) -> tuple[Load, Load]:
 def measure_splits(splits: int) -> None:
     """Print the longest pauses with so many splits, shuffled and not."""
     for shuffled in (False, True):
-        controller = started(CrowdedController, crowded_job((FEW, FEW), splits, shuffled=shuffled))
+        controller = opened(crowded_job((FEW, FEW), splits, shuffled=shuffled))
         try:
             listing, taking = asyncio.run(_measure_splits(controller))
         finally:

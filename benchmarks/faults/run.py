@@ -83,9 +83,7 @@ class Run:
         self._seen: dict[int, float] = {}
         """Since when workers are there."""
         self.killed: set[int] = set()
-        """Ranks; and"""
-        self._headless = False
-        """whether the controller was killed."""
+        """Ranks."""
         self.done: list[str] = []
 
     def go(self, deadline_s: float) -> Outcome:
@@ -106,7 +104,7 @@ class Run:
             self._dump()
             self._end_by_force()
         else:
-            found = problems(self.case, told, self.killed, headless=self._headless)
+            found = problems(self.case, told, self.killed)
             found += self._left()
         if self._victim is not None:
             self._nodes.remove_node(self._victim)
@@ -263,7 +261,6 @@ class Run:
             return False
         for pid in pids:
             _signal(pid, signal.SIGKILL)
-        self._headless = True
         return True
 
     def _scale(self, fault: Fault) -> bool:

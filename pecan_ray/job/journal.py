@@ -127,9 +127,9 @@ def _text(data: bytes) -> str:
 
 
 def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
-    """Yield the entries of a journal, and where each ends; a last line that was torn is no entry.
+    """Yield the entries of a journal, and where each ends; raises JournalError where a line is damaged.
 
-    Raises JournalError where another line is damaged.
+    What follows the last line's end was written in part, and never acted on: it is no entry.
     """
     start = number = 0
     while (end := data.find(b"\n", start)) >= 0:
@@ -138,14 +138,15 @@ def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
         start = end + 1
         body = written[CRC_DIGITS + 1 :]
         if written[:CRC_DIGITS] != b"%08x" % zlib.crc32(body) or written[CRC_DIGITS : CRC_DIGITS + 1] != b" ":
-            if start == len(data):
-                return  # written in part, when the disk was full or the machine went down
             raise JournalError(f"line {number} of a journal is damaged: {written[:60]!r}.", line=number)
-        yield _entry(json.loads(body), number), start
+        yield _entry(body, number), start
 
 
-def _entry(written: Any, number: int) -> JournalEntry:
+def _entry(body: bytes, number: int) -> JournalEntry:
     try:
+        written = json.loads(body)
+        if not isinstance(written, dict):
+            raise TypeError(f"it is a {type(written).__name__}")
         if "journal" in written:
             if written["journal"] != FORMAT_VERSION:
                 raise JournalError(

@@ -117,7 +117,10 @@ class Calls:
         return self.result(self.begin(method, *arguments))
 
     def ask_again(self, method: Any, *arguments: Any) -> Any:
-        """Call a method that bears to be called twice, of an actor that Ray starts again when its process is lost."""
+        """Call a method that bears to be called twice, of an actor that Ray starts again when its process is lost.
+
+        Raises `ClusterError` where it does not.
+        """
         began, said = time.monotonic(), False
         while True:
             try:
@@ -125,11 +128,24 @@ class Calls:
             except ray.exceptions.ActorUnavailableError as error:
                 waited = time.monotonic() - began
                 if waited > RESTART_S:
-                    raise
+                    raise self.gone(error) from error
                 if waited > SAY_AFTER_S and not said:
                     said = True
                     logger.warning("the controller's process was lost, and is being started again: %s", error)
                 wait({self._closed}, PAUSE_S)
+            except ray.exceptions.RayActorError as error:
+                raise self.gone(error) from error
+
+    def gone(self, error: ray.exceptions.RayError) -> ClusterError:
+        """Say why the controller does not answer."""
+        try:
+            with self.connection():
+                return ClusterError(
+                    f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
+                    "lost, and it could not go on from its journal; start the run again."
+                )
+        except ClusterError as disconnected:
+            return disconnected
 
     def kill(self, actor: Any) -> None:
         """End an actor."""

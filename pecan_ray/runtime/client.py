@@ -260,7 +260,7 @@ class BatchClient:
         except CallsClosedError:
             return
         except ray.exceptions.RayError as error:
-            self._happened(events.TrainerFailed(_gone(self.calls, error)))
+            self._happened(events.TrainerFailed(self.calls.gone(error)))
         except BaseException as error:  # a thread must not end in silence
             self._happened(events.TrainerFailed(_as_error(error, "a thread of the iterator")))
 
@@ -325,15 +325,3 @@ def _as_error(error: BaseException, where: str) -> BaseException:
     return ClusterError(f"{where} has failed: {type(error).__name__}: {error}{hint}").with_traceback(
         error.__traceback__
     )
-
-
-def _gone(calls: Calls, error: ray.exceptions.RayError) -> ClusterError:
-    """Say why the controller does not answer."""
-    try:
-        with calls.connection():
-            return ClusterError(
-                f"the controller of the job is gone ({type(error).__name__}): {error}. Its node or process was "
-                "lost; start the run again."
-            )
-    except ClusterError as disconnected:
-        return disconnected

@@ -1,6 +1,6 @@
-"""The actor of a job: turns what happens into events of `pecan_ray.job`, and performs what the job says.
+"""The actor of a job: what trainers and workers call.
 
-It is off the data path: batches go from workers to clients.  All state is touched on one event loop only.
+It is off the data path: batches go from workers to clients.
 """
 
 from __future__ import annotations
@@ -10,264 +10,157 @@ import logging
 import os
 import pickle
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
-from typing import Any
+from collections.abc import Mapping
 
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.engines.under_way import long_retry
-from pecan_ray.errors import OrderError, PecanError
-from pecan_ray.job import events, instructions
+from pecan_ray.errors import JournalError, OrderError, PecanError
+from pecan_ray.job import events
 from pecan_ray.job.facts import JobFacts
-from pecan_ray.job.messages import Reply, TrainerReport, WorkerProgress
-from pecan_ray.plan.splits import Source
-from pecan_ray.runtime.bidding import Bidding
-from pecan_ray.runtime.cluster import remote_selector, room_for
-from pecan_ray.runtime.journaled_job import JournaledJob
-from pecan_ray.runtime.listing import list_sources
-from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.metrics import JobMetrics
-from pecan_ray.runtime.notice_board import NoticeBoard
-from pecan_ray.runtime.worker_actors import WorkerActors
-from pecan_ray.storage.retry import set_patience, tell_elsewhere
+from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.runtime.job_host import TICK_S, JobHost
+from pecan_ray.runtime.journal_file import OFF, place_of
 
 logger = logging.getLogger("pecan_ray.controller")
 
-TICK_S = 1.0
-LONGEST_GAP_S = 3 * TICK_S
-"""A controller that was asleep for longer has not heard those who called meanwhile."""
+JOB_COMES_S = 60.0
+"""A controller to which nobody sends a job within this time ends."""
 
 
 class AutoPlacementController:
     """Controller of one job; run as a named Ray actor in the namespace `pecan`."""
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        set_patience(job.config.storage_patience_s)
-        tell_elsewhere()  # the job says what hinders its listing
-        self._sources: list[Source] = pickle.loads(job.sources)
-        context = ray.get_runtime_context()
-        again = bool(context.was_current_actor_reconstructed)
-        self._journaled = JournaledJob(job.spec, job.config.journal, again=again, longest_gap_s=LONGEST_GAP_S)
-        self._state = self._journaled.state
-        self._board = NoticeBoard(self._state.orders)
-        self._actors: WorkerActors | None = None
-        self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
-        """Questions of workers that wait for their answers."""
-        self._refused: dict[str, PecanError] = {}
-        """Why trainers cannot take part, by incarnation."""
+    def __init__(self, name: str, journal: str | None) -> None:
+        """`journal`: its folder, as in `Config`.
+
+        The job itself comes by `open`, or from the journal of a process before this one: it can be larger than what
+        Ray keeps for starting an actor again.
+        """
+        self._name = name
+        self._place = None if journal == OFF else place_of(journal, name)
         self._counts: dict[str, Mapping[str, OpCount]] = {}
-        self._metrics = JobMetrics(job.spec.name)
-        self._bidding: asyncio.Task[None] | None = None
-        self._ended = False
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._perform_by: dict[type, Callable[[Any], None]] = {
-            instructions.FindRoom: self._find_room,
-            instructions.Refuse: self._refuse,
-            instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
-            instructions.StartWorker: lambda one: self._workers.start(one),
-            instructions.DrainWorker: self._drain,
-            instructions.KillWorker: self._kill,
-            instructions.UseUsersOrder: lambda one: self._workers.use_users_order(one.worker),
-            instructions.Answer: self._answer,
-            instructions.TellTrainers: lambda one: self._board.tell(one.ranks, allowance_only=one.allowance_only),
-            instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
-            instructions.EndJob: self._end,
-        }
-        if again:
-            # Trainers need not call soon, if any is left.
-            context.current_actor.go_on.remote()
-
-    def _happened(self, event: events.Event) -> None:
-        """Let the job know what has happened, and do what it says."""
-        if self._loop is None:
-            self._begin()
-        for instruction in self._journaled.handle(event):
-            self._perform_by[type(instruction)](instruction)
-
-    def _begin(self) -> None:
-        """Let time pass from the first event on; before that, a job that goes on is told that it does."""
-        self._loop = asyncio.get_running_loop()
-        if self._journaled.restarted:
-            self._happened(events.ControllerRestarted())
-        self._spawn(self._watch())
-
-    async def go_on(self) -> None:
-        """Go on with a job whose controller was lost, though nobody calls."""
-        self._happened(events.TimePassed())
-
-    def _happened_elsewhere(self, event: events.Event) -> Future[None]:
-        """Let the job know what has happened in another thread; what is returned ends when that was handled."""
-        assert self._loop is not None
-        handled: Future[None] = Future()
-
-        def handle() -> None:
-            try:
-                self._happened(event)
-            finally:
-                handled.set_result(None)
-
-        self._loop.call_soon_threadsafe(handle)
-        return handled
+        job = self._place.job() if self._place is not None else None
+        self._opened = None if job is None else JobHost(job, self._place, again=True)
+        # Those who have started it may be gone before they call.
+        ray.get_runtime_context().current_actor.watch.remote()
 
     @property
-    def _workers(self) -> WorkerActors:
-        if self._actors is None:
-            me = ray.get_runtime_context().current_actor
-            self._actors = WorkerActors(self._job, me, self._happened, self._board.add_worker)
-        return self._actors
+    def _host(self) -> JobHost:
+        if self._opened is None:
+            raise JournalError(f"the controller of job {self._name} was lost, and there is no journal to go on from.")
+        return self._opened
 
-    async def _watch(self) -> None:
-        """Let time pass for the job until it has ended."""
-        hindered = False
-        while not self._ended:
-            now = time.monotonic()
-            retrying = long_retry(now)
-            if retrying or hindered:
-                hindered = retrying is not None
-                since = (retrying.text, now - retrying.since) if retrying else ("",)
-                self._happened(events.ListingHindered(*since))
-            self._happened(events.TimePassed())
-            self._metrics.job(self._state, self._journaled.now())
+    async def watch(self) -> None:
+        """Go on with a job whose controller was lost, though nobody calls; end where no job comes."""
+        began = time.monotonic()
+        while self._opened is None and time.monotonic() < began + JOB_COMES_S:
             await asyncio.sleep(TICK_S)
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if self._opened is not None:
+            self._opened.begin()
+        else:
+            logger.warning("job %s ends: those who have started its controller are gone", self._name)
+            ray.kill(ray.get_runtime_context().current_actor)
 
     # --- trainers ------------------------------------------------------------------------------------------
 
-    async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> None:
-        """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
-        self._happened(events.TrainerCame(rank, incarnation, node, described))
-        if incarnation in self._refused:
-            raise self._refused.pop(incarnation)
+    async def open(self, job: bytes) -> None:
+        """Begin with a job, pickled, unless another trainer has sent it."""
+        if self._opened is None:
+            self._opened = JobHost(job, self._place, again=False)
+
+    async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> bool:
+        """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part.
+
+        False: the job itself must come before.
+        """
+        if self._opened is None:
+            return False
+        self._host.happened(events.TrainerCame(rank, incarnation, node, described))
+        if incarnation in self._host.refused:
+            raise self._host.refused.pop(incarnation)
+        return True
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
-        self._happened(events.TrainerListens(rank, incarnation, met))
-        return await self._board.listen(rank, number)
+        self._host.happened(events.TrainerListens(rank, incarnation, met))
+        return await self._host.board.listen(rank, number)
 
     async def report(self, pickled: bytes) -> bytes:
         """Take a trainer's report; return its orders, pickled."""
         report: TrainerReport = pickle.loads(pickled)
-        self._metrics.reported(report)
-        self._happened(events.TrainerReported(report))
-        return self._board.pickled(report.rank)
+        self._host.metrics.reported(report)
+        self._host.happened(events.TrainerReported(report))
+        return self._host.board.pickled(report.rank)
 
     async def leave(self, rank: int, incarnation: str) -> tuple[JobFacts, bool]:
         """Take a trainer off the job; return the facts, and whether it was the last one, who ends this actor."""
-        self._happened(events.TrainerLeft(rank, incarnation))
-        self._board.release(rank)
-        return await self.facts(), self._ended
+        self._host.happened(events.TrainerLeft(rank, incarnation))
+        self._host.board.release(rank)
+        return await self.facts(), self._host.ended
 
     async def resume_point(self, batches: int) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
-        return pickle.dumps(self._state.resume_point(batches))
-
-    # --- workers -------------------------------------------------------------------------------------------
-
-    async def ask(self, pickled: bytes) -> bytes:
-        """Answer a worker's question, pickled as it is itself, as soon as there is an answer."""
-        asked: events.WorkerAsked = pickle.loads(pickled)
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-        self._calls.setdefault((asked.worker, asked.channel, asked.number), []).append(answer)
-        self._happened(asked)
-        return pickle.dumps(await answer)
-
-    def _answer(self, instruction: instructions.Answer) -> None:
-        key = (instruction.worker, instruction.channel, instruction.number)
-        for call in self._calls.pop(key, ()):
-            if not call.done():
-                call.set_result(instruction.reply)
-
-    async def told(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
-        """Note what a worker has done so far."""
-        self._counts[worker] = counts
-        known = self._state.fleet.workers.get(worker)
-        if known is not None:
-            self._metrics.told(worker, known.placement, progress)
-        self._happened(events.WorkerTold(worker, progress))
-
-    async def failed(self, worker: str, error: PecanError) -> None:
-        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
-        if isinstance(error, OrderError):
-            self._happened(events.OrderFailed(worker, error.message))
-            return
-        logger.error("%s: %s", worker, error)
-        self._happened(events.JobFailed(error))
-
-    async def plan(self, version: int) -> bytes:
-        """Return a version of the plan, pickled."""
-        return (self._job.plan, *self._journaled.plans)[version]
-
-    def _drain(self, instruction: instructions.DrainWorker) -> None:
-        self._workers.drain(instruction.worker)
-
-    def _kill(self, instruction: instructions.KillWorker) -> None:
-        self._board.remove_worker(instruction.worker)
-        self._workers.kill(instruction.worker)
-
-    # --- what else happens ---------------------------------------------------------------------------------
+        return pickle.dumps(self._host.state.resume_point(batches))
 
     async def begin(self, plan: bytes | None, row_s: float | None = None) -> None:
         """Let work begin, with the operators in that order (None: as they are written); the first trainer decides.
 
         `row_s`: seconds of one thread for a row of a batch, by a sample.
         """
-        if plan is not None and not self._state.ordered:
-            self._journaled.add_plan(plan)
-        self._happened(events.OrderKnown(bool(self._journaled.plans), row_s))
+        host = self._host
+        if plan is not None and not host.state.ordered:
+            host.add_plan(plan)
+        host.happened(events.OrderKnown(len(host.plans) > 1, row_s))
 
     async def replan(self, plan: bytes, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
-        self._journaled.add_plan(plan)
-        self._happened(events.PlanChanged(said))
+        self._host.add_plan(plan)
+        self._host.happened(events.PlanChanged(said))
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
-        self._happened(events.ScaleAsked(local, remote))
+        self._host.happened(events.ScaleAsked(local, remote))
+
+    # --- workers -------------------------------------------------------------------------------------------
+
+    async def ask(self, pickled: bytes) -> bytes:
+        """Answer a worker's question, pickled as it is itself, as soon as there is an answer."""
+        return pickle.dumps(await self._host.answer_to(pickle.loads(pickled)))
+
+    async def told(self, worker: str, progress: WorkerProgress, counts: Mapping[str, OpCount]) -> None:
+        """Note what a worker has done so far."""
+        self._counts[worker] = counts
+        known = self._host.state.fleet.workers.get(worker)
+        if known is not None:
+            self._host.metrics.told(worker, known.placement, progress)
+        self._host.happened(events.WorkerTold(worker, progress))
+
+    async def failed(self, worker: str, error: PecanError) -> None:
+        """End the job with a worker's error: the trainers raise it; or go on, in the user's order of operators."""
+        if isinstance(error, OrderError):
+            self._host.happened(events.OrderFailed(worker, error.message))
+            return
+        logger.error("%s: %s", worker, error)
+        self._host.happened(events.JobFailed(error))
+
+    async def plan(self, version: int) -> bytes:
+        """Return a version of the plan, pickled."""
+        return self._host.plans[version]
+
+    # --- others --------------------------------------------------------------------------------------------
 
     async def bids(self) -> bytes:
         """Return what this job bids for nodes that others may want as well, pickled."""
-        return pickle.dumps(self._state.bids())
+        return pickle.dumps(self._host.state.bids())
 
     async def make_room(self, job: str) -> None:
         """Give up a worker for another job, if this one may."""
-        self._happened(events.RoomAsked(job))
-
-    def _find_room(self, instruction: instructions.FindRoom) -> None:
-        self._workers.trainer_nodes = instruction.nodes
-        bidding = Bidding(self._job.spec.name, self._happened)
-        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self._job.config.remote_labels))
-        self._spawn(self._look_for_room(instruction.nodes))
-
-    async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
-        selector = remote_selector(nodes, self._job.config.remote_labels)
-        room = await asyncio.to_thread(room_for, nodes, selector)
-        hosts = tuple(zip(nodes, room.host_cpus, strict=True))
-        self._happened(events.RoomFound(hosts, room.remote_cpus))
-
-    def _refuse(self, instruction: instructions.Refuse) -> None:
-        self._refused[instruction.incarnation] = instruction.error
-
-    def _end(self, instruction: instructions.EndJob) -> None:
-        self._ended = True
-        self._journaled.end()
-        if self._bidding is not None:
-            self._bidding.cancel()
-        self._workers.stop()
-        if instruction.orphaned:
-            logger.warning("job %s ends: none of its trainers can be heard", self._job.spec.name)
-            ray.kill(ray.get_runtime_context().current_actor)
+        self._host.happened(events.RoomAsked(job))
 
     async def facts(self) -> JobFacts:
         """Return the facts of the job so far."""
-        return self._state.facts(self._journaled.now())
+        return self._host.state.facts(self._host.now())
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

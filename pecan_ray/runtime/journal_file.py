@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import os
 import time
+import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import ray
 
 from pecan_ray.errors import JournalError
 
+OFF = "off"
+"""No journal is kept."""
 STALE_S = 3600.0
 """A journal beside Ray's session in which nothing was written for so long, and that no process has open, is left over
 from a trainer that was killed."""
@@ -52,44 +56,94 @@ class JournalFile:
 
     def replace(self, data: bytes) -> None:
         """Write these lines in place of all others, or leave all as it is; raises OSError."""
-        beside = self.path.with_name(f"{self.path.name}.new")
-        fd = os.open(beside, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            os.replace(beside, self.path)
-        except OSError:
-            os.close(fd)
-            beside.unlink(missing_ok=True)
-            raise
+        write_all(self.path, data)
         os.close(self._fd)
-        self._fd = fd
+        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._hold()
 
-    def close(self) -> None:
-        """Close it; what was written stays."""
+    def remove(self) -> None:
+        """Close it and remove it; what cannot be removed is empty at least, so that nobody goes on from it."""
+        os.ftruncate(self._fd, 0)
+        with contextlib.suppress(OSError):
+            self.path.unlink()
         os.close(self._fd)
 
-    def remove(self) -> None:
-        """Close it and remove it."""
-        self.path.unlink(missing_ok=True)
-        self.close()
+
+@dataclass(frozen=True)
+class JournalPlace:
+    """Where an actor keeps what another process needs that takes its place."""
+
+    folder: Path
+    name: str
+    actor: str
+    """Its id, which a process that Ray starts again has as well."""
+
+    @property
+    def journal(self) -> Path:
+        """The file of the journal."""
+        return self.folder / f"{self.name}.journal"
+
+    @property
+    def _job(self) -> Path:
+        return self.folder / f"{self.name}.job"
+
+    def keep_job(self, pickled: bytes) -> None:
+        """Write down the job, with its plan; raises OSError."""
+        head = f"{self.actor} {zlib.crc32(pickled):08x}\n".encode()
+        write_all(self._job, head + pickled)
+
+    def job(self) -> bytes | None:
+        """Return the job that a process of this actor has written down; None if there was none."""
+        try:
+            head, _, pickled = self._job.read_bytes().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        actor, _, checksum = head.decode(errors="replace").partition(" ")
+        if actor != self.actor:
+            return None  # of a run before this one
+        if checksum != f"{zlib.crc32(pickled):08x}":
+            raise JournalError(f"{self._job} is damaged: the job cannot go on.", path=str(self._job))
+        return pickled
+
+    def put_aside(self) -> None:
+        """Keep the journal of a run before this one under another name; raises OSError."""
+        if self.journal.exists():
+            os.replace(self.journal, self.journal.with_name(f"{self.name}.journal.before"))
+
+    def remove_job(self) -> None:
+        """Remove what `keep_job` has written, if it can be."""
+        with contextlib.suppress(OSError):
+            self._job.unlink()
 
 
-def journal_path(folder: str | os.PathLike[str] | None, job: str) -> Path:
-    """Return where the journal of the actor that asks lies: in a folder (None: of Ray's session on this node)."""
+def place_of(folder: str | os.PathLike[str] | None, job: str) -> JournalPlace:
+    """Return the place of the actor that asks: in a folder (None: of Ray's session on this node)."""
+    actor = str(ray.get_runtime_context().get_actor_id())
     if folder is not None:
-        return Path(folder) / f"{job.replace('/', '_')}.journal"
+        return JournalPlace(Path(folder), job.replace("/", "_"), actor)
     node: Any = ray._private.worker._global_node
-    session = Path(node.get_session_dir_path())
-    return session / "pecan-journals" / f"{ray.get_runtime_context().get_actor_id()}.journal"
+    return JournalPlace(Path(node.get_session_dir_path()) / "pecan-journals", actor, actor)
+
+
+def write_all(path: Path, data: bytes) -> None:
+    """Write a file whole, or leave what was there; raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.new")
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove journals that nobody writes any more."""
-    for path in folder.glob("*.journal*"):
+    """Remove journals that nobody writes any more, and the jobs beside them."""
+    for path in folder.glob("*.journal"):
         with contextlib.suppress(OSError), path.open("rb") as file:
             if time.time() - path.stat().st_mtime > STALE_S:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.with_suffix(".job").unlink(missing_ok=True)
                 path.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
@@ -12,11 +11,10 @@ from pecan_ray.job.journal import JournalEntry, PlanAdded, entries, handled, lin
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.runtime.awake_clock import AwakeClock
-from pecan_ray.runtime.journal_file import JournalFile, journal_path, remove_stale
+from pecan_ray.runtime.journal_file import JournalFile, JournalPlace, remove_stale
 
 logger = logging.getLogger("pecan_ray.controller")
 
-OFF = "off"
 COMPACT_BYTES = 16 << 20
 """A journal is compacted when so much was written since, and"""
 GROWTH = 2.0
@@ -26,56 +24,44 @@ GROWTH = 2.0
 class JournaledJob:
     """The state of a job, its plans and its clock."""
 
-    def __init__(
-        self, spec: JobSpec, folder: str | os.PathLike[str] | None, *, again: bool, longest_gap_s: float
-    ) -> None:
-        """`folder`: of the journal, "off" for none; `again`: this process takes the place of one that was lost.
+    def __init__(self, spec: JobSpec, place: JournalPlace | None, job: bytes | None, longest_gap_s: float) -> None:
+        """`place`: of the journal, if there is one.
 
-        Raises JournalError where the job cannot go on from its journal.
+        `job`: what another process would need that took the place of this one; None: this one does so, and goes on.
+        Raises JournalError where that cannot be.
         """
-        self._spec, self.restarted = spec, again
+        self._spec, self._place, self.restarted = spec, place, job is None
         self._file: JournalFile | None = None
         self.plans: list[bytes] = []
         """Versions of the plan beyond the first."""
         self._written = self._compacted = 0
-        if folder != OFF:
-            self._file = self._open(folder, again=again)
-        if again:
-            self._clock, self.state = self._replay(longest_gap_s)
+        if job is None:
+            assert place is not None
+            self._clock, self.state = self._replay(JournalFile(place.journal), longest_gap_s)
             return
         self._clock = AwakeClock(longest_gap_s)
         self.state = JobState(spec, self._clock.now())
-        self._write(opening(spec, self.state.began))
+        if place is not None:
+            self._begin(place, job)
 
-    def _open(self, folder: str | os.PathLike[str] | None, *, again: bool) -> JournalFile | None:
-        path = journal_path(folder, self._spec.name)
-        if again and not path.exists():
-            raise JournalError(
-                f"the controller of job {self._spec.name} was lost, and its journal {path} is not here: the job cannot "
-                "go on. Config(journal=...) names a folder that all nodes have.",
-                path=str(path),
-            )
-        if not again and folder is None:
-            remove_stale(path.parent)
-        if not again and path.exists():
-            os.replace(path, path.with_name(f"{path.name}.before"))
+    def _begin(self, place: JournalPlace, job: bytes) -> None:
         try:
-            return JournalFile(path)
-        except JournalError as error:
-            if again:
-                raise
+            if place.name == place.actor:
+                remove_stale(place.folder)
+            place.put_aside()
+            self._file = JournalFile(place.journal)
+            self._file.append(line(opening(self._spec, self.state.began)))
+            place.keep_job(job)  # the last: where it is, all that was handled is in the journal
+        except (JournalError, OSError) as error:
             self._give_up(error)
-            return None
 
-    def _replay(self, longest_gap_s: float) -> tuple[AwakeClock, JobState]:
-        if self._file is None:
-            raise JournalError(f"the controller of job {self._spec.name} was lost, and it had no journal.")
-        data = self._file.read()
+    def _replay(self, file: JournalFile, longest_gap_s: float) -> tuple[AwakeClock, JobState]:
+        self._file, data = file, file.read()
         found = list(entries(data))
         end = found[-1][1] if found else 0
         if end < len(data):
-            logger.warning("the journal %s ends in the middle of a line, which was not yet acted on", self._file.path)
-            self._file.cut(end)
+            logger.warning("the journal %s ends in the middle of a line, which was not yet acted on", file.path)
+            file.cut(end)
         job = replay((entry for entry, _ in found), self._spec)
         self.plans, self._written = job.plans, end
         logger.warning(
@@ -130,12 +116,12 @@ class JournaledJob:
             "job %s goes on without its journal, which cannot be written: %s. If its controller is lost now, it ends.",
             *(self._spec.name, error),
         )
-        if self._file is not None:
-            self._file.remove()
-            self._file = None
+        self.end()
 
     def end(self) -> None:
-        """Remove the journal: the job is over."""
+        """Remove the journal: the job is over, or lost with its controller."""
+        if self._place is not None:
+            self._place.remove_job()
         if self._file is not None:
             self._file.remove()
             self._file = None

@@ -34,7 +34,7 @@ from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import RESTART_S
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.controller import AutoPlacementController
-from pecan_ray.runtime.journaled_job import OFF
+from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan
@@ -108,19 +108,25 @@ class Session:
 
     def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
-        began = time.monotonic()
+        began, pickled = time.monotonic(), pickle.dumps(job)
+        controller = None
         while True:
-            controller = self._controller(job)
             try:
-                ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts))
-                return controller
+                if controller is None:
+                    controller = self._controller(job.config.journal)
+                if ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts)):
+                    return controller
+                ray.get(controller.open.remote(pickled))
+                continue
             except ray.exceptions.RayTaskError as error:
+                controller = None if self._options.world_size > 1 else controller
                 if time.monotonic() > began + PATIENCE_S.get(type(error.cause), 0.0):
                     raise error.cause if isinstance(error.cause, Exception) else error from None
             except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
                 if time.monotonic() > began + RESTART_S:
                     raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error
             except ray.exceptions.RayActorError as error:
+                controller = None
                 # Of several trainers one may have found a controller that was just ending.
                 if (
                     error.actor_init_failed
@@ -134,7 +140,7 @@ class Session:
                     ) from error
             time.sleep(0.2)
 
-    def _controller(self, job: Job) -> Any:
+    def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
         shared = self._options.world_size > 1
         actor: Any = ray.remote(AutoPlacementController)
         return actor.options(
@@ -144,13 +150,13 @@ class Session:
             # A job of several trainers belongs to none of their processes; it ends when nobody is heard any more.
             lifetime="detached" if shared else None,
             num_cpus=0,
-            max_restarts=0 if job.config.journal == OFF else MOST_RESTARTS,
+            max_restarts=0 if journal == OFF else MOST_RESTARTS,
             max_concurrency=MOST_CALLS,
             # Hundreds of calls a second would fill the dashboard's table of tasks, at a tenth of their cost.
             enable_task_events=False,
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             label_selector=cluster.local_selector(self._node),
-        ).remote(job)
+        ).remote(self.name, None if journal is None else os.fspath(journal))
 
     def begin(self, plan: Plan | None, row_s: float | None = None) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.

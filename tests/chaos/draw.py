@@ -17,11 +17,12 @@ KINDS: tuple[FaultKind, ...] = ("kill",) * 4 + (
     "node",
     "pause node",
     "pause trainer",
+    "kill controller",
 )
 """Each as often as it stands here; workers are killed most."""
-LAST: tuple[FaultKind, ...] = ("kill trainer", "kill controller")
+LAST: FaultKind = "kill trainer"
 """What ends a job, and so comes last."""
-LAST_SHARE = 0.2
+LAST_SHARE = 0.1
 WORK_S = 12.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
@@ -62,7 +63,7 @@ def _faults(rng: random.Random) -> tuple[Fault, ...]:
     kinds = [rng.choice(KINDS) for _ in range(FAULTS)]
     kinds = ["kill" if kind == "node" and kind in kinds[:place] else kind for place, kind in enumerate(kinds)]
     if rng.random() < LAST_SHARE:
-        kinds[-1] = rng.choice(LAST)
+        kinds[-1] = LAST
     times = sorted(rng.uniform(0.05, 0.7) for _ in kinds)
     return tuple(_fault(rng, kind, at) for kind, at in zip(kinds, times, strict=True))
 

@@ -1,0 +1,180 @@
+"""A job in its controller's process: lets it know what happens, and performs what it wants done.
+
+All state is touched on one event loop only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from typing import Any
+
+import ray
+
+from pecan_ray.engines.under_way import long_retry
+from pecan_ray.errors import PecanError
+from pecan_ray.job import events, instructions
+from pecan_ray.job.messages import Reply
+from pecan_ray.plan.splits import Source
+from pecan_ray.runtime.bidding import Bidding
+from pecan_ray.runtime.cluster import remote_selector, room_for
+from pecan_ray.runtime.journal_file import JournalPlace
+from pecan_ray.runtime.journaled_job import JournaledJob
+from pecan_ray.runtime.listing import list_sources
+from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.metrics import JobMetrics
+from pecan_ray.runtime.notice_board import NoticeBoard
+from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.storage.retry import set_patience, tell_elsewhere
+
+logger = logging.getLogger("pecan_ray.controller")
+
+TICK_S = 1.0
+LONGEST_GAP_S = 3 * TICK_S
+"""A controller that was asleep for longer has not heard those who called meanwhile."""
+
+
+class JobHost:
+    """One job: its state, and everything that acts for it."""
+
+    def __init__(self, pickled: bytes, place: JournalPlace | None, *, again: bool) -> None:
+        """`pickled`: the job; `again`: it goes on from its journal."""
+        self.job: Job = pickle.loads(pickled)
+        set_patience(self.job.config.storage_patience_s)
+        tell_elsewhere()  # the job says what hinders its listing
+        self._sources: list[Source] = pickle.loads(self.job.sources)
+        self._journaled = JournaledJob(self.job.spec, place, None if again else pickled, LONGEST_GAP_S)
+        self.state = self._journaled.state
+        self.board = NoticeBoard(self.state.orders)
+        self.metrics = JobMetrics(self.job.spec.name)
+        self.workers = WorkerActors(
+            self.job, ray.get_runtime_context().current_actor, self.happened, self.board.add_worker
+        )
+        self.refused: dict[str, PecanError] = {}
+        """Why trainers cannot take part, by incarnation."""
+        self.ended = False
+        self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
+        """Questions of workers that wait for their answers."""
+        self._bidding: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._perform_by: dict[type, Callable[[Any], None]] = {
+            instructions.FindRoom: self._find_room,
+            instructions.Refuse: self._refuse,
+            instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
+            instructions.StartWorker: lambda one: self.workers.start(one),
+            instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
+            instructions.KillWorker: self._kill,
+            instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
+            instructions.Answer: self._answer,
+            instructions.TellTrainers: lambda one: self.board.tell(one.ranks, allowance_only=one.allowance_only),
+            instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
+            instructions.EndJob: self._end,
+        }
+
+    @property
+    def plans(self) -> tuple[bytes, ...]:
+        """The plan's versions; a later one has its operators in another order."""
+        return (self.job.plan, *self._journaled.plans)
+
+    def add_plan(self, plan: bytes) -> None:
+        """Keep another version of the plan."""
+        self._journaled.add_plan(plan)
+
+    def now(self) -> float:
+        """Return the job's time."""
+        return self._journaled.now()
+
+    def begin(self) -> None:
+        """Let time pass, if it does not yet; before that, a job that goes on is told that it does."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            if self._journaled.restarted:
+                self.happened(events.ControllerRestarted())
+            self._spawn(self._let_time_pass())
+
+    def happened(self, event: events.Event) -> None:
+        """Let the job know what has happened, and do what it says."""
+        self.begin()
+        for instruction in self._journaled.handle(event):
+            self._perform_by[type(instruction)](instruction)
+
+    def _happened_elsewhere(self, event: events.Event) -> Future[None]:
+        """Let the job know what has happened in another thread; what is returned ends when that was handled."""
+        assert self._loop is not None
+        handled: Future[None] = Future()
+
+        def handle() -> None:
+            try:
+                self.happened(event)
+            finally:
+                handled.set_result(None)
+
+        self._loop.call_soon_threadsafe(handle)
+        return handled
+
+    async def _let_time_pass(self) -> None:
+        hindered = False
+        while not self.ended:
+            now = time.monotonic()
+            retrying = long_retry(now)
+            if retrying or hindered:
+                hindered = retrying is not None
+                since = (retrying.text, now - retrying.since) if retrying else ("",)
+                self.happened(events.ListingHindered(*since))
+            self.happened(events.TimePassed())
+            self.metrics.job(self.state, self.now())
+            await asyncio.sleep(TICK_S)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def answer_to(self, asked: events.WorkerAsked) -> Reply:
+        """Let the job know what a worker asks; return the answer as soon as there is one."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._calls.setdefault((asked.worker, asked.channel, asked.number), []).append(answer)
+        self.happened(asked)
+        return await answer
+
+    # --- instructions --------------------------------------------------------------------------------------
+
+    def _answer(self, instruction: instructions.Answer) -> None:
+        key = (instruction.worker, instruction.channel, instruction.number)
+        for call in self._calls.pop(key, ()):
+            if not call.done():
+                call.set_result(instruction.reply)
+
+    def _refuse(self, instruction: instructions.Refuse) -> None:
+        self.refused[instruction.incarnation] = instruction.error
+
+    def _kill(self, instruction: instructions.KillWorker) -> None:
+        self.board.remove_worker(instruction.worker)
+        self.workers.kill(instruction.worker)
+
+    def _find_room(self, instruction: instructions.FindRoom) -> None:
+        self.workers.trainer_nodes = instruction.nodes
+        bidding = Bidding(self.job.spec.name, self.happened)
+        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self.job.config.remote_labels))
+        self._spawn(self._look_for_room(instruction.nodes))
+
+    async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
+        selector = remote_selector(nodes, self.job.config.remote_labels)
+        room = await asyncio.to_thread(room_for, nodes, selector)
+        hosts = tuple(zip(nodes, room.host_cpus, strict=True))
+        self.happened(events.RoomFound(hosts, room.remote_cpus))
+
+    def _end(self, instruction: instructions.EndJob) -> None:
+        self.ended = True
+        self._journaled.end()
+        if self._bidding is not None:
+            self._bidding.cancel()
+        self.workers.stop()
+        if instruction.orphaned:
+            logger.warning("job %s ends: none of its trainers can be heard", self.job.spec.name)
+            ray.kill(ray.get_runtime_context().current_actor)

@@ -1,0 +1,138 @@
+"""Controllers that are killed: the job goes on from its journal, and every element comes exactly once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.errors import ClusterError
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 30_000
+"""Elements, whose numbers are more than Ray keeps for starting an actor again."""
+
+
+def numbers(name: str, **options: Any) -> pecan.PecanPipeline:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, **options)
+    return pipe.filter(slowly, on="i").batch(50)
+
+
+def slowly(i: Any) -> Any:
+    if i % 50 == 0:
+        time.sleep(0.005)
+    return i % 3 > 0
+
+
+KEPT = Counter({i: 1 for i in range(ROWS) if i % 3 > 0})
+
+
+def controller(job: str) -> Any:
+    return ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
+
+
+def process_of(job: str) -> int:
+    """The controller's process, once there is one that answers."""
+    found: list[int] = []
+
+    def answers() -> bool:
+        try:
+            found.append(ray.get(controller(job).process_id.remote()))
+        except ray.exceptions.ActorUnavailableError:
+            return False
+        return True
+
+    until(answers, "the controller does not come again")
+    return found[-1]
+
+
+def kill(job: str) -> int:
+    """Kill the controller's process; return its number."""
+    os.kill(pid := process_of(job), signal.SIGKILL)
+    return pid
+
+
+def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -> None:
+    pipe = numbers("killed")
+    kills = {0: (5, 150), 1: (60,)}
+
+    def train(rank: int) -> tuple[list[int], Any]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "killed", "epochs": 2}
+        got: list[int] = []
+        with pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), **options) as batches:
+            for number, batch in enumerate(batches):
+                got += batch["i"].tolist()
+                if number in kills[rank]:
+                    kill("killed")
+            return got, batches.report()
+
+    with ThreadPoolExecutor(2) as pool:
+        (first, report), (second, _) = pool.map(train, range(2))
+    came = Counter(first) + Counter(second)
+    assert came - KEPT == KEPT, "every element that is kept comes once in each epoch"
+    restarts = [event for event in report.events if event.kind == "restart"]
+    assert restarts and len(restarts) <= 3, "two that follow each other closely are one"
+    assert report.elements == 2 * KEPT.total() and not report.left_out_elements
+
+
+def test_the_one_trainer_of_a_job_that_scales_is_not_disturbed_by_it(tmp_path: Path) -> None:
+    config = pecan.Config(journal=tmp_path / "journals")
+    workers = pecan.AutoWorkers(max_local=2, max_remote=1)
+    got: list[int] = []
+    with numbers("alone", config=config).iter_batches(job="alone", workers=workers) as batches:
+        for number, batch in enumerate(batches):
+            got += batch["i"].tolist()
+            if number in (20, 200):
+                assert sorted(file.name for file in (tmp_path / "journals").iterdir()) == ["alone.job", "alone.journal"]
+                before = kill("alone")
+                assert process_of("alone") != before
+                assert sum(batches.report().elements for _ in range(1)) <= len(got) + 50 * 1000
+    assert Counter(got) == KEPT
+    assert not list((tmp_path / "journals").iterdir())
+
+
+@contextmanager
+def running(name: str, **options: Any) -> Iterator[Any]:
+    """An endless job whose controller can be killed."""
+    with numbers(name, **options).iter_batches(job=name, epochs=None, workers=pecan.Workers(local=1)) as batches:
+        next(batches)
+        yield batches
+
+
+def test_without_a_journal_a_lost_controller_ends_the_job() -> None:
+    with running("without", config=pecan.Config(journal="off")) as batches:
+        kill("without")
+        with pytest.raises(ClusterError, match="the controller of the job is gone"):
+            list(batches)
+
+
+def test_a_damaged_journal_ends_the_job_and_is_named(tmp_path: Path) -> None:
+    with running("damaged", config=pecan.Config(journal=tmp_path)) as batches:
+        with (tmp_path / "damaged.journal").open("r+b") as file:
+            file.seek(20)
+            file.write(b"##")
+        kill("damaged")
+        with pytest.raises(ClusterError, match=r"line 1 of a journal is damaged"):
+            list(batches)
+
+
+def test_a_journal_that_cannot_be_written_hinders_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with running("unwritten", config=pecan.Config(journal=tmp_path / "file")) as batches:
+        assert next(batches)["i"].size
+        kill("unwritten")
+        with pytest.raises(ClusterError, match="there is no journal to go on from|controller of the job is gone"):
+            list(batches)

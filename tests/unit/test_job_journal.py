@@ -1,0 +1,196 @@
+"""The journal: a job is made again from it, in any process; one that is damaged or another job's is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.errors import JournalError
+from pecan_ray.job import events
+from pecan_ray.job.journal import (
+    Handled,
+    JournalEntry,
+    PlanAdded,
+    digest,
+    entries,
+    handled,
+    line,
+    opening,
+    replay,
+    snapshot,
+)
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.state import JobState
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import Split
+from pecan_ray.simulator.protocol.draw import draw
+from pecan_ray.simulator.protocol.scenario import Fault, Scenario
+from pecan_ray.simulator.protocol.world import play
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
+
+
+def with_restarts(seed: int, *, alone: bool) -> Scenario:
+    """The scenario of a seed in which controllers are killed; `alone`: nothing else is done to anybody."""
+    scenario, chance = draw(seed), random.Random(seed)
+    kills = tuple(
+        Fault(chance.uniform(0.0, 12.0), "kill controller", 0, chance.choice((0.1, 1.0, 3.0)))
+        for _ in range(chance.choice((1, 2, 3)))
+    )
+    faults = kills if alone or scenario.absent else (*scenario.faults, *kills)
+    return replace(scenario, absent=False, faults=tuple(sorted(faults, key=lambda fault: fault.at)))
+
+
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("first", [0, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_jobs_go_on_from_their_journals_whatever_happens(first: int, alone: bool) -> None:
+    count = 60 if first == 0 else 2000
+    outcomes = {seed: play(with_restarts(seed, alone=alone)) for seed in range(first, first + count)}
+    assert not {seed: one.failure for seed, one in outcomes.items() if one.failure}
+    assert sum(one.faults["kill controller"] for one in outcomes.values()) > count / 2
+
+
+def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
+    """A short job's journal."""
+    state = JobState(spec, 10.0)
+    told: list[JournalEntry] = [opening(spec, 10.0)]
+    happened: list[events.Event] = [
+        *(events.TrainerCame(rank, f"i{rank}", "host") for rank in range(spec.shape.world_size)),
+        events.RoomFound((("host", 4.0),), (4.0, 4.0)),
+        events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b"))),
+        events.OrderKnown(changed=False),
+        events.WorkerPlaced("pecan:kept:local-0", "host", 7),
+        events.WorkerReady("pecan:kept:local-0"),
+        events.JobFailed(ValueError("no such luck")),
+        events.TimePassed(),
+    ]
+    for number, event in enumerate(happened):
+        told.append(handled(event, 10.0 + number, state.handle(event, 10.0 + number)))
+    return [*told, PlanAdded(b"\x00plan")]
+
+
+def data_of(told: Sequence[JournalEntry]) -> bytes:
+    return b"".join(map(line, told))
+
+
+def read(data: bytes, spec: JobSpec = SPEC) -> tuple[int, list[bytes]]:
+    job = replay((entry for entry, _ in entries(data)), spec)
+    return job.events, job.plans
+
+
+def test_what_was_written_comes_back_and_leads_to_the_same_job() -> None:
+    job = replay(written(), SPEC)
+    assert job.events == len(written()) - 2 and job.plans == [b"\x00plan"] and job.at == 10.0 + job.events - 1
+    assert str(job.state.error) == "ValueError: no such luck" or isinstance(job.state.error, ValueError)
+    again = replay((entry for entry, _ in entries(data_of(written()))), SPEC)
+    assert [event.text for event in again.state.told] == [event.text for event in job.state.told]
+    assert again.state.fleet.workers == job.state.fleet.workers
+
+
+def test_a_snapshot_stands_for_what_was_before_it() -> None:
+    job = replay(written(), SPEC)
+    whole: list[JournalEntry] = [opening(SPEC, 10.0), snapshot(job.state, job.plans, job.at)]
+    event = events.TimePassed()
+    state = replay((entry for entry, _ in entries(data_of(whole))), SPEC)
+    assert state.events == 0 and state.plans == job.plans and state.at == job.at
+    assert digest(state.state.handle(event, 50.0)) == digest(job.state.handle(event, 50.0))
+
+
+def test_a_journal_that_ends_anywhere_tells_of_what_was_whole() -> None:
+    data = data_of(written())
+    for end in range(len(data)):
+        whole = data[:end].count(b"\n")
+        if not whole:
+            with pytest.raises(JournalError, match="does not begin"):
+                read(data[:end])
+        else:
+            assert read(data[:end])[0] == min(whole - 1, len(written()) - 2)
+
+
+def test_a_damaged_line_is_refused() -> None:
+    data = bytearray(data_of(written()))
+    chance = random.Random(1)
+    for _ in range(300):
+        place = chance.randrange(len(data) - 1)
+        before = data[place]
+        data[place] = chance.choice([other for other in (0, 10, 32, 65, 123, 255, before ^ 1) if other != before])
+        with pytest.raises(JournalError, match="damaged"):
+            read(bytes(data))
+        data[place] = before
+
+
+@pytest.mark.parametrize(
+    ("told", "match"),
+    [
+        ([], "does not begin"),
+        (written()[1:], "does not begin"),
+        ([*written(), opening(SPEC, 10.0)], "begins twice"),
+        (written(replace(SPEC, name="another")), "one of job another"),
+        (written(replace(SPEC, error_budget=0.5)), "another run of that name"),
+        ([written()[0], Handled(events.TimePassed(), 11.0, 123)], "leads to something else than it did"),
+    ],
+)
+def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], match: str) -> None:
+    with pytest.raises(JournalError, match=match):
+        read(data_of(told))
+
+
+def test_another_version_is_refused() -> None:
+    body = json.dumps({"journal": 99, "name": "kept", "spec": 1, "began": 0.0}).encode()
+    with pytest.raises(JournalError, match="format 99"):
+        read(b"%08x %s\n" % (zlib.crc32(body), body))
+    body = b"[]"
+    with pytest.raises(JournalError, match="cannot be read"):
+        read(b"%08x %s\n" % (zlib.crc32(body), body))
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from pecan_ray.simulator.protocol.world import World
+from tests.unit.test_job_journal import endless
+
+for seed in sys.argv[2:]:
+    world = World(endless(int(seed)))
+    world.run()
+    (Path(sys.argv[1]) / seed).write_bytes(b"".join(world.job.journal))
+"""
+READ = """
+import sys
+from pathlib import Path
+from pecan_ray.job.journal import entries, replay
+from pecan_ray.simulator.protocol.world import spec_of
+from tests.unit.test_job_journal import endless
+
+for seed in sys.argv[2:]:
+    data = (Path(sys.argv[1]) / seed).read_bytes()
+    print(seed, replay((entry for entry, _ in entries(data)), spec_of(endless(int(seed)))).events)
+"""
+
+
+def endless(seed: int) -> Scenario:
+    """A scenario with a journal that nobody goes on from."""
+    return replace(draw(seed), faults=(*draw(seed).faults, Fault(math.inf, "kill controller")))
+
+
+def test_another_process_with_another_order_of_sets_makes_the_same_job(tmp_path: Path) -> None:
+    """Events must not be handled in the order of a set of names, which differs from process to process."""
+    seeds = [str(seed) for seed in range(100) if draw(seed).ranks > 1 and draw(seed).faults][:20]
+    for program, order in ((WRITE, "1"), (READ, "2")):
+        environment = {**os.environ, "PYTHONHASHSEED": order, "PYTHONPATH": str(ROOT)}
+        arguments = [sys.executable, "-c", program, str(tmp_path), *seeds]
+        done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == len(seeds)

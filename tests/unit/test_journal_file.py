@@ -1,0 +1,157 @@
+"""Where a journal lies, and a job that writes one: for its process alone, whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.errors import JournalError
+from pecan_ray.job import events
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.options import Workers
+from pecan_ray.runtime import journaled_job
+from pecan_ray.runtime.journal_file import STALE_S, JournalFile, JournalPlace, remove_stale
+from pecan_ray.runtime.journaled_job import JournaledJob
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = JobSpec("kept", LedgerShape(world_size=1), Workers(1, 0))
+PLAN = b"the job and its plan"
+GAP_S = 3.0
+
+
+def place(folder: Path, actor: str = "a1") -> JournalPlace:
+    return JournalPlace(folder / "journals", "kept", actor)
+
+
+def begun(folder: Path) -> JournaledJob:
+    """A job with a trainer."""
+    job = JournaledJob(SPEC, place(folder), PLAN, GAP_S)
+    job.handle(events.TrainerCame(0, "i0", "host"))
+    return job
+
+
+def again(folder: Path) -> JournaledJob:
+    return JournaledJob(SPEC, place(folder), None, GAP_S)
+
+
+def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> None:
+    job = begun(tmp_path)
+    job.add_plan(b"another order")
+    at = job.now()
+    assert place(tmp_path).job() == PLAN
+    other = again(tmp_path)
+    assert other.restarted and other.plans == [b"another order"]
+    assert other.state.trainers.ranks[0].came.incarnation == "i0"
+    assert other.now() == pytest.approx(at, abs=60.0), "its time goes on where the last event was"
+    other.end()
+    assert not list((tmp_path / "journals").iterdir())
+
+
+def test_only_the_same_actor_takes_a_job_over(tmp_path: Path) -> None:
+    begun(tmp_path)
+    assert place(tmp_path, "a2").job() is None
+    (other := JournaledJob(SPEC, place(tmp_path, "a2"), PLAN, GAP_S)).handle(events.TimePassed())
+    assert (tmp_path / "journals" / "kept.journal.before").exists(), "what a run before has left is kept"
+    assert not other.state.trainers.ranks
+
+
+def test_nobody_else_can_read_them(tmp_path: Path) -> None:
+    begun(tmp_path)
+    folder = tmp_path / "journals"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()} == {0o600}
+    (tmp_path / "elsewhere").touch()
+    link = tmp_path / "link.journal"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalError, match=r"link\.journal cannot be opened"):
+        JournalFile(link)
+
+
+def test_a_line_that_was_written_in_part_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begun(tmp_path)
+    file = place(tmp_path).journal
+    whole = file.read_bytes()
+    file.write_bytes(whole + b'deadbeef {"at":1')
+    assert again(tmp_path).state.trainers.ranks
+    assert file.read_bytes() == whole and "ends in the middle of a line" in caplog.text
+
+
+@pytest.mark.parametrize("damage", ["journal", "job"])
+def test_what_is_damaged_is_refused(tmp_path: Path, damage: str) -> None:
+    begun(tmp_path)
+    file = tmp_path / "journals" / f"kept.{damage}"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+    read = place(tmp_path).job if damage == "job" else lambda: again(tmp_path)
+    with pytest.raises(JournalError, match="damaged"):
+        read()
+
+
+def test_a_long_journal_is_compacted_and_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 20_000)
+    job, largest, file = begun(tmp_path), 0, place(tmp_path).journal
+    job.add_plan(b"another order")
+    for number in range(3000):
+        job.handle(events.JobFailed(ValueError(f"{number}")) if number == 7 else events.TimePassed())
+        largest = max(largest, file.stat().st_size)
+    assert largest < 80_000
+    other = again(tmp_path)
+    assert str(other.state.error) == "7" and other.plans == [b"another order"]
+    other.handle(events.TimePassed())
+    assert again(tmp_path).state.trainers.ranks
+
+
+FULL = """
+import logging, resource, signal, sys
+from pathlib import Path
+from pecan_ray.job import events
+from tests.unit.test_journal_file import begun, place
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), int(sys.argv[2])))
+job = begun(Path(sys.argv[1]))
+for _ in range(100):
+    job.handle(events.TimePassed())
+print(len(job.state.trainers.ranks), place(Path(sys.argv[1])).job(), list((Path(sys.argv[1]) / "journals").iterdir()))
+"""
+
+
+@pytest.mark.parametrize("nbytes", [0, 100, 3000])
+def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path, nbytes: int) -> None:
+    """A journal that lacks an event would be worse than none: it goes."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [sys.executable, "-c", FULL, str(tmp_path), str(nbytes)]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "1 None []\n"
+    assert done.stderr.count("goes on without its journal, which cannot be written") == 1, done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "journals").write_text("a file")
+    with caplog.at_level(logging.WARNING):
+        assert begun(tmp_path).state.trainers.ranks
+    assert "goes on without its journal" in caplog.text
+
+
+def test_what_killed_trainers_have_left_goes_after_a_while(tmp_path: Path) -> None:
+    living, folder = begun(tmp_path), tmp_path / "journals"
+    for name in ("old", "new"):
+        for kind in ("journal", "job"):
+            (folder / f"{name}.{kind}").touch()
+    old = time.time() - STALE_S - 60
+    for file in (*folder.glob("old.*"), *folder.glob("kept.*")):
+        os.utime(file, (old, old))
+    remove_stale(folder)
+    assert {file.name for file in folder.iterdir()} == {"kept.journal", "kept.job", "new.journal", "new.job"}
+    living.end()
