@@ -79,6 +79,11 @@ class JournalPlace:
     """Its id, which a process that Ray starts again has as well."""
 
     @property
+    def beside_ray(self) -> bool:
+        """Whether nobody has named it: it is a folder of Ray's session."""
+        return self.name == self.actor
+
+    @property
     def journal(self) -> Path:
         """The file of the journal."""
         return self.folder / f"{self.name}.journal"
@@ -96,8 +101,10 @@ class JournalPlace:
         """Return the job that a process of this actor has written down; None if there was none."""
         try:
             head, _, pickled = self._job.read_bytes().partition(b"\n")
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            raise JournalError(f"{self._job} cannot be read: {error}.", path=str(self._job)) from error
         actor, _, checksum = head.decode(errors="replace").partition(" ")
         if actor != self.actor:
             return None  # of a run before this one

@@ -46,13 +46,15 @@ class JournaledJob:
 
     def _begin(self, place: JournalPlace, job: bytes) -> None:
         try:
-            if place.name == place.actor:
+            if place.beside_ray:
                 remove_stale(place.folder)
             place.put_aside()
             self._file = JournalFile(place.journal)
             self._file.append(line(opening(self._spec, self.state.began)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
         except (JournalError, OSError) as error:
+            if not place.beside_ray:
+                raise JournalError(f"Config(journal={str(place.folder)!r}): no journal can be kept: {error}") from error
             self._give_up(error)
 
     def _replay(self, file: JournalFile, longest_gap_s: float) -> tuple[AwakeClock, JobState]:

@@ -109,7 +109,7 @@ class Session:
     def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
         began, pickled = time.monotonic(), pickle.dumps(job)
-        controller = None
+        controller: Any = None
         while True:
             try:
                 if controller is None:
@@ -119,9 +119,11 @@ class Session:
                 ray.get(controller.open.remote(pickled))
                 continue
             except ray.exceptions.RayTaskError as error:
-                controller = None if self._options.world_size > 1 else controller
                 if time.monotonic() > began + PATIENCE_S.get(type(error.cause), 0.0):
+                    if self._options.world_size == 1:
+                        ray.kill(controller)
                     raise error.cause if isinstance(error.cause, Exception) else error from None
+                controller = None
             except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
                 if time.monotonic() > began + RESTART_S:
                     raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error

@@ -27,7 +27,8 @@ PLAN = b"the job and its plan"
 GAP_S = 3.0
 
 
-def place(folder: Path, actor: str = "a1") -> JournalPlace:
+def place(folder: Path, actor: str = "kept") -> JournalPlace:
+    """Beside Ray, where the actor has that id."""
     return JournalPlace(folder / "journals", "kept", actor)
 
 
@@ -142,6 +143,8 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.
     with caplog.at_level(logging.WARNING):
         assert begun(tmp_path).state.trainers.ranks
     assert "goes on without its journal" in caplog.text
+    with pytest.raises(JournalError, match="no journal can be kept"):
+        JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
 
 
 def test_what_killed_trainers_have_left_goes_after_a_while(tmp_path: Path) -> None:
