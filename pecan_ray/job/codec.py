@@ -1,4 +1,4 @@
-"""Events and instructions as JSON, and back: what a journal holds, a line for each.
+"""Events and instructions as JSON, and back: what a journal (`pecan_ray.job.journal`) holds.
 
 Made from the types' own annotations, so that a new event needs nothing here.  What was a mapping comes back as a dict,
 and what could be iterated as a tuple.  Values of no certain type (what a source keeps in a split, what names an
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import json
 import pickle
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -59,21 +58,6 @@ def decode(written: Mapping[str, Json]) -> JobMessage:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise JournalError(f"a {name} in a journal is damaged: {error!r}.", type=name) from error
-
-
-def encode_line(message: JobMessage, at: float) -> str:
-    """Return one line of a journal: what happened, and when."""
-    return json.dumps({"at": at, **encode(message)}, separators=(",", ":"), allow_nan=False)
-
-
-def decode_line(line: str) -> tuple[JobMessage, float]:
-    """Return what happened, and when; raises JournalError where the line is torn."""
-    try:
-        written = json.loads(line)
-        at = float(written["at"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise JournalError(f"a line of a journal cannot be read: {line[:80]!r} ({error}).") from error
-    return decode(written), at
 
 
 class _Form(NamedTuple):
