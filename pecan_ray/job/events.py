@@ -172,6 +172,14 @@ class OrderFailed:
 
 
 @dataclass(frozen=True)
+class WorkerFailed:
+    """A worker has given up for good: the pipeline does not run, and trainers must know why."""
+
+    worker: str
+    error: BaseException
+
+
+@dataclass(frozen=True)
 class ScaleAsked:
     """A trainer fixes the numbers of workers."""
 
@@ -235,6 +243,7 @@ Event: TypeAlias = (
     | WorkerAsked
     | WorkerTold
     | OrderFailed
+    | WorkerFailed
     | ScaleAsked
     | RoomAsked
     | BidsHeard

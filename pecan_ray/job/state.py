@@ -78,6 +78,7 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.JobFailed: self._on_failed,
+            events.WorkerFailed: self._on_worker_failed,
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
             **self._listing.handlers,
@@ -195,6 +196,11 @@ class JobState:
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
         self.fail(event.error, now, done)
+
+    def _on_worker_failed(self, event: events.WorkerFailed, now: float, done: Instructions) -> None:
+        # One that is fenced off may have failed since its controller was gone.
+        if event.worker in self.fleet.workers:
+            self.fail(event.error, now, done)
 
     def fail(self, error: BaseException, now: float, done: Instructions) -> None:
         """End the job with an error: the trainers raise it."""

@@ -142,7 +142,7 @@ class AutoPlacementController:
             self._host.happened(events.OrderFailed(worker, error.message))
             return
         logger.error("%s: %s", worker, error)
-        self._host.happened(events.JobFailed(error))
+        self._host.happened(events.WorkerFailed(worker, error))
 
     async def plan(self, version: int) -> bytes:
         """Return a version of the plan, pickled."""

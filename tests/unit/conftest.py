@@ -11,7 +11,9 @@ from hypothesis import HealthCheck, settings
 from pecan_ray.autoorder import job_order
 
 # How fast examples are drawn and run is the machine's affair.
-settings.register_profile("pecan", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+settings.register_profile(
+    "pecan", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 settings.load_profile("pecan")
 
 

@@ -147,6 +147,20 @@ def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], mat
         read(data_of(told))
 
 
+def test_what_becomes_of_a_worker_that_the_process_before_had_is_no_error_of_the_job() -> None:
+    job = replay(
+        [entry for entry in written() if not isinstance(getattr(entry, "event", None), events.JobFailed)], SPEC
+    )
+    name = "pecan:kept:local-0"
+    assert name in job.state.fleet.workers
+    job.state.handle(events.ControllerRestarted(), 30.0)
+    assert name not in job.state.fleet.workers and job.state.fleet.workers
+    job.state.handle(events.WorkerFailed(name, ValueError("its controller was gone")), 31.0)
+    assert job.state.error is None
+    job.state.handle(events.WorkerFailed(next(iter(job.state.fleet.workers)), ValueError("no such luck")), 32.0)
+    assert str(job.state.error) == "no such luck"
+
+
 def test_another_version_is_refused() -> None:
     body = json.dumps({"journal": 99, "name": "kept", "spec": 1, "began": 0.0}).encode()
     with pytest.raises(JournalError, match="format 99"):

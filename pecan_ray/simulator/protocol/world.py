@@ -188,7 +188,9 @@ class World:
             self._kill_controller(fault.seconds)
         else:
             error = PlanError("the function failed")
-            self.clock.after(0.0, self.job, self.job.handle, events.JobFailed(error))
+            names = list(self.job.state.fleet.workers)
+            failed = events.WorkerFailed(names[fault.target % len(names)], error) if names else events.JobFailed(error)
+            self.clock.after(0.0, self.job, self.job.handle, failed)
         self.faults[fault.kind] += 1
 
     def _kill_controller(self, seconds: float) -> None:
