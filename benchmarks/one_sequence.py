@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -54,9 +55,9 @@ CASES: dict[str, Callable[[], pecan.PecanPipeline]] = {"photographs": photograph
 SIDES: tuple[tuple[Order, int], ...] = (("relaxed", 1), ("strict", 1), ("relaxed", 2), ("strict", 2))
 
 
-def batches_per_s(pipe: pecan.PecanPipeline, order: Order, workers: int, seconds: float) -> float:
-    """Return the batches per second that a training loop gets that does nothing."""
-    with pipe.iter_batches(epochs=None, order=order, workers=pecan.Workers(local=workers)) as batches:
+def batches_per_s(pipe: pecan.PecanPipeline, workers: int, seconds: float, **options: Any) -> float:
+    """Return the batches per second that a training loop gets that does nothing; `options`: of `iter_batches`."""
+    with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=workers), **options) as batches:
         next(batches)
         settled = time.perf_counter() + SETTLING_S
         while time.perf_counter() < settled:
@@ -83,7 +84,8 @@ def main(argv: list[str] | None = None) -> int:
         speeds: dict[tuple[Order, int], list[float]] = {side: [] for side in SIDES}
         for _ in range(options.rounds):
             for side in SIDES:
-                speeds[side].append(batches_per_s(pipe, *side, options.seconds))
+                order, workers = side
+                speeds[side].append(batches_per_s(pipe, workers, options.seconds, order=order))
                 print(f"  {case}: {side[0]}, {side[1]} worker(s): {speeds[side][-1]:,.1f} batches/s", flush=True)
         median = {f"{order}, {workers}": statistics.median(speeds[order, workers]) for order, workers in SIDES}
         found[case] = median
