@@ -90,7 +90,8 @@ class JobState:
         """Take an event and return what must be done, in this order."""
         done: Instructions = []
         if self._ended:
-            return done
+            # The process before this one may have been lost before it had ended everything.
+            return [EndJob(orphaned=True)] if isinstance(event, events.ControllerRestarted) else done
         self._handlers[type(event)](event, now, done)
         self.epoch_ends += [now - self.began] * (self.ledger.epoch - len(self.epoch_ends))
         self.questions.answer_waiting(now, done)

@@ -7,12 +7,14 @@ import atexit
 import contextlib
 import os
 import threading
+import time
 from typing import Any
 
 import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.client import BatchClient
 
 LEAVE_S = 30.0
@@ -51,9 +53,8 @@ class Leaving:
         client, calls, alone = self._client, self._client.calls, self._client.state.world_size == 1
         client.close()
         try:
-            asked = calls.begin(self._controller.leave, self._rank, self._incarnation)
             facts: JobFacts
-            facts, last = calls.result(asked, LEAVE_S)
+            facts, last = self._told(time.monotonic() + LEAVE_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             facts, last = JobFacts(self._job, lost=f"{type(error).__name__}: {error}"), alone
         except ClusterError:
@@ -63,6 +64,19 @@ class Leaving:
             if last:
                 calls.kill(self._controller)
         return facts
+
+    def _told(self, until: float) -> tuple[JobFacts, bool]:
+        """Tell the controller, again where it is just being started again; return the facts, and who ends it."""
+        calls = self._client.calls
+        while True:
+            asked = calls.begin(self._controller.leave, self._rank, self._incarnation)
+            try:
+                answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()))
+                return answer
+            except ray.exceptions.ActorUnavailableError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(PAUSE_S)
 
 
 _open: set[Leaving] = set()

@@ -46,6 +46,8 @@ class JobModel(Party):
             self.state = self._replayed(before)
         self.processes: dict[str, WorkerModel] = {} if before is None else before.processes
         self.ended_at: float | None = None
+        self.dies_in: float | None = None
+        """It is killed before it does anything about the next event; another process comes after so many seconds."""
         self.logged: list[str] = []
         self._handled = 0
         splits = sum(len(source) for source in world.scenario.sources)
@@ -90,6 +92,9 @@ class JobModel(Party):
                 check_ledger(self.state.ledger)
         if self.state.ledger.epoch != epoch or _brings_on(event):
             self.world.progressed()
+        if self.dies_in is not None:
+            self.world.replace_controller(self.dies_in)
+            return
         for instruction in done:
             self._performers[type(instruction)](instruction)
 
@@ -202,7 +207,9 @@ class JobModel(Party):
         self.world.links.call(worker, worker.drain)
 
     def _kill_worker(self, instruction: instructions.KillWorker) -> None:
-        worker = self.processes[instruction.worker]
+        worker = self.processes.get(instruction.worker)
+        if worker is None:
+            return  # the process that was to start it was killed
         self.world.clock.after(self._about(KILLS_S), None, self.process_gone, worker, "process")
 
     def process_gone(self, worker: WorkerModel, cause: events.LossCause) -> None:

@@ -185,7 +185,10 @@ class World:
         elif fault.kind == "change plan":
             self.clock.after(0.0, self.job, self.job.handle, events.PlanChanged("a better order"))
         elif fault.kind == "kill controller":
-            self._kill_controller(fault.seconds)
+            if self.clock.random.random() < 0.5:
+                self.job.dies_in = fault.seconds
+            else:
+                self.replace_controller(fault.seconds)
         else:
             error = PlanError("the function failed")
             names = list(self.job.state.fleet.workers)
@@ -193,8 +196,8 @@ class World:
             self.clock.after(0.0, self.job, self.job.handle, failed)
         self.faults[fault.kind] += 1
 
-    def _kill_controller(self, seconds: float) -> None:
-        """Let another process go on with the job, a while later; workers end with the one that has started them."""
+    def replace_controller(self, seconds: float) -> None:
+        """Kill the controller; a while later another process goes on with the job.  Workers end with the one before it."""
         killed = self.job
         for worker in killed.processes.values():
             if worker.alive:
