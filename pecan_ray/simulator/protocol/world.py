@@ -197,7 +197,7 @@ class World:
         self.faults[fault.kind] += 1
 
     def replace_controller(self, seconds: float) -> None:
-        """Kill the controller; a while later another process goes on with the job.  Workers end with the one before it."""
+        """Kill the controller; a while later another process goes on.  Workers end with the one before it."""
         killed = self.job
         for worker in killed.processes.values():
             if worker.alive:
