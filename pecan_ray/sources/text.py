@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import array_or_list, objects
@@ -90,6 +90,19 @@ def _up_to_bad_line(chunk: Sequence[TextLine], split: Split, number: int) -> Ite
             bad_line(split, line, number + len(texts), f"it is not UTF-8 ({error})")
 
 
+def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON; raises ValueError where a name stands for two values, of which one would be lost."""
+    named = dict(pairs)
+    if len(named) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in names if names.count(name) > 1)!r} is named twice")
+    return named
+
+
+# Made once: `json.loads` with a hook makes a decoder for each line.
+OBJECTS = json.JSONDecoder(object_pairs_hook=named_once)
+
+
 @dataclass(frozen=True)
 class JsonLines:
     """The objects of files with one JSON object a line ; empty lines are not elements.
@@ -97,7 +110,8 @@ class JsonLines:
     Regular lists of numbers become arrays; other lists and nested objects stay as they are; null becomes
     None. Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte
     ranges of about `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Raises
-    CorruptSourceError for a line that is not a JSON object, and for one of more than `max_record_bytes`.
+    CorruptSourceError for a line that is not a JSON object, or names something twice, and for one of more than
+    `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
@@ -121,7 +135,7 @@ class JsonLines:
             lines = filled(lines_of(stream, split, self.max_record_bytes), split, bytes.isspace)
             for number, line in enumerate(islice(lines, start, None), start=start):
                 try:
-                    value = json.loads(line.data)
+                    value = OBJECTS.decode(line.data.decode(json.detect_encoding(line.data), "surrogatepass"))
                 except (ValueError, RecursionError) as error:
                     bad_line(split, line, number, f"it is not JSON ({error})")
                 if not isinstance(value, dict):

@@ -89,7 +89,15 @@ def test_json_ranges(tmp_path: Path) -> None:
     check_contract(JsonLines(str(path), split_bytes=100), rows, splits=-(-path.stat().st_size // 100))
 
 
-@pytest.mark.parametrize(("line", "problem"), [('{"a": 1', "not JSON"), ("[1, 2]", "holds a list")])
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"a": 1', "not JSON"),
+        ("[1, 2]", "holds a list"),
+        ('{"a": 1, "b": 2, "a": 1}', "'a' is named twice"),
+        ('{"a": [{"deep": {"b": 1, "b": 2}}]}', "'b' is named twice"),
+    ],
+)
 def test_a_bad_json_line_is_shown(tmp_path: Path, line: str, problem: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{{"a": 0}}\n{line}\n')
     source = JsonLines(str(tmp_path))
