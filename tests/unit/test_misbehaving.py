@@ -71,6 +71,7 @@ RAISED = [
     OwnError("out"),
     SilentError(),
     UnpicklableError(),
+    MemoryError("no room for 8 PiB"),
 ]
 BASE = [error for error in RAISED if not isinstance(error, Exception)]
 
