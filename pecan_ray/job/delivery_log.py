@@ -10,7 +10,7 @@ from itertools import islice
 from pecan_ray.job.holdings import LeaseSpans
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Delivery:
     """One batch that a rank has received."""
 

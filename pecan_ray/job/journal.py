@@ -1,12 +1,14 @@
-"""A job's journal: what has happened to it, a line for each event, written before anything is done about it.
+"""A job's journal: what has happened to it, an entry for each event, written before anything is done about it.
 
-`JobState` is made again from its lines.  What was to be done is written beside each event, in short: a replay that
+`JobState` is made again from its entries.  What was to be done is written beside each event, in short: a replay that
 would do something else is refused, since actions were taken that it knows nothing of.
+
+Splits are written apart from it, a page of a listing at a time: they stay as they are, and a snapshot need not hold
+them.
 """
 
 from __future__ import annotations
 
-import base64
 import json
 import pickle
 import zlib
@@ -16,20 +18,23 @@ from typing import Any, TypeAlias, cast, get_args
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job.codec import decode, encode
-from pecan_ray.job.events import Event, TrainerReported, WorkerAsked
+from pecan_ray.job.events import Event, SplitsListed, TrainerReported, WorkerAsked
 from pecan_ray.job.instructions import Instruction, Log
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 
-FORMAT_VERSION = 1
-CRC_DIGITS = 8
+FORMAT_VERSION = 2
+NUMBER = 8
+"""Digits of each number in an entry's head;"""
+HEAD = 3 * NUMBER + 1
+"""there are three: checksum and length of what follows, and a checksum of these two."""
 OFTEN = (TrainerReported, WorkerAsked)
 """Events that come hundreds of times a second, with much in them: they are pickled, which takes a tenth of the time."""
 
 
 @dataclass(frozen=True)
 class Opening:
-    """The first line: whose journal it is, and when the job began."""
+    """The first entry: whose journal it is, and when the job began."""
 
     name: str
     spec: int
@@ -48,6 +53,14 @@ class Handled:
 
 
 @dataclass(frozen=True)
+class PageHandled:
+    """The next page of a listing was handled."""
+
+    at: float
+    did: int
+
+
+@dataclass(frozen=True)
 class PlanAdded:
     """Another version of the plan."""
 
@@ -56,14 +69,16 @@ class PlanAdded:
 
 @dataclass(frozen=True)
 class JobSnapshot:
-    """Everything that the lines before have led to."""
+    """Everything that the entries before have led to."""
 
     state: bytes
     plans: tuple[bytes, ...]
     at: float
+    pages: int = 0
+    """So many of listings it knows."""
 
 
-JournalEntry: TypeAlias = Opening | Handled | PlanAdded | JobSnapshot
+JournalEntry: TypeAlias = Opening | Handled | PageHandled | PlanAdded | JobSnapshot
 
 
 @dataclass
@@ -75,6 +90,8 @@ class ReplayedJob:
     """The time of the last event."""
     plans: list[bytes] = field(default_factory=list)
     """Versions of the plan beyond the first."""
+    pages: int = 0
+    """So many of listings it knows."""
     events: int = 0
     """How many were handled since the last snapshot."""
 
@@ -84,14 +101,15 @@ def opening(spec: JobSpec, began: float) -> Opening:
     return Opening(spec.name, zlib.crc32(repr(spec).encode()), began)
 
 
-def handled(event: Event, at: float, done: Sequence[Instruction]) -> Handled:
+def handled(event: Event, at: float, done: Sequence[Instruction]) -> Handled | PageHandled:
     """Return what is written of an event, and of what was to be done about it."""
-    return Handled(event, at, digest(done))
+    did = digest(done)
+    return PageHandled(at, did) if isinstance(event, SplitsListed) else Handled(event, at, did)
 
 
-def snapshot(state: JobState, plans: Iterable[bytes], at: float) -> JobSnapshot:
-    """Return what can stand for all lines before."""
-    return JobSnapshot(pickle.dumps(state), tuple(plans), at)
+def snapshot(state: JobState, plans: Iterable[bytes], at: float, listed: int) -> JobSnapshot:
+    """Return what can stand for all entries before, in which so many pages were listed."""
+    return JobSnapshot(pickle.dumps(state), tuple(plans), at, listed)
 
 
 def digest(done: Sequence[Instruction]) -> int:
@@ -105,84 +123,106 @@ def digest(done: Sequence[Instruction]) -> int:
     return zlib.crc32(repr(told).encode())
 
 
-# --- lines --------------------------------------------------------------------------------------------------
+# --- entries as bytes ---------------------------------------------------------------------------------------
 
 
-def line(entry: JournalEntry) -> bytes:
-    """Return an entry as a line: a checksum, and JSON."""
-    body = json.dumps(_json(entry), separators=(",", ":"), allow_nan=False).encode()
-    return b"%08x %s\n" % (zlib.crc32(body), body)
+def packed(entry: JournalEntry | SplitsListed) -> bytes:
+    """Return an entry, or a page, as it is written: a head in hexadecimal digits, then JSON or a pickle."""
+    body = _body(entry)
+    head = b"%08x%08x" % (zlib.crc32(body), len(body))
+    return b"%s%08x %s\n" % (head, zlib.crc32(head), body)
 
 
-def _json(entry: JournalEntry) -> dict[str, Any]:
+def _body(entry: JournalEntry | SplitsListed) -> bytes:
     if isinstance(entry, Opening):
-        return {"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.began}
-    if isinstance(entry, Handled):
-        head = {"at": entry.at, "did": entry.did}
-        if isinstance(entry.event, OFTEN):
-            return {**head, "event": _text(pickle.dumps(entry.event))}
-        return {**head, **encode(entry.event)}
-    if isinstance(entry, PlanAdded):
-        return {"plan": _text(entry.plan)}
-    return {"snapshot": _text(entry.state), "plans": [_text(plan) for plan in entry.plans], "at": entry.at}
+        return _json({"journal": FORMAT_VERSION, "name": entry.name, "spec": entry.spec, "began": entry.began})
+    if isinstance(entry, Handled) and not isinstance(entry.event, OFTEN):
+        return _json({"at": entry.at, "did": entry.did, **encode(entry.event)})
+    if isinstance(entry, PageHandled):
+        return _json({"at": entry.at, "did": entry.did})
+    return pickle.dumps(entry)
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def _json(written: dict[str, Any]) -> bytes:
+    return json.dumps(written, separators=(",", ":"), allow_nan=False).encode()
 
 
 def entries(data: bytes) -> Iterator[tuple[JournalEntry, int]]:
-    """Yield the entries of a journal, and where each ends; raises JournalError where a line is damaged.
+    """Yield the entries of a journal, and where each ends; raises JournalError where one is damaged.
 
-    What follows the last line's end was written in part, and never acted on: it is no entry.
+    What was written in part, at the end, was never acted on: it is no entry.
     """
+    for number, (body, end) in enumerate(_bodies(data), 1):
+        yield _entry(body, number), end
+
+
+def pages(data: bytes) -> Iterator[tuple[SplitsListed, int]]:
+    """Yield the pages of listings that were written apart, and where each ends; raises JournalError likewise."""
+    for number, (body, end) in enumerate(_bodies(data), 1):
+        page = _unpickled(body, number)
+        if not isinstance(page, SplitsListed):
+            raise JournalError(f"entry {number} of a journal's listing holds a {type(page).__name__}.")
+        yield page, end
+
+
+def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
     start = number = 0
-    while (end := data.find(b"\n", start)) >= 0:
+    while len(data) - start >= HEAD:
         number += 1
-        written = data[start:end]
+        head, begin = data[start : start + 2 * NUMBER], start + HEAD
+        broken = JournalError(f"entry {number} of a journal is damaged: {data[start : start + 60]!r}.", entry=number)
+        if data[start + 2 * NUMBER : begin] != b"%08x " % zlib.crc32(head):
+            raise broken
+        end = begin + int(head[NUMBER:], 16)
+        if end >= len(data):
+            return
+        body = data[begin:end]
+        if head[:NUMBER] != b"%08x" % zlib.crc32(body) or data[end] != ord("\n"):
+            raise broken
         start = end + 1
-        body = written[CRC_DIGITS + 1 :]
-        if written[:CRC_DIGITS] != b"%08x" % zlib.crc32(body) or written[CRC_DIGITS : CRC_DIGITS + 1] != b" ":
-            raise JournalError(f"line {number} of a journal is damaged: {written[:60]!r}.", line=number)
-        yield _entry(body, number), start
+        yield body, start
 
 
 def _entry(body: bytes, number: int) -> JournalEntry:
     try:
+        if not body.startswith(b"{"):
+            entry = _unpickled(body, number)
+            if not isinstance(entry, get_args(JournalEntry)):
+                raise TypeError(f"it is a {type(entry).__name__}")
+            return cast(JournalEntry, entry)
         written = json.loads(body)
-        if not isinstance(written, dict):
-            raise TypeError(f"it is a {type(written).__name__}")
         if "journal" in written:
             if written["journal"] != FORMAT_VERSION:
                 raise JournalError(
                     f"a journal of format {written['journal']!r} cannot be read: this is format {FORMAT_VERSION}."
                 )
             return Opening(str(written["name"]), int(written["spec"]), float(written["began"]))
-        if "plan" in written:
-            return PlanAdded(base64.b64decode(written["plan"]))
-        if "snapshot" in written:
-            plans = tuple(base64.b64decode(plan) for plan in written["plans"])
-            return JobSnapshot(base64.b64decode(written["snapshot"]), plans, float(written["at"]))
-        event = _event(written["event"]) if "event" in written else decode(written)
+        at, did = float(written["at"]), int(written["did"])
+        if "type" not in written:
+            return PageHandled(at, did)
+        event = decode(written)
         if not isinstance(event, get_args(Event)):
-            raise JournalError(f"line {number} of a journal holds a {type(event).__name__}, which is no event.")
-        return Handled(cast(Event, event), float(written["at"]), int(written["did"]))
+            raise JournalError(f"entry {number} of a journal holds a {type(event).__name__}, which is no event.")
+        return Handled(cast(Event, event), at, did)
     except (KeyError, TypeError, ValueError) as error:
-        raise JournalError(f"line {number} of a journal cannot be read: {error!r}.", line=number) from error
+        raise JournalError(f"entry {number} of a journal cannot be read: {error!r}.", entry=number) from error
 
 
-def _event(text: str) -> Any:
+def _unpickled(body: bytes, number: int) -> Any:
     try:
-        return pickle.loads(base64.b64decode(text))
+        return pickle.loads(body)
     except Exception as error:  # unpickling what another version has written raises anything
-        raise ValueError(f"an event cannot be unpickled: {error!r}") from error
+        raise JournalError(f"entry {number} of a journal cannot be unpickled: {error!r}.", entry=number) from error
 
 
 # --- replay -------------------------------------------------------------------------------------------------
 
 
-def replay(found: Iterable[JournalEntry], spec: JobSpec) -> ReplayedJob:
-    """Return the job as its journal tells of it; raises JournalError where it is another job's, or tells of another."""
+def replay(found: Iterable[JournalEntry], spec: JobSpec, listed: Sequence[SplitsListed] = ()) -> ReplayedJob:
+    """Return the job as its journal tells of it; raises JournalError where it is another job's, or tells of another.
+
+    `listed`: the pages of its listings, in the order in which they were handled.
+    """
     remaining = iter(found)
     first = next(remaining, None)
     if not isinstance(first, Opening):
@@ -195,31 +235,44 @@ def replay(found: Iterable[JournalEntry], spec: JobSpec) -> ReplayedJob:
     job = ReplayedJob(JobState(spec, first.began), first.began)
     for entry in remaining:
         if isinstance(entry, Handled):
-            _again(job, entry)
+            _again(job, entry.event, entry.at, entry.did)
+        elif isinstance(entry, PageHandled):
+            page, *_ = _some(listed, job.pages, job.pages + 1)
+            job.pages += 1
+            _again(job, page, entry.at, entry.did)
         elif isinstance(entry, PlanAdded):
             job.plans.append(entry.plan)
         elif isinstance(entry, JobSnapshot):
-            job = ReplayedJob(_state(entry), entry.at, list(entry.plans))
+            state = _state(entry, _some(listed, 0, entry.pages))
+            job = ReplayedJob(state, entry.at, list(entry.plans), entry.pages)
         else:
             raise JournalError("a journal begins twice.")
     return job
 
 
-def _again(job: ReplayedJob, entry: Handled) -> None:
-    did = digest(job.state.handle(entry.event, entry.at))
-    job.at, job.events = entry.at, job.events + 1
-    if did != entry.did:
+def _some(listed: Sequence[SplitsListed], start: int, stop: int) -> Sequence[SplitsListed]:
+    if stop > len(listed):
+        raise JournalError(f"a journal tells of {stop} pages of listings, and {len(listed)} were written.")
+    return listed[start:stop]
+
+
+def _again(job: ReplayedJob, event: Event, at: float, before: int) -> None:
+    did = digest(job.state.handle(event, at))
+    job.at, job.events = at, job.events + 1
+    if did != before:
         raise JournalError(
-            f"event {job.events} of the journal, a {type(entry.event).__name__}, leads to something else than it did: "
+            f"event {job.events} of the journal, a {type(event).__name__}, leads to something else than it did: "
             "the job cannot go on from it."
         )
 
 
-def _state(entry: JobSnapshot) -> JobState:
+def _state(entry: JobSnapshot, listed: Iterable[SplitsListed]) -> JobState:
     try:
         state = pickle.loads(entry.state)
     except Exception as error:  # unpickling damaged bytes raises anything
         raise JournalError(f"a snapshot in a journal cannot be read: {error!r}.") from error
     if not isinstance(state, JobState):
         raise JournalError(f"a snapshot in a journal holds a {type(state).__name__}.")
+    for page in listed:
+        state.ledger.queues.listings[page.branch].add(page.splits)
     return state

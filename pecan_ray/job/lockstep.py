@@ -30,7 +30,7 @@ TOGETHER = 0.02
 """Waits that differ by less than this share of a step are equally long."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SampledStep:
     """One step of one trainer."""
 

@@ -32,7 +32,7 @@ Columns = Mapping[str, Array]
 """Column name -> the values of consecutive elements, equally many of each: ``column[row]`` is an element's value."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Split:
     """A readable piece of a source: a file, a byte range, a row range."""
 

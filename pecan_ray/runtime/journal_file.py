@@ -23,7 +23,7 @@ from a trainer that was killed."""
 
 
 class JournalFile:
-    """Lines in a file: each is handed to the system in one call, so that a killed process leaves whole ones."""
+    """Entries in a file: each is handed to the system in one call, so that a killed process leaves whole ones."""
 
     def __init__(self, path: Path) -> None:
         """Open the file, or make it, for this process alone to read; raises JournalError where it cannot."""
@@ -45,17 +45,17 @@ class JournalFile:
         return self.path.read_bytes()
 
     def cut(self, nbytes: int) -> None:
-        """Drop what lies behind so many bytes: a line that was written in part."""
+        """Drop what lies behind so many bytes: an entry that was written in part."""
         os.ftruncate(self._fd, nbytes)
 
     def append(self, data: bytes) -> None:
-        """Write lines; raises OSError where not all of it could be."""
+        """Write an entry; raises OSError where not all of it could be."""
         written = os.write(self._fd, data)
         if written != len(data):
             raise OSError(f"{written} of {len(data)} bytes could be written")
 
     def replace(self, data: bytes) -> None:
-        """Write these lines in place of all others, or leave all as it is; raises OSError."""
+        """Write these entries in place of all others, or leave all as it is; raises OSError."""
         write_all(self.path, data)
         os.close(self._fd)
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -89,6 +89,11 @@ class JournalPlace:
         return self.folder / f"{self.name}.journal"
 
     @property
+    def listings(self) -> Path:
+        """The file of the pages of its listings."""
+        return self.folder / f"{self.name}.listings"
+
+    @property
     def _job(self) -> Path:
         return self.folder / f"{self.name}.job"
 
@@ -114,8 +119,9 @@ class JournalPlace:
 
     def put_aside(self) -> None:
         """Keep the journal of a run before this one under another name; raises OSError."""
-        if self.journal.exists():
-            os.replace(self.journal, self.journal.with_name(f"{self.name}.journal.before"))
+        for path in (self.journal, self.listings):
+            if path.exists():
+                os.replace(path, path.with_name(f"{path.name}.before"))
 
     def remove_job(self) -> None:
         """Remove what `keep_job` has written, if it can be."""
@@ -152,5 +158,5 @@ def remove_stale(folder: Path) -> None:
         with contextlib.suppress(OSError), path.open("rb") as file:
             if time.time() - path.stat().st_mtime > STALE_S:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                path.with_suffix(".job").unlink(missing_ok=True)
-                path.unlink()
+                for kind in (".job", ".listings", ".journal"):
+                    path.with_suffix(kind).unlink(missing_ok=True)

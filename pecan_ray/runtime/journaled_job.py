@@ -7,7 +7,17 @@ import logging
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Instruction
-from pecan_ray.job.journal import JournalEntry, PlanAdded, entries, handled, line, opening, replay, snapshot
+from pecan_ray.job.journal import (
+    JournalEntry,
+    PlanAdded,
+    entries,
+    handled,
+    opening,
+    packed,
+    pages,
+    replay,
+    snapshot,
+)
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.runtime.awake_clock import AwakeClock
@@ -32,12 +42,15 @@ class JournaledJob:
         """
         self._spec, self._place, self.restarted = spec, place, job is None
         self._file: JournalFile | None = None
+        self._listings: JournalFile | None = None
+        """Pages of listings: they are never compacted."""
         self.plans: list[bytes] = []
         """Versions of the plan beyond the first."""
-        self._written = self._compacted = 0
+        self._pages = self._written = self._compacted = 0
         if job is None:
             assert place is not None
-            self._clock, self.state = self._replay(JournalFile(place.journal), longest_gap_s)
+            self._open(place)
+            self._clock, self.state = self._replay(longest_gap_s)
             return
         self._clock = AwakeClock(longest_gap_s)
         self.state = JobState(spec, self._clock.now())
@@ -49,23 +62,29 @@ class JournaledJob:
             if place.beside_ray:
                 remove_stale(place.folder)
             place.put_aside()
-            self._file = JournalFile(place.journal)
-            self._file.append(line(opening(self._spec, self.state.began)))
+            self._open(place).append(packed(opening(self._spec, self.state.began)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
         except (JournalError, OSError) as error:
             if not place.beside_ray:
                 raise JournalError(f"Config(journal={str(place.folder)!r}): no journal can be kept: {error}") from error
             self._give_up(error)
 
-    def _replay(self, file: JournalFile, longest_gap_s: float) -> tuple[AwakeClock, JobState]:
-        self._file, data = file, file.read()
+    def _open(self, place: JournalPlace) -> JournalFile:
+        self._listings = JournalFile(place.listings)
+        self._file = JournalFile(place.journal)
+        return self._file
+
+    def _replay(self, longest_gap_s: float) -> tuple[AwakeClock, JobState]:
+        assert self._file is not None and self._listings is not None
+        data, listed = self._file.read(), list(pages(self._listings.read()))
         found = list(entries(data))
         end = found[-1][1] if found else 0
         if end < len(data):
-            logger.warning("the journal %s ends in the middle of a line, which was not yet acted on", file.path)
-            file.cut(end)
-        job = replay((entry for entry, _ in found), self._spec)
-        self.plans, self._written = job.plans, end
+            logger.warning("the journal %s ends in the middle of an entry, not yet acted on", self._file.path)
+        job = replay((entry for entry, _ in found), self._spec, [page for page, _ in listed])
+        self._file.cut(end)
+        self._listings.cut(listed[job.pages - 1][1] if job.pages else 0)
+        self.plans, self._pages, self._written = job.plans, job.pages, end
         logger.warning(
             "job %s goes on: its controller was lost, and %d events of its journal were replayed",
             *(self._spec.name, job.events),
@@ -81,9 +100,11 @@ class JournaledJob:
         now = self._clock.now()
         done = self.state.handle(event, now)
         if self._file is not None:
+            if isinstance(event, events.SplitsListed):
+                self._pages += 1
+                self._append(self._listings, packed(event))
             self._write(handled(event, now, done))
-            if self._written > COMPACT_BYTES + GROWTH * self._compacted:
-                self._compact(now)
+            self._compact(now)
         return done
 
     def add_plan(self, plan: bytes) -> None:
@@ -92,20 +113,24 @@ class JournaledJob:
         self._write(PlanAdded(plan))
 
     def _write(self, entry: JournalEntry) -> None:
-        if self._file is None:
-            return
-        written = line(entry)
-        self._written += len(written)
+        if self._file is not None:
+            written = packed(entry)
+            self._written += len(written)
+            self._append(self._file, written)
+
+    def _append(self, file: JournalFile | None, written: bytes) -> None:
         try:
-            self._file.append(written)
+            if file is not None:
+                file.append(written)
         except OSError as error:
             self._give_up(error)
 
     def _compact(self, now: float) -> None:
-        """Let a snapshot stand for all that was written."""
-        assert self._file is not None
-        first, all_of_it = opening(self._spec, self.state.began), snapshot(self.state, self.plans, now)
-        data = line(first) + line(all_of_it)
+        """Let a snapshot stand for all that was written, if that is much."""
+        if self._file is None or self._written <= COMPACT_BYTES + GROWTH * self._compacted:
+            return
+        all_of_it = snapshot(self.state, self.plans, now, self._pages)
+        data = packed(opening(self._spec, self.state.began)) + packed(all_of_it)
         self._written = self._compacted = len(data)
         try:
             self._file.replace(data)
@@ -124,6 +149,7 @@ class JournaledJob:
         """Remove the journal: the job is over, or lost with its controller."""
         if self._place is not None:
             self._place.remove_job()
-        if self._file is not None:
-            self._file.remove()
-            self._file = None
+        for file in (self._file, self._listings):
+            if file is not None:
+                file.remove()
+        self._file = self._listings = None

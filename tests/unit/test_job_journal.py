@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -20,12 +21,14 @@ from pecan_ray.job import events
 from pecan_ray.job.journal import (
     Handled,
     JournalEntry,
+    PageHandled,
     PlanAdded,
     digest,
     entries,
     handled,
-    line,
     opening,
+    packed,
+    pages,
     replay,
     snapshot,
 )
@@ -40,6 +43,8 @@ from pecan_ray.simulator.protocol.world import play
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = JobSpec("kept", LedgerShape(world_size=2), Workers(2, 1))
+PAGE = events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b")))
+"""The only one of the short job's listing."""
 
 
 def with_restarts(seed: int, *, alone: bool) -> Scenario:
@@ -69,7 +74,7 @@ def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
     happened: list[events.Event] = [
         *(events.TrainerCame(rank, f"i{rank}", "host") for rank in range(spec.shape.world_size)),
         events.RoomFound((("host", 4.0),), (4.0, 4.0)),
-        events.SplitsListed(0, (Split(0, "é\n"), Split(1, "b"))),
+        PAGE,
         events.OrderKnown(changed=False),
         events.WorkerPlaced("pecan:kept:local-0", "host", 7),
         events.WorkerReady("pecan:kept:local-0"),
@@ -82,36 +87,41 @@ def written(spec: JobSpec = SPEC) -> list[JournalEntry]:
 
 
 def data_of(told: Sequence[JournalEntry]) -> bytes:
-    return b"".join(map(line, told))
+    return b"".join(map(packed, told))
 
 
 def read(data: bytes, spec: JobSpec = SPEC) -> tuple[int, list[bytes]]:
-    job = replay((entry for entry, _ in entries(data)), spec)
+    job = replay((entry for entry, _ in entries(data)), spec, [PAGE])
     return job.events, job.plans
 
 
 def test_what_was_written_comes_back_and_leads_to_the_same_job() -> None:
-    job = replay(written(), SPEC)
+    job = replay(written(), SPEC, [PAGE])
     assert job.events == len(written()) - 2 and job.plans == [b"\x00plan"] and job.at == 10.0 + job.events - 1
     assert str(job.state.error) == "ValueError: no such luck" or isinstance(job.state.error, ValueError)
-    again = replay((entry for entry, _ in entries(data_of(written()))), SPEC)
+    listed = [page for page, _ in pages(packed(PAGE))]
+    again = replay((entry for entry, _ in entries(data_of(written()))), SPEC, listed)
+    assert list(again.state.ledger.queues) == list(job.state.ledger.queues)
     assert [event.text for event in again.state.told] == [event.text for event in job.state.told]
     assert again.state.fleet.workers == job.state.fleet.workers
 
 
 def test_a_snapshot_stands_for_what_was_before_it() -> None:
-    job = replay(written(), SPEC)
-    whole: list[JournalEntry] = [opening(SPEC, 10.0), snapshot(job.state, job.plans, job.at)]
+    job = replay(written(), SPEC, [PAGE])
+    whole: list[JournalEntry] = [opening(SPEC, 10.0), snapshot(job.state, job.plans, job.at, job.pages)]
     event = events.TimePassed()
-    state = replay((entry for entry, _ in entries(data_of(whole))), SPEC)
+    state = replay((entry for entry, _ in entries(data_of(whole))), SPEC, [PAGE])
+    assert state.pages == 1 and list(state.state.ledger.queues) == list(job.state.ledger.queues)
     assert state.events == 0 and state.plans == job.plans and state.at == job.at
     assert digest(state.state.handle(event, 50.0)) == digest(job.state.handle(event, 50.0))
 
 
 def test_a_journal_that_ends_anywhere_tells_of_what_was_whole() -> None:
     data = data_of(written())
+    ends = [end for _, end in entries(data)]
+    assert ends[-1] == len(data)
     for end in range(len(data)):
-        whole = data[:end].count(b"\n")
+        whole = sum(one <= end for one in ends)
         if not whole:
             with pytest.raises(JournalError, match="does not begin"):
                 read(data[:end])
@@ -119,11 +129,11 @@ def test_a_journal_that_ends_anywhere_tells_of_what_was_whole() -> None:
             assert read(data[:end])[0] == min(whole - 1, len(written()) - 2)
 
 
-def test_a_damaged_line_is_refused() -> None:
+def test_a_damaged_entry_is_refused() -> None:
     data = bytearray(data_of(written()))
     chance = random.Random(1)
     for _ in range(300):
-        place = chance.randrange(len(data) - 1)
+        place = chance.randrange(len(data))
         before = data[place]
         data[place] = chance.choice([other for other in (0, 10, 32, 65, 123, 255, before ^ 1) if other != before])
         with pytest.raises(JournalError, match="damaged"):
@@ -140,6 +150,7 @@ def test_a_damaged_line_is_refused() -> None:
         (written(replace(SPEC, name="another")), "one of job another"),
         (written(replace(SPEC, error_budget=0.5)), "another run of that name"),
         ([written()[0], Handled(events.TimePassed(), 11.0, 123)], "leads to something else than it did"),
+        ([*written(), PageHandled(30.0, 0)], "2 pages of listings, and 1 were written"),
     ],
 )
 def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], match: str) -> None:
@@ -149,7 +160,7 @@ def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], mat
 
 def test_what_becomes_of_a_worker_that_the_process_before_had_is_no_error_of_the_job() -> None:
     job = replay(
-        [entry for entry in written() if not isinstance(getattr(entry, "event", None), events.JobFailed)], SPEC
+        [entry for entry in written() if not isinstance(getattr(entry, "event", None), events.JobFailed)], SPEC, [PAGE]
     )
     name = "pecan:kept:local-0"
     assert name in job.state.fleet.workers
@@ -162,12 +173,33 @@ def test_what_becomes_of_a_worker_that_the_process_before_had_is_no_error_of_the
 
 
 def test_another_version_is_refused() -> None:
-    body = json.dumps({"journal": 99, "name": "kept", "spec": 1, "began": 0.0}).encode()
     with pytest.raises(JournalError, match="format 99"):
-        read(b"%08x %s\n" % (zlib.crc32(body), body))
-    body = b"[]"
-    with pytest.raises(JournalError, match="cannot be read"):
-        read(b"%08x %s\n" % (zlib.crc32(body), body))
+        read(whole(json.dumps({"journal": 99, "name": "kept", "spec": 1, "began": 0.0}).encode()))
+
+
+@pytest.mark.parametrize("body", [b"[]", b'{"at": 1}', b"", pickle.dumps(7), pickle.dumps(PAGE)])
+def test_what_is_no_entry_is_refused(body: bytes) -> None:
+    with pytest.raises(JournalError, match=r"entry 1 of a journal cannot be (read|unpickled)"):
+        read(whole(body))
+    if body != pickle.dumps(PAGE):
+        with pytest.raises(JournalError, match="entry 1 of a journal"):
+            list(pages(whole(body)))
+
+
+def whole(body: bytes) -> bytes:
+    """An entry that was written whole, with anything in it."""
+    head = b"%08x%08x" % (zlib.crc32(body), len(body))
+    return b"%s%08x %s\n" % (head, zlib.crc32(head), body)
+
+
+def test_a_snapshot_does_not_hold_splits() -> None:
+    """A million of them would stop the job for seconds."""
+    sizes = []
+    for count in (10, 10_000):
+        state = JobState(SPEC, 0.0)
+        state.handle(events.SplitsListed(0, tuple(Split(index, f"part-{index}") for index in range(count))), 0.0)
+        sizes.append(len(snapshot(state, [], 0.0, 1).state))
+    assert sizes[1] < sizes[0] + 10_000
 
 
 WRITE = """
@@ -180,17 +212,19 @@ for seed in sys.argv[2:]:
     world = World(endless(int(seed)))
     world.run()
     (Path(sys.argv[1]) / seed).write_bytes(b"".join(world.job.journal))
+    (Path(sys.argv[1]) / f"{seed}.listings").write_bytes(b"".join(world.job.listings))
 """
 READ = """
 import sys
 from pathlib import Path
-from pecan_ray.job.journal import entries, replay
+from pecan_ray.job.journal import entries, pages, replay
 from pecan_ray.simulator.protocol.world import spec_of
 from tests.unit.test_job_journal import endless
 
 for seed in sys.argv[2:]:
     data = (Path(sys.argv[1]) / seed).read_bytes()
-    print(seed, replay((entry for entry, _ in entries(data)), spec_of(endless(int(seed)))).events)
+    listed = [page for page, _ in pages((Path(sys.argv[1]) / f"{seed}.listings").read_bytes())]
+    print(seed, replay((entry for entry, _ in entries(data)), spec_of(endless(int(seed))), listed).events)
 """
 
 

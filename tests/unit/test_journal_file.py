@@ -14,9 +14,11 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
+from pecan_ray.job.journal import packed
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Workers
+from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import journaled_job
 from pecan_ray.runtime.journal_file import STALE_S, JournalFile, JournalPlace, remove_stale
 from pecan_ray.runtime.journaled_job import JournaledJob
@@ -24,6 +26,7 @@ from pecan_ray.runtime.journaled_job import JournaledJob
 ROOT = Path(__file__).resolve().parents[2]
 SPEC = JobSpec("kept", LedgerShape(world_size=1), Workers(1, 0))
 PLAN = b"the job and its plan"
+PAGE = events.SplitsListed(0, (Split(0, "a"), Split(1, "b")))
 GAP_S = 3.0
 
 
@@ -76,18 +79,28 @@ def test_nobody_else_can_read_them(tmp_path: Path) -> None:
         JournalFile(link)
 
 
-def test_a_line_that_was_written_in_part_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_entry_that_was_written_in_part_is_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     begun(tmp_path)
     file = place(tmp_path).journal
     whole = file.read_bytes()
-    file.write_bytes(whole + b'deadbeef {"at":1')
+    file.write_bytes(whole + b"deadbeef00000")
     assert again(tmp_path).state.trainers.ranks
-    assert file.read_bytes() == whole and "ends in the middle of a line" in caplog.text
+    assert file.read_bytes() == whole and "ends in the middle of an entry" in caplog.text
 
 
-@pytest.mark.parametrize("damage", ["journal", "job"])
+def test_a_page_of_a_listing_that_nothing_was_done_about_is_cut_off(tmp_path: Path) -> None:
+    job, file = begun(tmp_path), place(tmp_path).listings
+    job.handle(PAGE)
+    known, whole = job.state.ledger.queues.listings[0], file.read_bytes()
+    for rest in (packed(PAGE), packed(PAGE)[:50]):
+        file.write_bytes(whole + rest)
+        other = again(tmp_path).state.ledger.queues.listings[0]
+        assert file.read_bytes() == whole and [other[i] for i in range(len(other))] == [known[0], known[1]]
+
+
+@pytest.mark.parametrize("damage", ["journal", "job", "listings"])
 def test_what_is_damaged_is_refused(tmp_path: Path, damage: str) -> None:
-    begun(tmp_path)
+    begun(tmp_path).handle(PAGE)
     file = tmp_path / "journals" / f"kept.{damage}"
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 4
@@ -101,12 +114,14 @@ def test_a_long_journal_is_compacted_and_says_the_same(tmp_path: Path, monkeypat
     monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 20_000)
     job, largest, file = begun(tmp_path), 0, place(tmp_path).journal
     job.add_plan(b"another order")
+    job.handle(PAGE)
     for number in range(3000):
         job.handle(events.JobFailed(ValueError(f"{number}")) if number == 7 else events.TimePassed())
         largest = max(largest, file.stat().st_size)
     assert largest < 80_000
     other = again(tmp_path)
     assert str(other.state.error) == "7" and other.plans == [b"another order"]
+    assert len(other.state.ledger.queues.listings[0]) == 2
     other.handle(events.TimePassed())
     assert again(tmp_path).state.trainers.ranks
 
@@ -150,11 +165,13 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.
 def test_what_killed_trainers_have_left_goes_after_a_while(tmp_path: Path) -> None:
     living, folder = begun(tmp_path), tmp_path / "journals"
     for name in ("old", "new"):
-        for kind in ("journal", "job"):
+        for kind in ("journal", "job", "listings"):
             (folder / f"{name}.{kind}").touch()
     old = time.time() - STALE_S - 60
     for file in (*folder.glob("old.*"), *folder.glob("kept.*")):
         os.utime(file, (old, old))
     remove_stale(folder)
-    assert {file.name for file in folder.iterdir()} == {"kept.journal", "kept.job", "new.journal", "new.job"}
+    assert {file.name for file in folder.iterdir()} == {
+        f"{name}.{kind}" for name in ("kept", "new") for kind in ("journal", "job", "listings")
+    }
     living.end()

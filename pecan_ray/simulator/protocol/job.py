@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions
-from pecan_ray.job.journal import entries, handled, line, opening, replay, snapshot
+from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.state import JobState
@@ -37,12 +37,14 @@ class JobModel(Party):
         super().__init__("job")
         self.world = world
         began = opening(world.spec, world.clock.now)
-        self.journal = [line(began)] if any(one.kind == "kill controller" for one in world.scenario.faults) else []
-        """Lines as they are written; none where no controller is killed."""
+        self.journal = [packed(began)] if any(one.kind == "kill controller" for one in world.scenario.faults) else []
+        """Entries as they are written; none where no controller is killed."""
+        self.listings: list[bytes] = []
+        """Pages of listings likewise."""
         if before is None:
             self.state = world.job_state(world.spec, world.clock.now)
         else:
-            self.journal = before.journal
+            self.journal, self.listings = before.journal, before.listings
             self.state = self._replayed(before)
         self.processes: dict[str, WorkerModel] = {} if before is None else before.processes
         self.ended_at: float | None = None
@@ -85,7 +87,9 @@ class JobModel(Party):
         epoch = self.state.ledger.epoch
         done = self.state.handle(event, self.world.clock.now)
         if self.journal:
-            self.journal.append(line(handled(event, self.world.clock.now, done)))
+            if isinstance(event, events.SplitsListed):
+                self.listings.append(packed(event))
+            self.journal.append(packed(handled(event, self.world.clock.now, done)))
         if not isinstance(event, WITHOUT_LEDGER):
             self._handled += 1
             if not self._handled % self._check_every:
@@ -101,13 +105,14 @@ class JobModel(Party):
     def _replayed(self, before: JobModel) -> JobState:
         """Return the job as its journal tells of it, which must be as it was; sometimes from a snapshot on."""
         found = [entry for entry, _ in entries(b"".join(self.journal))]
-        job = replay(found, self.world.spec)
+        listed = [page for page, _ in pages(b"".join(self.listings))]
+        job = replay(found, self.world.spec, listed)
         now = self.world.clock.now
         must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
         if self.world.clock.random.random() < 0.5:
             first = found[0]
-            self.journal = [line(first), line(snapshot(job.state, job.plans, job.at))]
-            again = replay((entry for entry, _ in entries(b"".join(self.journal))), self.world.spec)
+            self.journal = [packed(first), packed(snapshot(job.state, job.plans, job.at, job.pages))]
+            again = replay((entry for entry, _ in entries(b"".join(self.journal))), self.world.spec, listed)
             must(again.state.facts(now) == before.state.facts(now), "a job is another one after a snapshot")
             return again.state
         return job.state
