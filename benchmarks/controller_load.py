@@ -52,8 +52,8 @@ from pecan_ray.runtime.worker_actors import WorkerActors
 
 SETTLING_S = 15.0
 """After the trainers' first steps, so long nothing is measured: reports have fallen into step;"""
-MEASURED_S = 20.0
-"""then everything, for so long."""
+MEASURED_S = 40.0
+"""then everything, for so long: longer than any interval between two calls."""
 FEW = 4
 """Workers, and trainers, where splits are many."""
 FEEL_S = 0.002

@@ -32,8 +32,9 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.job.trainer import TrainerState
+from pecan_ray.options import Config
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
-from pecan_ray.runtime.worker import HEARTBEAT_S
+from pecan_ray.runtime.worker import BEATS, HEARTBEAT_S
 from pecan_ray.runtime.worker_questions import AHEAD_S, lot_of
 
 ELEMENTS = 64
@@ -253,4 +254,4 @@ class SimulatedWorker:
         await asyncio.sleep(random.random() * HEARTBEAT_S)
         while True:
             await self._crowd.call("told", self.name, self._progress, counts)
-            await asyncio.sleep(max(HEARTBEAT_S, self._lot_s))
+            await asyncio.sleep(min(max(HEARTBEAT_S, self._lot_s), Config().worker_timeout_s / BEATS))

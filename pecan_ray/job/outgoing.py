@@ -13,16 +13,16 @@ from pecan_ray.sampling.spans import Span, Spans
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
-REPORT_PER_TRAINER_S = 0.005
-"""With many trainers a longer one: the job hears of no more than 200 a second that nobody waits for."""
+REPORT_PER_TRAINER_S = 0.008
+"""With many trainers a longer one: the job hears of no more than 125 a second that nobody waits for."""
 HARDLY_ANY = 4
 """Of many trainers each tells when it has received so many batches for each that it may still use."""
 TOLD_AT_ONCE = 100
 """So many trainers tell at once what others wait for;"""
 CLOSING_PER_TRAINER_S = 0.001
 """with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
-PRESSING_PER_TRAINER_S = 0.005
-"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 200 a second)."""
+PRESSING_PER_TRAINER_S = 0.006
+"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 170 a second)."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 REPEAT_S = 5.0

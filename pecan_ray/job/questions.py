@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
 
 LEAST_LOT_S = 0.5
-CALLS_PER_SECOND = 50.0
+CALLS_PER_SECOND = 30.0
 """So many calls for leases a job answers each second: with many workers each asks for more at a time."""
 MOST_LOGGED = 100
 """Bad elements that are told one by one."""

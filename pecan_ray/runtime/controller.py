@@ -91,7 +91,7 @@ class AutoPlacementController:
         report: TrainerReport = pickle.loads(pickled)
         self._host.metrics.reported(report)
         self._host.happened(events.TrainerReported(report))
-        return self._host.board.pickled(report.rank)
+        return self._host.board.answer(report.rank)
 
     async def leave(self, rank: int, incarnation: str) -> tuple[JobFacts, bool]:
         """Take a trainer off the job; return the facts, and whether it was the last one, who ends this actor."""

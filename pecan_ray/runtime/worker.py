@@ -39,7 +39,7 @@ from pecan_ray.transport.ring import RingSlots
 
 HEARTBEAT_S = 10.0
 """Longest time that a worker says nothing, but where lots last longer, with many workers; yet it says something"""
-BEATS = 4
+BEATS = 3
 """so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
 """with how many threads it works, and what takes it long, it says after this time."""

@@ -45,13 +45,30 @@ def test_those_that_are_due_are_answered_and_no_others(allowance_only: bool) -> 
     assert run(answered(change, {3, 5})) == {3, 5}
 
 
-def test_what_cannot_wait_takes_along_what_can() -> None:
+def test_what_cannot_wait_is_told_before_what_can() -> None:
     def change(board: NoticeBoard) -> None:
         board.tell((3,), allowance_only=True)
         board.tell((5,))
         board.tell((7,), allowance_only=True)
 
-    assert run(answered(change, {5})) == {3, 5, 7}
+    assert run(answered(change, {5})) == {5}
+
+
+def test_what_a_rank_has_heard_with_its_report_it_is_not_told_again() -> None:
+    def change(board: NoticeBoard) -> None:
+        board.tell((3, 5))
+        assert pickle.loads(board.answer(3))[0].number == 2
+
+    assert run(answered(change, {5})) == {5}
+
+
+def test_the_same_rank_is_told_at_once_and_not_later_where_both_are_due() -> None:
+    def change(board: NoticeBoard) -> None:
+        board.tell((3,), allowance_only=True)
+        board.tell((3,))
+        board.tell((3,), allowance_only=True)
+
+    assert run(answered(change, {3})) == {3}
 
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:

@@ -29,7 +29,7 @@ from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
-HEARTBEAT_S, BEATS = 10.0, 4
+HEARTBEAT_S, BEATS = 10.0, 3
 REPEAT_S = 2.0
 """A question that was not answered for so long is asked again."""
 GATHER_S = 0.005
