@@ -35,6 +35,10 @@ class Observed:
         """Take over a trainer's totals."""
         self.meter.add(rank, totals)
 
+    def due(self, *, closing: bool) -> bool:
+        """Tell whether there is something to look at: a window has ended, or the epoch does."""
+        return closing or self.meter.due()
+
     def look(self, running: Deployment, seconds: float, *, closing: bool, draining: bool) -> None:
         """Keep the window if one has ended that can be used; `closing`: an epoch ends."""
         if closing:

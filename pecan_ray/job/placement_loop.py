@@ -151,15 +151,15 @@ class PlacementLoop:
     def decide(self, fleet: Fleet, now: float, *, closing: bool, epochs: float = 0.0) -> PlacementStep | None:
         """Return a decision if a window has ended; `closing`: an epoch ends; `epochs`: so many are done."""
         placing = self.placing
-        if self.observed is not None:
+        if self.observed is not None and self.observed.due(closing=closing):
             draining = any(worker.draining for worker in fleet.workers.values())
             self.observed.look(fleet.running(), now - self.began, closing=closing, draining=draining)
         if placing is None:
             return None
         if closing:
             placing.meter.disturb()
-        if not placing.due():
-            return placing.warm_start(fleet.running(), now - self.began)
+        if not placing.due():  # with every report: workers are counted only where somebody wants to know
+            return None if placing.batch_s is None else placing.warm_start(fleet.running(), now - self.began)
         # A window in which workers began or ended to drain was touched by that.
         if any(worker.draining for worker in fleet.workers.values()):
             placing.meter.drain()
