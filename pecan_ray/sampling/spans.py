@@ -19,6 +19,9 @@ class Spans:
         for start, stop in spans:
             self.add(start, stop)
 
+    def __reduce__(self) -> tuple[type[Spans], tuple[tuple[Span, ...]]]:
+        return Spans, (tuple(self),)  # by default slots take pickle five times as long, and a snapshot has many
+
     def __iter__(self) -> Iterator[Span]:
         return zip(self._starts, self._stops, strict=True)
 
