@@ -14,6 +14,7 @@ from pecan_ray.observe.report import Report
 from pecan_ray.options import AutoWorkers, Config, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.deadline import Deadline
+from pecan_ray.runtime.journal_state import journal_state
 
 __all__ = [
     "AutoWorkers",
@@ -26,6 +27,7 @@ __all__ = [
     "Workers",
     "errors",
     "images",
+    "journal_state",
     "sample_profile",
     "sources",
 ]

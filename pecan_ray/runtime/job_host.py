@@ -171,7 +171,7 @@ class JobHost:
 
     def _end(self, instruction: instructions.EndJob) -> None:
         self.ended = True
-        self._journaled.end()
+        self._journaled.end(deserted=instruction.orphaned)
         if self._bidding is not None:
             self._bidding.cancel()
         self.workers.stop()

@@ -94,28 +94,19 @@ class JournalPlace:
         return self.folder / f"{self.name}.listings"
 
     @property
-    def _job(self) -> Path:
+    def job_file(self) -> Path:
+        """The file of the job itself."""
         return self.folder / f"{self.name}.job"
 
     def keep_job(self, pickled: bytes) -> None:
         """Write down the job, with its plan; raises OSError."""
         head = f"{self.actor} {zlib.crc32(pickled):08x}\n".encode()
-        write_all(self._job, head + pickled)
+        write_all(self.job_file, head + pickled)
 
     def job(self) -> bytes | None:
         """Return the job that a process of this actor has written down; None if there was none."""
-        try:
-            head, _, pickled = self._job.read_bytes().partition(b"\n")
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            raise JournalError(f"{self._job} cannot be read: {error}.", path=str(self._job)) from error
-        actor, _, checksum = head.decode(errors="replace").partition(" ")
-        if actor != self.actor:
-            return None  # of a run before this one
-        if checksum != f"{zlib.crc32(pickled):08x}":
-            raise JournalError(f"{self._job} is damaged: the job cannot go on.", path=str(self._job))
-        return pickled
+        found = kept_job(self.job_file)
+        return None if found is None or found[0] != self.actor else found[1]
 
     def put_aside(self) -> None:
         """Keep the journal of a run before this one under another name; raises OSError."""
@@ -126,7 +117,7 @@ class JournalPlace:
     def remove_job(self) -> None:
         """Remove what `keep_job` has written, if it can be."""
         with contextlib.suppress(OSError):
-            self._job.unlink()
+            self.job_file.unlink()
 
 
 def place_of(folder: str | os.PathLike[str] | None, job: str) -> JournalPlace:
@@ -136,6 +127,20 @@ def place_of(folder: str | os.PathLike[str] | None, job: str) -> JournalPlace:
         return JournalPlace(Path(folder), job.replace("/", "_"), actor)
     node: Any = ray._private.worker._global_node
     return JournalPlace(Path(node.get_session_dir_path()) / "pecan-journals", actor, actor)
+
+
+def kept_job(path: Path) -> tuple[str, bytes] | None:
+    """Return which actor has written a job down, and the job, pickled; None if none has.  Raises JournalError."""
+    try:
+        head, _, pickled = path.read_bytes().partition(b"\n")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise JournalError(f"{path} cannot be read: {error}.", path=str(path)) from error
+    actor, _, checksum = head.decode(errors="replace").partition(" ")
+    if checksum != f"{zlib.crc32(pickled):08x}":
+        raise JournalError(f"{path} is damaged: the job cannot go on.", path=str(path))
+    return actor, pickled
 
 
 def write_all(path: Path, data: bytes) -> None:

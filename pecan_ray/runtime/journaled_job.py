@@ -145,8 +145,13 @@ class JournaledJob:
         )
         self.end()
 
-    def end(self) -> None:
-        """Remove the journal: the job is over, or lost with its controller."""
+    def end(self, *, deserted: bool = False) -> None:
+        """Remove the journal: the job is over, or lost with its controller.
+
+        `deserted`: it is not over, but all its trainers are gone; a journal in the user's folder can be gone on from.
+        """
+        if deserted and self._place is not None and not self._place.beside_ray:
+            return
         if self._place is not None:
             self._place.remove_job()
         for file in (self._file, self._listings):

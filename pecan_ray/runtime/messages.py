@@ -35,6 +35,10 @@ class Job:
     config: Config
     look_again: bool = False
     """The trainer looks at the order of operators again after the first epoch."""
+    parts: tuple[tuple[str, str], ...] = ()
+    """What the plan consists of: (what it is, a hash)."""
+    batches_before: int = 0
+    """That each rank had used in runs before this one."""
 
 
 @dataclass(frozen=True)

@@ -94,10 +94,12 @@ class Session:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
         if config.journal not in (None, OFF):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
-        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again)
+        parts = tuple(parts or described(plan))
+        before = saved.batches if saved is not None else 0
+        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, parts, before)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
-        self.controller = self._register(job, _told(parts or described(plan), engine, seed, options, saved))
+        self.controller = self._register(job, _told(parts, engine, seed, options, saved))
         self.client = BatchClient(
             self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
         )

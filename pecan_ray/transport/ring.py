@@ -3,7 +3,7 @@
 Slots are cut out of anonymous memory files (memfd), many out of one file, and the more files there are the larger new
 ones are: a process may have 1,024 files open, or 256. The reader opens them through ``/proc/<pid>/fd``, so there is no
 name to unlink and no crash can leak one. The reader says through a pipe of the writer, opened the same way, when the
-trainer has *taken* a batch and, with the next one, which it has *released*: the last view was garbage-collected.
+trainer has *taken* a batch and when it has *released* it, that is when the last view of it was garbage-collected.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+import operator
 import os
 import resource
 import secrets
@@ -18,8 +19,9 @@ import struct
 import sys
 import threading
 import weakref
-from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -275,6 +277,21 @@ class RingSlots:
         os.close(self.pipe_fd)
 
 
+class _View(weakref.ref[Any]):
+    """A reference to the block that the views of a slot share, which tells the writer when it is gone.
+
+    That runs no Python: a signal that arrived in a finalizer, such as the SIGTERM or the Ctrl-C that is to end the
+    program, would raise where exceptions are ignored, and be lost.
+    """
+
+    __slots__ = ("pipe", "say_released")
+    pipe: _Pipe
+    say_released: Callable[[], int]
+
+
+_say_released: Callable[[Any], None] = operator.methodcaller("say_released")
+
+
 class RingReader:
     """The trainer's side: maps files once, hands out views, and tells the writer when they are gone."""
 
@@ -282,21 +299,14 @@ class RingReader:
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
         self._pipes: dict[str, _Pipe] = {}
         self._lock = threading.Lock()
-        self._viewed: dict[int, tuple[weakref.ref[Any], _Pipe, SlotAddress]] = {}
-        """The slots that are mapped, by the identity of a reference to the block that their views share."""
-        self._released: deque[weakref.ref[Any]] = deque()
-        """References whose block is gone.
-
-        They come by a call that runs no Python: a signal that arrived there, such as the SIGTERM or the Ctrl-C that is
-        to end the program, would raise where exceptions are ignored, and be lost.
-        """
+        self._views: dict[tuple[str, int], _View] = {}
+        """The last view of each slot, by token and number."""
 
     def open(self, address: SlotAddress) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
         """Return the bytes of a slot, or None if its writer is gone.
 
-        The writer gets its slot back with the next call after the last view of them was garbage-collected.
+        When the last view of them is garbage-collected the writer gets its slot back.
         """
-        self._tell_released()
         with self._lock:
             shared = self._maps.get((address.token, address.file.number))
             if shared is None:
@@ -305,8 +315,8 @@ class RingReader:
                     return None
             pipe = self._pipes[address.token]
         block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
-        viewed = weakref.ref(block, self._released.append)
-        self._viewed[id(viewed)] = viewed, pipe, address
+        view = self._views[address.token, address.slot] = _View(block, _say_released)
+        view.pipe, view.say_released = pipe, partial(os.write, pipe.fd, RECORD.pack(RELEASED, address.slot))
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
 
@@ -327,66 +337,50 @@ class RingReader:
 
     def taken(self, address: SlotAddress) -> None:
         """Tell the writer that a batch belongs to the trainer now and no longer counts as in flight."""
-        self._tell_released()
         pipe = self._pipes.get(address.token)
         if pipe is not None:
-            pipe.say(TAKEN, address.slot)
-
-    def _tell_released(self) -> None:
-        while self._released:
-            try:
-                gone = self._released.popleft()
-            except IndexError:  # another thread was faster
-                return
-            viewed = self._viewed.pop(id(gone), None)
-            if viewed is not None:
-                viewed[1].say(RELEASED, viewed[2].slot)
+            os.write(pipe.fd, RECORD.pack(TAKEN, address.slot))
 
     def forget(self, token: str) -> None:
         """Drop the mappings of a writer that is gone; views of them stay valid."""
         with self._lock:
             for key in [key for key in self._maps if key[0] == token]:
                 del self._maps[key]
-            for one in [one for one, viewed in self._viewed.copy().items() if viewed[2].token == token]:
-                self._viewed.pop(one, None)
+            for slot in [slot for slot in self._views.copy() if slot[0] == token]:
+                self._views.pop(slot, None)
             self._pipes.pop(token, None)
 
     def close(self) -> None:
         """Drop all mappings; views stay valid."""
         with self._lock:
             self._maps.clear()
-            self._viewed.clear()
+            self._views.clear()
             self._pipes.clear()
 
 
-_forks = 0
-"""How often this process has come about by a fork; looked at for every batch, where asking for its id costs more."""
-
-
-def _note_fork() -> None:
-    global _forks
-    _forks += 1
-
-
-os.register_at_fork(after_in_child=_note_fork)
-
-
 class _Pipe:
-    """The way back to a writer; closed when the reader and the last batch are done with it."""
+    """The way back to a writer, for whole records; closed when the reader and the last batch are done with it."""
 
     def __init__(self, path: str) -> None:
-        self._fd, self._forks = os.open(path, os.O_WRONLY), _forks
+        # With an end to read from of its own, so that nothing fails where the writer is gone: it needs no record.
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        _pipes.add(self)
         # Not at the end of the interpreter, where batches that are still held say that they are released.
-        weakref.finalize(self, os.close, self._fd).atexit = False
+        weakref.finalize(self, os.close, self.fd).atexit = False
 
-    def say(self, kind: int, slot: int) -> None:
-        """Write one record; a writer that is gone needs none, and in a forked process the batches are not ours."""
-        if self._forks != _forks:
-            return
-        try:
-            os.write(self._fd, RECORD.pack(kind, slot))
-        except BrokenPipeError:
-            return
+
+_pipes: weakref.WeakSet[_Pipe] = weakref.WeakSet()
+
+
+def _let_go_of_pipes() -> None:
+    """In a forked process batches are not ours: what is said about them there goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+    for pipe in list(_pipes):
+        os.dup2(nowhere, pipe.fd, inheritable=False)
+    os.close(nowhere)
+
+
+os.register_at_fork(after_in_child=_let_go_of_pipes)
 
 
 def ring_supported() -> tuple[bool, str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,11 +19,13 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.errors import ClusterError, JournalError
+from pecan_ray.errors import ClusterError, JournalError, StateError
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = 20_000
 """Elements, whose numbers are more than Ray keeps for starting an actor again."""
 
@@ -96,7 +100,8 @@ def test_the_one_trainer_of_a_job_that_scales_is_not_disturbed_by_it(tmp_path: P
         for number, batch in enumerate(batches):
             got += batch["i"].tolist()
             if number in (20, 200):
-                assert sorted(file.name for file in (tmp_path / "journals").iterdir()) == ["alone.job", "alone.journal"]
+                kept = {file.suffix for file in (tmp_path / "journals").iterdir() if file.stem == "alone"}
+                assert kept == {".job", ".journal", ".listings"}
                 before = kill("alone")
                 assert process_of("alone") != before
                 assert sum(batches.report().elements for _ in range(1)) <= len(got) + 50 * 1000
@@ -112,6 +117,73 @@ def running(name: str, **options: Any) -> Iterator[Any]:
         yield batches
 
 
+TRAINER = """
+import sys
+import time
+
+import pecan_ray as pecan
+from tests.ray.test_journal import numbers
+
+folder, rank, world, used = sys.argv[1], *map(int, sys.argv[2:])
+config = pecan.Config(journal=folder, trainer_timeout_s=6)
+options = {"rank": rank, "world_size": world, "job": "left", "workers": pecan.Workers(local=1)}
+for number, batch in enumerate(numbers("left", config=config).iter_batches(**options), 1):
+    print(*batch["i"].tolist(), flush=True)
+    if number == used:
+        time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_run_whose_whole_program_was_killed_goes_on_from_its_journal(
+    three_nodes: Any, tmp_path: Path, world: int
+) -> None:
+    """Each rank uses seven batches, says so, and is killed: the rest comes to one that goes on, and nothing else."""
+    folder, environment = tmp_path / "journals", {**os.environ, "RAY_ADDRESS": three_nodes.address}
+    programs = []
+    for rank in range(world):
+        arguments = [sys.executable, "-c", TRAINER, str(folder), *map(str, (rank, world, 7))]
+        program = subprocess.Popen(
+            arguments, env={**environment, "PYTHONPATH": str(ROOT)}, stdout=(tmp_path / f"{rank}").open("w"), cwd=ROOT
+        )
+        programs.append(program)
+
+    def told() -> bool:
+        assert not any(program.poll() for program in programs)
+        try:
+            return bool(pecan.journal_state(folder, "left")["batches"] == 7)
+        except (JournalError, StateError):  # not yet
+            return False
+
+    try:
+        until(told, "seven batches of each rank were not told of", 90)
+    finally:
+        for program in programs:
+            program.kill()
+            program.wait()
+    used = [int(i) for rank in range(world) for i in (tmp_path / f"{rank}").read_text().split()]
+    assert len(used) == 7 * 50 * world
+    until(lambda: not living_actors(), "the job does not end", 90)
+    state = pecan.journal_state(folder, "left")
+    with numbers("left", config=pecan.Config(journal=folder)).iter_batches(job="left", state=state) as batches:
+        rest = [i for batch in batches for i in batch["i"].tolist()]
+        assert batches.state_dict()["batches"] == 7 + len(rest) // 50 + bool(len(rest) % 50)
+    assert Counter(used) + Counter(rest) == KEPT
+
+
+def test_what_is_no_journal_of_a_job_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="holds no journal of job nobody"):
+        pecan.journal_state(tmp_path, "nobody")
+    with running("open", config=pecan.Config(journal=tmp_path)):
+        assert pecan.journal_state(tmp_path, "open")["pecan_ray_state"]
+        (tmp_path / "open.journal").rename(tmp_path / "elsewhere")
+        with pytest.raises(JournalError, match=r"open\.journal cannot be read"):
+            pecan.journal_state(tmp_path, "open")
+        (tmp_path / "elsewhere").rename(tmp_path / "open.journal")
+    with pytest.raises(JournalError, match="it has ended"):
+        pecan.journal_state(tmp_path, "open")
+
+
 def test_without_a_journal_a_lost_controller_ends_the_job() -> None:
     with running("without", config=pecan.Config(journal="off")) as batches:
         kill("without")
@@ -125,7 +197,7 @@ def test_a_damaged_journal_ends_the_job_and_is_named(tmp_path: Path) -> None:
             file.seek(20)
             file.write(b"##")
         kill("damaged")
-        with pytest.raises(ClusterError, match=r"line 1 of a journal is damaged"):
+        with pytest.raises(ClusterError, match=r"entry 1 of a journal is damaged"):
             list(batches)
 
 
