@@ -284,9 +284,9 @@ class _View(weakref.ref[Any]):
     program, would raise where exceptions are ignored, and be lost.
     """
 
-    __slots__ = ("pipe", "say_released")
     pipe: _Pipe
-    say_released: Callable[[], int]
+    say_released: Callable[[], int] = int
+    """Nothing to say, before it is known what."""
 
 
 _say_released: Callable[[Any], None] = operator.methodcaller("say_released")
