@@ -7,14 +7,19 @@ for batch in pipe.iter_batches(epochs=10):
     train_step(batch)
 """
 
-from pecan_ray import errors, images, sources
-from pecan_ray.autoorder import SampleProfile, sample_profile
-from pecan_ray.batches import Batches
-from pecan_ray.observe.report import Report
-from pecan_ray.options import AutoWorkers, Config, Workers
-from pecan_ray.pipeline import PecanPipeline
-from pecan_ray.plan.deadline import Deadline
-from pecan_ray.runtime.journal_state import journal_state
+from typing import TYPE_CHECKING
+
+from pecan_ray.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pecan_ray import errors, images, sources
+    from pecan_ray.autoorder import SampleProfile, sample_profile
+    from pecan_ray.batches import Batches
+    from pecan_ray.observe.report import Report
+    from pecan_ray.options import AutoWorkers, Config, Workers
+    from pecan_ray.pipeline import PecanPipeline
+    from pecan_ray.plan.deadline import Deadline
+    from pecan_ray.runtime.journal_state import journal_state
 
 __all__ = [
     "AutoWorkers",
@@ -32,3 +37,26 @@ __all__ = [
     "sources",
 ]
 __version__ = "0.1.0"
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AutoWorkers": "pecan_ray.options",
+        "Batches": "pecan_ray.batches",
+        "Config": "pecan_ray.options",
+        "Deadline": "pecan_ray.plan.deadline",
+        "PecanPipeline": "pecan_ray.pipeline",
+        "Report": "pecan_ray.observe.report",
+        "SampleProfile": "pecan_ray.autoorder",
+        "Workers": "pecan_ray.options",
+        "errors": "",
+        "images": "",
+        "journal_state": "pecan_ray.runtime.journal_state",
+        "sample_profile": "pecan_ray.autoorder",
+        "sources": "",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from pecan_ray.sources.csv_table import Csv
-from pecan_ray.sources.image_folder import ImageFolder
-from pecan_ray.sources.memory import Arrays, Items
-from pecan_ray.sources.parquet import Parquet
-from pecan_ray.sources.ray_dataset import RayDataset
-from pecan_ray.sources.text import JsonLines, TextLines
-from pecan_ray.sources.tfrecord import TFRecords
-from pecan_ray.sources.webdataset import WebDataset
+from typing import TYPE_CHECKING
+
+from pecan_ray.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pecan_ray.sources.csv_table import Csv
+    from pecan_ray.sources.image_folder import ImageFolder
+    from pecan_ray.sources.memory import Arrays, Items
+    from pecan_ray.sources.parquet import Parquet
+    from pecan_ray.sources.ray_dataset import RayDataset
+    from pecan_ray.sources.text import JsonLines, TextLines
+    from pecan_ray.sources.tfrecord import TFRecords
+    from pecan_ray.sources.webdataset import WebDataset
 
 __all__ = [
     "Arrays",
@@ -23,3 +28,23 @@ __all__ = [
     "TextLines",
     "WebDataset",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Arrays": "pecan_ray.sources.memory",
+        "Csv": "pecan_ray.sources.csv_table",
+        "ImageFolder": "pecan_ray.sources.image_folder",
+        "Items": "pecan_ray.sources.memory",
+        "JsonLines": "pecan_ray.sources.text",
+        "Parquet": "pecan_ray.sources.parquet",
+        "RayDataset": "pecan_ray.sources.ray_dataset",
+        "TFRecords": "pecan_ray.sources.tfrecord",
+        "TextLines": "pecan_ray.sources.text",
+        "WebDataset": "pecan_ray.sources.webdataset",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]
