@@ -740,3 +740,12 @@ def test_what_fails_now_and_then_in_a_graph_is_told_as_a_bad_element() -> None:
         bad.op == "odd" and "failed on element 0 of split 1" in bad.error and "not when it was run alone" in bad.error
     )
     assert 7 not in values(found)
+
+
+@pytest.mark.parametrize("rows", [[[0.0] * 0] * 5, [[1.0], [], [2.0, 3.0], []]])
+def test_rows_without_content_go_through_a_graph(rows: list[list[float]]) -> None:
+    """TensorFlow's own unbatch ends the process there."""
+    source = pecan.sources.Items([{"x": np.array(row, np.float32)} for row in rows])
+    pipe = pecan.PecanPipeline(source, name="hollow", engine="tensorflow")
+    found = [batch["x"].tolist() for batch in pipe.iter_batches(debug=True)]
+    assert found == rows
