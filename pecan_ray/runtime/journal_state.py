@@ -7,11 +7,10 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
-from pecan_ray.errors import JournalError, StateError
+from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
+from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.messages import Job
@@ -36,7 +35,7 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
             "Config(journal=...) of this folder.",
             path=str(place.folder),
         )
-    ran: Job = pickle.loads(found[1])
+    ran: Job = _unpickled(place, found[1])
     if why := no_state_of(ran.options):
         raise StateError(f"job {job} has no state, since {why}.")
     at_end = _replayed(place, ran)
@@ -44,10 +43,21 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     point = at_end.state.resume_point(used)
     if point is None:
         raise StateError(f"job {job} has no state: it was killed before all its trainers had told of their batches.")
-    plan = cloudpickle.loads(at_end.plans[-1] if at_end.plans else ran.plan)
+    plan: Plan = _unpickled(place, at_end.plans[-1] if at_end.plans else ran.plan)
     orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
     batches = ran.batches_before + used
     return SavedState(point, batches, ran.seed, ran.engine, ran.parts, orders, ran.options.order).to_json()
+
+
+def _unpickled(place: JournalPlace, data: bytes) -> Any:
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # unpickling what another version has written raises anything
+        raise JournalError(
+            f"{place.job_file} cannot be unpickled: {told(error)}. Read it where the pipeline's modules can be "
+            "imported, with the version of pecan_ray that has written it.",
+            path=str(place.job_file),
+        ) from error
 
 
 def _replayed(place: JournalPlace, ran: Job) -> ReplayedJob:

@@ -20,6 +20,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
+from pecan_ray.runtime.journal_file import JournalPlace
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -118,8 +119,8 @@ def running(name: str, **options: Any) -> Iterator[Any]:
 
 
 TRAINER = """
+import signal
 import sys
-import time
 
 import pecan_ray as pecan
 from tests.ray.test_journal import numbers
@@ -130,7 +131,7 @@ options = {"rank": rank, "world_size": world, "job": "left", "workers": pecan.Wo
 for number, batch in enumerate(numbers("left", config=config).iter_batches(**options), 1):
     print(*batch["i"].tolist(), flush=True)
     if number == used:
-        time.sleep(1000)
+        signal.pause()  # until it is killed
 """
 
 
@@ -172,6 +173,9 @@ def test_a_run_whose_whole_program_was_killed_goes_on_from_its_journal(
 
 
 def test_what_is_no_journal_of_a_job_is_refused(tmp_path: Path) -> None:
+    JournalPlace(tmp_path, "elsewhere", "actor").keep_job(b"cno_such_module\nJob\n.")
+    with pytest.raises(JournalError, match=r"elsewhere\.job cannot be unpickled: .*no_such_module"):
+        pecan.journal_state(tmp_path, "elsewhere")
     with pytest.raises(JournalError, match="holds no journal of job nobody"):
         pecan.journal_state(tmp_path, "nobody")
     with running("open", config=pecan.Config(journal=tmp_path)):
