@@ -19,6 +19,7 @@ from typing import Any
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.job import trainer_events
 from pecan_ray.job.events import WorkerAsked
+from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -34,7 +35,7 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import Config
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
-from pecan_ray.runtime.worker import BEATS, HEARTBEAT_S
+from pecan_ray.runtime.worker import NEWS_S
 from pecan_ray.runtime.worker_questions import AHEAD_S, lot_of
 
 ELEMENTS = 64
@@ -203,9 +204,11 @@ class SimulatedWorker:
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._lease_s: float | None = None
         self._lot_s = 0.0
+        self._heartbeat = Heartbeat(min(Config().worker_timeout_s, Config().hung_after_s))
 
     async def _ask(self, channel: str, question: WorkerQuestion) -> Any:
         self._numbers[channel] += 1
+        self._heartbeat.asked = time.monotonic()
         asked = WorkerAsked(self.name, channel, self._numbers[channel], question)
         return pickle.loads(await self._crowd.call("ask", pickle.dumps(asked)))
 
@@ -253,5 +256,7 @@ class SimulatedWorker:
         counts: dict[str, OpCount] = {}
         await asyncio.sleep(random.random() * HEARTBEAT_S)
         while True:
-            await self._crowd.call("told", self.name, self._progress, counts)
-            await asyncio.sleep(min(max(HEARTBEAT_S, self._lot_s), Config().worker_timeout_s / BEATS))
+            if self._heartbeat.due(now := time.monotonic(), self._lot_s):
+                self._heartbeat.told = now
+                await self._crowd.call("told", self.name, self._progress, counts)
+            await asyncio.sleep(NEWS_S)

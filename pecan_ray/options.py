@@ -121,7 +121,7 @@ class Config:
     that is not a trainer's."""
     trainer_timeout_s: float = 60.0
     """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
-    every second while Python runs at all."""
+    every second while Python runs at all, each of N > 100 trainers every N / 100 s; three times that is the least."""
     worker_timeout_s: float = 60.0
     """A worker that is not heard for so long is taken for lost and killed, and what it held is given out again."""
     hung_after_s: float = 1800.0

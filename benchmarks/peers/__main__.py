@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.peers import plot, table
-from benchmarks.peers.before import case_before, sides_before
+from benchmarks.peers.before import LAUNCHES_BEFORE, case_before, sides_before
 from benchmarks.peers.cases import CASES
 from benchmarks.peers.harness import Settings, quiet_machine, run_case, sides_of
 from benchmarks.peers.judgement import MOST_FOREIGN
@@ -30,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--cases", nargs="+", choices=keys, default=keys, metavar="CASE", help=", ".join(keys))
     parser.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only peers with one of these words")
     parser.add_argument("--rounds", type=int, default=Settings.rounds)
+    parser.add_argument("--launches", type=int, help="starts of all sides, each for so many rounds (5 with --before)")
     parser.add_argument("--seconds", type=float, default=Settings.seconds, help="of one measurement")
     parser.add_argument("--warm", type=float, default=Settings.warm_s, help="seconds before it")
     parser.add_argument("--data", default="", help="folder of class folders with JPEGs (default: derived photographs)")
@@ -54,7 +55,12 @@ def main() -> int:
     """Measure, print, and write down."""
     args = arguments()
     settings = Settings(
-        rounds=args.rounds, seconds=args.seconds, warm_s=args.warm, data=args.data, most_foreign=args.max_foreign
+        rounds=args.rounds,
+        launches=args.launches or (LAUNCHES_BEFORE if args.before is not None else Settings.launches),
+        seconds=args.seconds,
+        warm_s=args.warm,
+        data=args.data,
+        most_foreign=args.max_foreign,
     )
     began = time.monotonic()
     load = quiet_machine()

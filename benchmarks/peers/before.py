@@ -11,6 +11,8 @@ from benchmarks.peers.sides import Side
 
 AT_LEAST = 0.97
 """Of the rate before: what is slower than that is to be looked at."""
+LAUNCHES_BEFORE = 5
+"""Differences of a few percent are looked for, and two starts of the same code can differ by ten."""
 
 
 def name_before(name: str) -> str:

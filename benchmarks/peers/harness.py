@@ -39,6 +39,9 @@ class Settings:
     """How to measure."""
 
     rounds: int = 5
+    launches: int = 1
+    """All sides are started so many times, for so many rounds each: two starts of the same code can differ by more
+    than two rounds of one."""
     seconds: float = 1.6
     warm_s: float = 2.0
     """A side's daemons make up for the time in which they were frozen, Ray's for a second or two."""
@@ -209,10 +212,19 @@ def run_case(case: Case, names: Sequence[str], settings: Settings, say: Say) -> 
 
 
 def _rates(case: Case, names: list[str], settings: Settings, result: CaseResult, logs: Path, say: Say) -> None:
+    for launch in range(settings.launches):
+        able = [name for name in rotated(names, launch) if name not in result.missing]
+        _launched(case, able, launch, settings, result, logs, say)
+
+
+def _launched(
+    case: Case, names: list[str], launch: int, settings: Settings, result: CaseResult, logs: Path, say: Say
+) -> None:
     running: dict[str, RunningSide] = {}
+    first = launch * settings.rounds
     try:
         _start_all(case, names, settings, result, logs, say, running)
-        for number in range(settings.rounds):
+        for number in range(first, first + settings.rounds):
             for name in rotated([name for name in names if name in running], number):
                 measurement = _least_disturbed(running[name], number, settings)
                 result.measured.setdefault(name, []).append(measurement)

@@ -13,20 +13,25 @@ from pecan_ray.sampling.spans import Span, Spans
 
 REPORT_S = 0.25
 """Shortest time between two reports while nobody waits for them."""
-REPORT_PER_TRAINER_S = 0.008
-"""With many trainers a longer one: the job hears of no more than 125 a second that nobody waits for."""
+REPORT_PER_TRAINER_S = 0.01
+"""With many trainers a longer one: the job hears of no more than 100 a second that nobody waits for."""
 HARDLY_ANY = 4
 """Of many trainers each tells when it has received so many batches for each that it may still use."""
 TOLD_AT_ONCE = 100
 """So many trainers tell at once what others wait for;"""
 CLOSING_PER_TRAINER_S = 0.001
 """with each one more, at an epoch's end this much after their last report at the earliest (about 1,000 a second),"""
-PRESSING_PER_TRAINER_S = 0.006
-"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 170 a second)."""
+PRESSING_PER_TRAINER_S = 0.011
+"""and in an epoch's middle so much, where queues have room for the batches of the meantime (about 100 a second)."""
 IDLE_REPORT_S = 1.0
 """Longest time without a report, with few trainers."""
 REPEAT_S = 5.0
 """A report that was not answered for so long is sent again."""
+
+
+def longest_silence(world_size: int) -> float:
+    """Return the longest time between two reports of a trainer that has nothing to tell."""
+    return max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class Outgoing:
         self._report_s = max(REPORT_S, REPORT_PER_TRAINER_S * world_size)
         self._closing_s = CLOSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
-        self._idle_s = max(IDLE_REPORT_S, REPORT_PER_TRAINER_S * world_size)
+        self._idle_s = longest_silence(world_size)
         self._number = self._kept = 0
         self.told = 0
         """Batches, of those that are kept, of which the job is known to know."""

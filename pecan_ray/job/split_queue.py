@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.order import places_by_rank, split_ranks
+from pecan_ray.sampling.order import shuffled
 
 _values = attrgetter(*(field.name for field in fields(Split) if field.name != "index"))
 MANY = 1 << 40
@@ -209,8 +209,7 @@ class SplitQueue:
         begun = self._at if begun is None else begun
         fresh = np.arange(self._seen, listed, self._step, dtype=np.int64)
         waiting = np.concatenate((self._order[begun:], fresh)) if begun < len(self._order) else fresh
-        ranks = split_ranks(waiting, self._seed, self._epoch, self._repetition, self._branch)
-        waiting = waiting[places_by_rank(ranks)]
+        waiting = shuffled(waiting, self._seed, self._epoch, self._repetition, self._branch)
         self._order = np.concatenate((self._order[:begun], waiting)) if begun else waiting
         self._seen += len(fresh) * self._step
         self._grown.extend((begun, listed))

@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from pecan_ray.errors import PecanError, RankTakenError, StaleJobError
 from pecan_ray.job.events import TrainerCame
 from pecan_ray.job.messages import TrainerProgress, TrainerReport
+from pecan_ray.job.outgoing import longest_silence
 
-STALE_S = 5.0
-"""Trainers report every second; where a new process comes for a rank, and none of the old ones was heard for so long,
-they are gone."""
+STALE = 5
+"""Where a new process comes for a rank, and none of the old ones was heard for so many of the times in which each must
+report, they are gone."""
+SILENT = 3
+"""A trainer that was not heard for so many of them may be lost."""
 MOST_NAMED = 8
 """So many ranks are named in a message; of more the number is told."""
 
@@ -42,7 +45,9 @@ class Trainers:
     """All ranks of a job."""
 
     def __init__(self, job: str, world_size: int, timeout_s: float, now: float) -> None:
-        self._job, self._world_size, self._timeout_s = job, world_size, timeout_s
+        self._job, self._world_size = job, world_size
+        self._stale_s = STALE * longest_silence(world_size)
+        self._timeout_s = max(timeout_s, SILENT * longest_silence(world_size))
         self._began = now
         self.ranks: dict[int, RegisteredTrainer] = {}
         self.present: list[int] = []
@@ -52,10 +57,10 @@ class Trainers:
         """Register a trainer; return why it cannot be, if so."""
         known = self.ranks.get(event.rank)
         if known is not None and known.came.incarnation != event.incarnation:
-            if all(now - self.ranks[rank].heard > STALE_S for rank in self.present):
+            if all(now - self.ranks[rank].heard > self._stale_s for rank in self.present):
                 return StaleJobError(
-                    f"job {self._job}: its trainers have not been heard for {STALE_S:g} s, and a new process has come "
-                    f"for rank {event.rank}: the job that they left behind ends."
+                    f"job {self._job}: its trainers have not been heard for {self._stale_s:g} s, and a new process has "
+                    f"come for rank {event.rank}: the job that they left behind ends."
                 )
             return RankTakenError(
                 f"job {self._job}: rank {event.rank} is already served. Another run of the same name is active on "

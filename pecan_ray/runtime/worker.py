@@ -21,6 +21,7 @@ from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import PecanError, WorkerStartError, told
+from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
@@ -37,12 +38,8 @@ from pecan_ray.transport.messages import Message
 from pecan_ray.transport.outbox import Outbox, nbytes
 from pecan_ray.transport.ring import RingSlots
 
-HEARTBEAT_S = 10.0
-"""Longest time that a worker says nothing, but where lots last longer, with many workers; yet it says something"""
-BEATS = 3
-"""so often within the time after which it is taken for lost;"""
 NEWS_S = 1.0
-"""with how many threads it works, and what takes it long, it says after this time."""
+"""With how many threads it works, and what takes it long, a worker says after this time."""
 LOADING_S = 300.0
 """Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
@@ -61,7 +58,9 @@ class PreprocessingWorker:
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
         # `take` and `zip` may leave some of a whole plan's splits unread.
-        self._leases = WorkerLeases(Asking(name, controller), ahead=not job.shape.serial, coming=self._fetch_ahead)
+        self._heartbeat = Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s))
+        asking = Asking(name, controller, self._heartbeat)
+        self._leases = WorkerLeases(asking, ahead=not job.shape.serial, coming=self._fetch_ahead)
         self._streams = WorkerStreams(name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None
@@ -171,8 +170,7 @@ class PreprocessingWorker:
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
         told: tuple[object, ...] | None = None
-        quiet_s, retried, config = 0.0, 0.0, self._job.config
-        timeout_s = min(config.worker_timeout_s, config.hung_after_s)
+        retried, hung_after_s = 0.0, self._job.config.hung_after_s
         while True:
             engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
             under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
@@ -181,15 +179,14 @@ class PreprocessingWorker:
             # What is being read while the storage fails begins anew once it does not.
             long = None if over else retrying or counted_from(self._load_under_way(now) or under_way, retried, now)
             threads, long_s = engine.threads if engine is not None else 0, now - long.since if long else 0.0
-            news = (threads, long.text if long else "", self._fell_back(), over, long_s > config.hung_after_s)
-            if quiet_s >= min(max(HEARTBEAT_S, self._leases.lot_s), timeout_s / BEATS) or news != told:
-                told, quiet_s = news, 0.0
+            news = (threads, long.text if long else "", self._fell_back(), over, long_s > hung_after_s)
+            if news != told or self._heartbeat.due(now, self._leases.lot_s):
+                told, self._heartbeat.told = news, now
                 self._tell(engine, threads, long, long_s)
             if over:
                 time.sleep(NEWS_S)  # what it has made is yet to be fetched
             else:
                 self._over.wait(NEWS_S)
-            quiet_s += NEWS_S
 
     def _load_under_way(self, now: float) -> UnderWay | None:
         if (since := self._loading) is None:

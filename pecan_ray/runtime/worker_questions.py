@@ -14,6 +14,7 @@ import ray
 
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.job.events import WorkerAsked
+from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -37,8 +38,8 @@ holds and has not begun, no other one can do at the end of an epoch."""
 class Asking:
     """The worker's side of the conversation."""
 
-    def __init__(self, worker: str, controller: Any) -> None:
-        self._worker, self._controller = worker, controller
+    def __init__(self, worker: str, controller: Any, heartbeat: Heartbeat) -> None:
+        self._worker, self._controller, self._heartbeat = worker, controller, heartbeat
         self._numbers: dict[str, int] = {}
         self._lock = threading.Lock()
         """Guards the numbers."""
@@ -47,6 +48,7 @@ class Asking:
         """Ask a question; return what `answer` waits for.  One at a time for each channel."""
         with self._lock:
             number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
+        self._heartbeat.asked = time.monotonic()
         # Ray passes bytes on as they are, which costs the controller less than an object.
         return self._controller.ask.remote(pickle.dumps(WorkerAsked(self._worker, channel, number, question)))
 

@@ -74,3 +74,12 @@ def test_a_side_whose_process_ends_in_a_round_fails_in_that_round(monkeypatch: p
     assert measured.error is not None
     assert "StopIteration" in measured.error
     assert len(result.measured["threads"]) == 2
+
+
+def test_several_launches_give_rounds_of_their_own() -> None:
+    said: list[str] = []
+    result = run_case(by_key("tiny"), ["threads", "memcpy"], replace(SHORT, launches=2), said.append)
+    for measured in result.measured.values():
+        assert [each.round for each in measured] == [0, 1, 2, 3] and all(each.rate for each in measured)
+    begun = [line.split(":")[1].strip() for line in said if line.startswith("round")]
+    assert begun[0] == "threads" and begun[4] == "memcpy", "the order of the starts rotates as well"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -16,7 +16,8 @@ from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import Lease, Split
-from pecan_ray.sampling.order import places_by_rank, split_ranks
+from pecan_ray.sampling.order import shuffled
+from pecan_ray.sampling.randomness import random_key
 
 MANY = 1_000_000
 ENOUGH = 200_000
@@ -46,9 +47,27 @@ def drain(queue: SplitQueue, most: int | None = None) -> list[int]:
     return taken
 
 
+WORDS = 1 << 64
+"""So many different words there are."""
+
+
 def permutation(splits: int, seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
     """The order that a seed gives."""
-    return [int(index) for index in np.argsort(split_ranks(np.arange(splits), seed, epoch, repetition, 0))]
+    return in_order(range(splits), seed, epoch, repetition)
+
+
+def in_order(indices: Iterable[int], seed: int = 3, epoch: int = 0, repetition: int = 0) -> list[int]:
+    """Splits in a pass's order, by Python's own integers: as SplitMix64 is published, twice with a key."""
+    first, second = (int(word) for word in random_key(seed, epoch, repetition, 0, 0, 0, 0, "order"))
+    return sorted(indices, key=lambda index: splitmix(splitmix((index + first) % WORDS) ^ second))
+
+
+def splitmix(state: int) -> int:
+    """Return what SplitMix64 draws from a state."""
+    word = (state + 0x9E3779B97F4A7C15) % WORDS
+    word = (word ^ word >> 30) * 0xBF58476D1CE4E5B9 % WORDS
+    word = (word ^ word >> 27) * 0x94D049BB133111EB % WORDS
+    return word ^ word >> 31
 
 
 def test_without_shuffling_splits_come_as_listed() -> None:
@@ -254,10 +273,10 @@ def test_many_splits_are_each_taken_once(seed: int | None) -> None:
     assert queue.take() is None and seen == bytes([1]) * ENOUGH
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 1000, 200_000])
-@pytest.mark.parametrize("bits", [8, 34, 64])
-def test_places_by_rank_are_those_of_a_sort(size: int, bits: int) -> None:
-    """With few bits many numbers share their upper half, or all do."""
-    drawn = np.random.default_rng(size).permutation(np.arange(size, dtype=np.uint64))
-    spread = drawn * np.uint64(0x9E3779B97F4A7C15) if bits == 64 else drawn << np.uint64(bits - 8)
-    assert (places_by_rank(spread) == np.argsort(spread)).all()
+@pytest.mark.parametrize(("start", "splits", "step"), [(0, 0, 1), (5, 1, 1), (0, 2, 1), (3, 1000, 7), (0, 200_000, 1)])
+def test_a_shuffled_order_is_that_of_a_sort_by_splitmix(start: int, splits: int, step: int) -> None:
+    """Any share of the splits, however it is ordered so far."""
+    indices = np.arange(start, start + splits * step, step, dtype=np.int64)
+    drawn = np.random.default_rng(splits).permutation(indices)
+    order = shuffled(drawn, 11, 2, 1, 0)
+    assert order.dtype == np.int64 and order.tolist() == in_order(indices.tolist(), 11, 2, 1)

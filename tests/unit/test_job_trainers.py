@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import BeginListing, EndJob, FindRoom, Instruction, KillWorker, Refuse, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskAssignment, TrainerReport
-from pecan_ray.job.trainers import spell
+from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.options import Workers
 from tests.unit.job_rig import JobRig, of_kind
 
@@ -127,6 +127,25 @@ def test_a_job_whose_trainers_are_all_silent_ends_itself() -> None:
     (worker,) = rig.begin()
     done = rig.handle(events.TimePassed(), after=31.0)
     assert of_kind(KillWorker, done) == [KillWorker(worker)] and of_kind(EndJob, done) == [EndJob(orphaned=True)]
+
+
+@pytest.mark.parametrize(("world_size", "stale_s"), [(1, 5.0), (100, 5.0), (1000, 50.0)])
+def test_a_new_process_ends_a_job_that_was_left_behind_and_no_other(world_size: int, stale_s: float) -> None:
+    """Many trainers report seldom: that all of them are quiet for a while means nothing."""
+    trainers = Trainers("job", world_size, 60.0, 0.0)
+    for rank in range(world_size):
+        assert trainers.come(came(rank), 0.0) is None
+    assert isinstance(trainers.come(came(0, "new"), stale_s), RankTakenError)
+    assert isinstance(trainers.come(came(0, "new"), stale_s + 0.1), StaleJobError)
+
+
+@pytest.mark.parametrize(("world_size", "timeout_s"), [(2, 5.0), (1000, 30.0)])
+def test_a_deadline_shorter_than_three_reports_is_these(world_size: int, timeout_s: float) -> None:
+    trainers = Trainers("job", world_size, 5.0, 0.0)
+    for rank in range(world_size):
+        trainers.come(came(rank), 0.0)
+    assert trainers.silent(timeout_s) == [] and not trainers.orphaned(timeout_s)
+    assert trainers.silent(timeout_s + 0.1) == list(range(world_size)) and trainers.orphaned(timeout_s + 0.1)
 
 
 def test_a_job_to_which_nobody_comes_ends_itself() -> None:

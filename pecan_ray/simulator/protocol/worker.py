@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events
+from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
     AskAssignment,
@@ -29,7 +30,6 @@ from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
 
-HEARTBEAT_S, BEATS = 10.0, 3
 REPEAT_S = 2.0
 """A question that was not answered for so long is asked again."""
 GATHER_S = 0.005
@@ -55,6 +55,7 @@ class AskingModel:
         worker = self._worker
         if self.question is not None and number == self.number and not worker.closed:
             world = worker.world
+            worker.heartbeat.asked = world.clock.now
             asked = events.WorkerAsked(worker.name, self.channel, number, self.question)
             world.links.send(world.job, world.job.handle, asked)
             world.clock.after(REPEAT_S, worker, self._send, number)
@@ -95,6 +96,8 @@ class WorkerModel(Party):
         self._made = 0
         """and how many it has made."""
         self._elements = self._batches = 0
+        self.heartbeat = Heartbeat(min(world.scenario.worker_timeout_s, world.scenario.hung_after_s))
+        self._lot_s = 0.0
         self._hangs: tuple[float, Origin | None] | None = None
         """Since when, and at which element."""
         self._hang_for: float | None = None
@@ -104,16 +107,17 @@ class WorkerModel(Party):
 
     def begin(self) -> None:
         """Begin to work: the job knows that it is ready."""
-        self._tell()
+        self._keep_telling()
         self._next_assignment()
 
-    def _tell_once(self) -> None:
+    def _tell(self) -> None:
+        self.heartbeat.told = self.world.clock.now
         self.world.links.send(self.world.job, self.world.job.handle, events.WorkerTold(self.name, self._progress))
 
-    def _tell(self) -> None:
-        self._tell_once()
-        often = min(self.world.scenario.worker_timeout_s, self.world.scenario.hung_after_s) / BEATS
-        self.world.clock.after(min(HEARTBEAT_S, often), self, self._tell)
+    def _keep_telling(self) -> None:
+        if self.heartbeat.due(self.world.clock.now, self._lot_s):
+            self._tell()
+        self.world.clock.after(min(HEARTBEAT_S, self.heartbeat.timeout_s / BEATS) / 2, self, self._keep_telling)
 
     @property
     def _progress(self) -> WorkerProgress:
@@ -131,7 +135,7 @@ class WorkerModel(Party):
     def _hang_at(self, origin: Origin | None) -> None:
         self._working, self._hangs = True, (self.world.clock.now, origin)
         self.world.deaths += origin is not None
-        self.world.clock.after(self.world.scenario.hung_after_s + 0.1, self, self._tell_once)
+        self.world.clock.after(self.world.scenario.hung_after_s + 0.1, self, self._tell)
 
     def _go_on_after_all(self, engine: EngineModel | None, act: Callable[..., None], *args: Any) -> None:
         self._hangs = None
@@ -171,7 +175,7 @@ class WorkerModel(Party):
         if not isinstance(reply, Assigned):
             self._close()
             return
-        self._assignment = reply.assignment
+        self._assignment, self._lot_s = reply.assignment, reply.lot_s
         scenario = self.world.scenario
         self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
         self._here = {branch: deque() for branch in range(len(scenario.sources))}

@@ -1,0 +1,27 @@
+"""When a worker says that it lives, and how it gets on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+HEARTBEAT_S = 10.0
+"""Longest time that a worker does not tell how it gets on, but where lots last longer, with many workers."""
+BEATS = 3
+"""It says something, if only by asking for work, so often within the time after which it is taken for lost."""
+
+
+@dataclass
+class Heartbeat:
+    """What a worker has said so far, and when."""
+
+    timeout_s: float
+    """After so long without a word it is taken for lost."""
+    told: float = -math.inf
+    """When it told how it gets on."""
+    asked: float = -math.inf
+    """When it asked for something."""
+
+    def due(self, now: float, lot_s: float) -> bool:
+        """Return whether it must tell how it gets on; `lot_s`: how long a lot of leases lasts."""
+        return now - self.told >= max(HEARTBEAT_S, lot_s) or now - max(self.told, self.asked) >= self.timeout_s / BEATS
