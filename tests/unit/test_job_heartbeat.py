@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -61,5 +63,5 @@ def test_it_is_never_silent_for_longer_than_a_part_of_the_deadline(
 @given(lot_s=st.floats(0.5, 60.0))
 def test_how_it_gets_on_is_told_even_where_it_asks_all_the_time(lot_s: float) -> None:
     told = told_at([0.1], 60.0, lot_s, until=200)
-    longest = max(later - earlier for earlier, later in zip(told, told[1:], strict=False))
+    longest = max(later - earlier for earlier, later in itertools.pairwise(told))
     assert longest <= max(HEARTBEAT_S, lot_s) + 1.0
