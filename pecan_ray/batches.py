@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
 
-from pecan_ray.autoorder.job_order import Ordered, SecondLook
+from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
@@ -114,7 +114,7 @@ class Batches:
                 raise
         self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
-        self._second_look, self._reverted = ordered.second_look, ordered.reverted
+        self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         self._op_seconds = ordered.op_seconds
 
     def __iter__(self) -> Iterator[Any]:
@@ -163,8 +163,8 @@ class Batches:
             raise StopIteration
         self.provenance = received.provenance
         self._elements += received.provenance.rows
-        if self._second_look is not None and received.provenance.epoch > 0:
-            look, self._second_look = self._second_look, None
+        if self._reorder_after_epoch is not None and received.provenance.epoch > 0:
+            look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
         self._progress.show(session.client)
         return self._convert(received.columns)
@@ -223,7 +223,7 @@ class Batches:
         if self._quarantine is not None:
             self._quarantine.add(bad)
 
-    def _look_again(self, session: Session, look: SecondLook) -> None:
+    def _look_again(self, session: Session, look: ReorderAfterEpoch) -> None:
         """Ask AutoOrder again, beside the training, what the first epoch has shown."""
         try:
             found = look(session.counts())

@@ -31,7 +31,7 @@ logger = logging.getLogger("pecan_ray")
 APART = True
 """Samples run in processes of their own, unless the job runs in this one."""
 
-SecondLook: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
+ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
 """From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
 
 
@@ -46,7 +46,7 @@ class Ordered:
     """Seconds that each operator takes of an element of the source; empty where not all were measured."""
     row_seconds: float | None = None
     """Seconds of one thread for a row of a batch; None: not measured."""
-    second_look: SecondLook | None = None
+    reorder_after_epoch: ReorderAfterEpoch | None = None
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
 
@@ -128,7 +128,7 @@ class JobOrder:
         for text in said:
             logger.info("%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
-        look = None if once or pinned or not ordering.stretches else self._second_look(ordering, skip_bad=skip_bad)
+        look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         return Ordered(plan, tuple(said), ordering.op_seconds(), ordering.row_seconds(), look, reverted)
 
@@ -245,7 +245,7 @@ class JobOrder:
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
         return replace(known, stretches=moved, seconds=found.seconds, notes=notes)
 
-    def _second_look(self, ordering: Ordering, *, skip_bad: bool) -> SecondLook | None:
+    def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
         if ordering.mode == "off":
             return None

@@ -1,4 +1,4 @@
-"""Orders to fall back on, exchanges that a sample allows, and the second look after the first epoch."""
+"""Orders to fall back on, exchanges that a sample allows, and the look after the first epoch."""
 
 from __future__ import annotations
 
