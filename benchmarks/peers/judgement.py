@@ -55,10 +55,10 @@ class Comparison:
     peer: str
     target: float | None
     ratio: float | None
-    """Of the medians; None: it would not be fair."""
+    """Median of the ratios within the rounds, since a machine's speed wanders; None: it would not be fair."""
     least: float | None = None
     most: float | None = None
-    """Of the ratios within the rounds."""
+    """Of these ratios."""
     reason: str = ""
     """Why there is no ratio, or which rounds were left out."""
     bound: str = ""
@@ -125,10 +125,9 @@ def compare(
     if min(theirs for _, theirs in pairs) <= 0:
         return refused(f"{peer} delivered nothing in a round")
     ratios = [mine / theirs for mine, theirs in pairs]
-    ratio = statistics.median(mine for mine, _ in pairs) / statistics.median(theirs for _, theirs in pairs)
     left_out = len(rounds) - len(fair)
     reason = f"{left_out} of {len(rounds)} rounds left out: other load" if left_out else ""
-    return Comparison(ours, peer, target, ratio, min(ratios), max(ratios), reason)
+    return Comparison(ours, peer, target, statistics.median(ratios), min(ratios), max(ratios), reason)
 
 
 def _disturbed(rounds: Sequence[int], fair: Sequence[int], measured: Iterable[Measurement], limit: float) -> str:
