@@ -59,6 +59,8 @@ class Comparison:
     least: float | None = None
     most: float | None = None
     """Of these ratios."""
+    cpu: float | None = None
+    """Median of the ratios of CPU time per element: it tells smaller differences, where both do the same work."""
     reason: str = ""
     """Why there is no ratio, or which rounds were left out."""
     bound: str = ""
@@ -125,9 +127,11 @@ def compare(
     if min(theirs for _, theirs in pairs) <= 0:
         return refused(f"{peer} delivered nothing in a round")
     ratios = [mine / theirs for mine, theirs in pairs]
+    used = [a[n].cpu_s / b[n].cpu_s for n in fair if b[n].cpu_s]
+    cpu = statistics.median(used) if used else None
     left_out = len(rounds) - len(fair)
     reason = f"{left_out} of {len(rounds)} rounds left out: other load" if left_out else ""
-    return Comparison(ours, peer, target, statistics.median(ratios), min(ratios), max(ratios), reason)
+    return Comparison(ours, peer, target, statistics.median(ratios), min(ratios), max(ratios), cpu, reason)
 
 
 def _disturbed(rounds: Sequence[int], fair: Sequence[int], measured: Iterable[Measurement], limit: float) -> str:

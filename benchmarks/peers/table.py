@@ -86,7 +86,8 @@ def _in_words(comparison: Comparison) -> str:
     if comparison.met is False and comparison.limit is not None:
         share = comparison.ratio / comparison.limit
         wanted += f"; {comparison.bound} reaches {comparison.limit:.2f}x, of which these are {share:.0%}"
-    extra = f" ({comparison.reason})" if comparison.reason else ""
+    extra = f"; CPU per element {comparison.cpu:.2f}x" if comparison.cpu is not None else ""
+    extra += f" ({comparison.reason})" if comparison.reason else ""
     return f"- {pair}: {comparison.ratio:.2f}x ({comparison.least:.2f} to {comparison.most:.2f}){wanted}{extra}"
 
 

@@ -35,6 +35,13 @@ def test_a_ratio_is_the_median_of_those_within_the_rounds() -> None:
     assert comparison.met is True
 
 
+def test_cpu_time_per_element_is_compared_round_by_round_as_well() -> None:
+    ours = [Measurement(number, 1.0, cpu_s=cpu) for number, cpu in enumerate([3.0, 8.0, 1.0])]
+    peer = [Measurement(number, 1.0, cpu_s=cpu) for number, cpu in enumerate([2.0, 4.0, 1.0])]
+    assert compare("ours", "peer", {"ours": ours, "peer": peer}).cpu == 1.5
+    assert compare("ours", "peer", {"ours": rounds(1.0), "peer": rounds(1.0)}).cpu is None, "not measured"
+
+
 def test_a_missed_target_is_not_met() -> None:
     assert compare("ours", "peer", {"ours": rounds(100), "peer": rounds(100)}, 1.5).met is False
 
