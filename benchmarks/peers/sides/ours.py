@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from typing import Any
 
@@ -15,7 +16,11 @@ STORE_BYTES = 1 << 30
 
 
 def prepare(engine: Engine, **_options: Any) -> None:
-    """Start Ray, as `ray start` has done it before on a cluster; a trainer of TensorFlow's has imported that."""
+    """Start Ray, as `ray start` has done it before on a cluster; a trainer of TensorFlow's has imported that.
+
+    As the peers' packages, ours is imported whole before the time of a first batch begins.
+    """
+    importlib.import_module("pecan_ray.pipeline")
     if engine == "tensorflow":
         tensorflow()
     ray.init(
