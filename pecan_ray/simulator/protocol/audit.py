@@ -11,6 +11,7 @@ from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.suspects import STRIKES
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.simulator.protocol.clock import HEARD_WITHIN_S
 from pecan_ray.simulator.protocol.engine import WIDTH, Made, ModelPiece, pieces_of
 from pecan_ray.simulator.protocol.saved import Saved
 from pecan_ray.simulator.protocol.scenario import BAD, FATAL, Scenario
@@ -174,7 +175,7 @@ class Audit:
             reasons["ErrorBudgetError"] = "error budget"
         if world.faults["fail"]:
             reasons["PlanError"] = "the function failed"
-        silent = any(f.kind == "freeze trainer" and f.seconds + 15.0 > timeout for f in scenario.faults)
+        silent = world.longest_freeze + HEARD_WITHIN_S > timeout
         if world.faults["kill trainer"] or silent:
             reasons["ClusterError"] = "has not been heard"
         if (world.deaths or self._machines_may_be_taken_for_elements) and scenario.on_error == "raise":
@@ -195,7 +196,7 @@ class Audit:
             must(trainer.ended == "end" or trainer.ended in reasons, f"{trainer.name} ended: {trainer.error}")
             since = max((at for at in world.killed if at < trainer.ended_at), default=math.inf)
             frozen = max((fault.seconds for fault in scenario.faults if fault.seconds < math.inf), default=0.0)
-            within = timeout + 20.0 + 200.0 * scenario.lost + frozen
+            within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze)
             if trainer.ended == "ClusterError":
                 must(trainer.ended_at - since < within, f"{trainer.name} heard of a killed one after {within:.0f} s")
 

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any
 
+HEARD_WITHIN_S = 15.0
+"""A party that moves is heard within so long, also where messages are lost."""
+
 
 class Party:
     """Whoever acts: it may stand still for a while, or be gone."""
@@ -15,7 +18,14 @@ class Party:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
-        self.frozen_until = 0.0
+        self.frozen_since = self.frozen_until = 0.0
+
+    def freeze(self, now: float, seconds: float) -> float:
+        """Stand still for so long; return for how long then since it could last be heard."""
+        if now > self.frozen_until + HEARD_WITHIN_S:
+            self.frozen_since = now
+        self.frozen_until = max(self.frozen_until, now + seconds)
+        return self.frozen_until - self.frozen_since
 
 
 class Clock:

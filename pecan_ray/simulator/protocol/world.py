@@ -77,6 +77,8 @@ class World:
         """workers that died of a deadly element, or hang at one;"""
         self.killed: list[float] = []
         """and when trainers were killed."""
+        self.longest_freeze = 0.0
+        """Longest time for which a trainer could not be heard, by freezes that follow each other."""
         self._numbers = 0
 
     def number(self) -> int:
@@ -233,15 +235,16 @@ class World:
         if fault.kind == "slow trainer":
             trainer.slowness = fault.seconds
         elif fault.kind == "freeze trainer":
-            self._freeze(trainer, fault.seconds)
+            self.longest_freeze = max(self.longest_freeze, self._freeze(trainer, fault.seconds))
         else:
             trainer.die()
             self.killed.append(self.clock.now)
 
-    def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> None:
-        party.frozen_until = max(party.frozen_until, self.clock.now + seconds)
+    def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> float:
+        silent = party.freeze(self.clock.now, seconds)
         if party.frozen_until < math.inf:
             self._progress = max(self._progress, party.frozen_until)
+        return silent
 
     # --- what is told of a history that hangs --------------------------------------------------------------
 
