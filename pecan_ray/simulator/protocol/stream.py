@@ -39,7 +39,7 @@ class Stream:
         self._granted = 0.0
         worker.streams.append(self)
         if worker.alive:
-            clock.after(links.delay(), worker, worker.attach, self)
+            clock.after(links.delay(), worker, worker.outbox.attach, self)
         else:
             self.break_off()
 
@@ -48,12 +48,12 @@ class Stream:
     def grant(self, credits: int) -> None:
         """Let the worker send so many more messages."""
         self._granted = max(self._granted, self._clock.now + self._links.delay())
-        self._clock.after(self._granted - self._clock.now, self.worker, self.worker.credit, self, credits)
+        self._clock.after(self._granted - self._clock.now, self.worker, self.worker.outbox.credit, self, credits)
 
     def close(self) -> None:
         """Read no more; the worker notices it."""
         self.over = True
-        self._clock.after(self._links.delay(), self.worker, self.worker.detach, self)
+        self._clock.after(self._links.delay(), self.worker, self.worker.outbox.detach, self)
 
     # --- from the worker -----------------------------------------------------------------------------------
 

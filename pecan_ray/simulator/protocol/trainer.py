@@ -123,7 +123,7 @@ class TrainerModel(Party):
         elif isinstance(instruction, told.HandOver):
             self._step(instruction.batch)
         elif isinstance(instruction, told.Discard):
-            world.audit.discarded(self, self._batches.pop(instruction.batch.id), closed=self.ended is not None)
+            del self._batches[instruction.batch.id]
         elif isinstance(instruction, told.EndOfData):
             self._end("end")
         elif isinstance(instruction, told.RaiseError):

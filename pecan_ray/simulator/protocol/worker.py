@@ -20,51 +20,16 @@ from pecan_ray.job.messages import (
     Placement,
     Reply,
     WorkerProgress,
-    WorkerQuestion,
 )
 from pecan_ray.plan.splits import AtWork, Lease, Origin
+from pecan_ray.simulator.protocol.asking import AskingModel
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import EngineModel, Made
-from pecan_ray.simulator.protocol.stream import MESSAGE_BYTES, MOST_IN_MESSAGE, Stream, StreamMessage
+from pecan_ray.simulator.protocol.outbox import OutboxModel
+from pecan_ray.simulator.protocol.stream import Stream
 
 if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.world import World
-
-REPEAT_S = 2.0
-"""A question that was not answered for so long is asked again."""
-GATHER_S = 0.005
-
-
-class AskingModel:
-    """One channel of questions: one at a time, repeated until it is answered."""
-
-    def __init__(self, worker: WorkerModel, channel: str) -> None:
-        self._worker, self.channel = worker, channel
-        self.number = 0
-        self.question: WorkerQuestion | None = None
-        self._then: Callable[[Any], None] = lambda reply: None
-
-    def ask(self, question: WorkerQuestion, then: Callable[[Any], None]) -> None:
-        """Ask, and go on with the answer."""
-        assert self.question is None, f"{self._worker.name} asks {question} before {self.question} was answered"
-        self.number += 1
-        self.question, self._then = question, then
-        self._send(self.number)
-
-    def _send(self, number: int) -> None:
-        worker = self._worker
-        if self.question is not None and number == self.number and not worker.closed:
-            world = worker.world
-            worker.heartbeat.asked = world.clock.now
-            asked = events.WorkerAsked(worker.name, self.channel, number, self.question)
-            world.links.send(world.job, world.job.handle, asked)
-            world.clock.after(REPEAT_S, worker, self._send, number)
-
-    def answered(self, number: int, reply: Reply) -> None:
-        """Take an answer, unless it has come before."""
-        if self.question is not None and number == self.number and not self._worker.closed:
-            self.question = None
-            self._then(reply)
 
 
 class WorkerModel(Party):
@@ -78,9 +43,7 @@ class WorkerModel(Party):
         """It makes no more batches: what is in the outbox can still be fetched."""
         self.slowness = 1.0
         self.streams: list[Stream] = []
-        self.outbox: deque[tuple[int | None, Made]] = deque()
-        self.fits = True
-        self._attached: list[Stream] = []
+        self.outbox = OutboxModel(self)
         self._channels: dict[str, AskingModel] = {}
         self._assignment = Assignment(0)
         self._engine: EngineModel | None = None
@@ -88,9 +51,7 @@ class WorkerModel(Party):
         self._ended: set[int] = set()
         self._held: Made | None = None
         """Of a whole plan: the last batch, which carries the positions that follow it without data."""
-        self._waiting: list[tuple[int | None, Made]] = []
-        """What has no room in the outbox."""
-        self._working = self._ending = self._dispatching = False
+        self._working = self._ending = False
         self._numbers: Iterator[int] = iter(())
         """Of the batches that it makes in the assignment,"""
         self._made = 0
@@ -148,8 +109,7 @@ class WorkerModel(Party):
     def _close(self) -> None:
         self.closed = True
         self._engine, self._held = None, None
-        self._waiting.clear()
-        self._dispatch_soon()
+        self.outbox.close()
 
     def die(self) -> None:
         """The process is gone."""
@@ -199,14 +159,17 @@ class WorkerModel(Party):
             self._ended.add(branch)
         for lease in leases:
             self._here[branch].append(lease)
-            self.world.audit.given(self.name, lease)
+        self.work_again()
+
+    def work_again(self) -> None:
+        """Go on, unless it is at work: there are leases or room again."""
         if not self._working:
             self._work()
 
     def _work(self) -> None:
         """Make the next batch, as far as there are leases and memory for it."""
         engine = self._engine
-        if engine is None or self._ending or self._waiting:
+        if engine is None or self._ending or self.outbox.without_room:
             return
         self._working = False
         worked = 0
@@ -309,19 +272,6 @@ class WorkerModel(Party):
             ending = EndData(rest.epoch, rest.spans, rest.rows, tuple(rest.left_out))
             self._channel("run").ask(ending, lambda _: self._next_assignment())
 
-    def describe(self) -> str:
-        """Say what it is doing, for whoever looks for what a job waits for."""
-        asked = [f"{one.channel}: {one.question}" for one in self._channels.values() if one.question is not None]
-        streams = [f"{s.trainer.name}: {s.credits} credits" for s in self._attached]
-        return (
-            f"{self.name}: ready {self.ready}, closed {self.closed}, frozen until {self.frozen_until:.0f} s, "
-            f"hangs {self._hangs}, "
-            f"assignment {self._assignment}, outbox {[rank for rank, _ in self.outbox]}, without room "
-            f"{len(self._waiting)}, asks {asked}, streams {streams}"
-        )
-
-    # --- sending -------------------------------------------------------------------------------------------
-
     def _deal(self, made: Made) -> None:
         rank, number = self._assignment.rank, next(self._numbers)
         self._made += 1
@@ -330,72 +280,13 @@ class WorkerModel(Party):
                 return
             rank = number % len(delivered)
         self._batches += 1
-        self._waiting.append((rank, made))
-        self._fill_outbox()
+        self.outbox.put(rank, made)
 
-    def _fill_outbox(self) -> None:
-        while self._waiting and len(self.outbox) < self.world.scenario.outbox:
-            self.outbox.append(self._waiting.pop(0))
-            self._dispatch_soon()
-
-    def attach(self, stream: Stream) -> None:
-        """A trainer reads from here now."""
-        if not stream.over:
-            self._attached.append(stream)
-            self._dispatch_soon()
-
-    def detach(self, stream: Stream) -> None:
-        """A trainer reads no more."""
-        if stream in self._attached:
-            self._attached.remove(stream)
-            self._dispatch_soon()
-
-    def credit(self, stream: Stream, credits: int) -> None:
-        """A trainer lets so many more messages come."""
-        stream.credits += credits
-        self._dispatch_soon()
-
-    def _dispatch_soon(self) -> None:
-        if not self._dispatching:
-            self._dispatching = True
-            self.world.clock.after(GATHER_S * self.world.clock.random.random(), self, self._dispatch)
-
-    def _dispatch(self) -> None:
-        self._dispatching = False
-        while self._send_one():
-            pass
-        if self._waiting:
-            self._fill_outbox()
-            if not self._waiting and not self._working:
-                self._work()
-        if self.closed:
-            for stream in self._attached:
-                if not stream.ended and not any(rank in (None, stream.trainer.rank) for rank, _ in self.outbox):
-                    stream.end()
-
-    def _send_one(self) -> bool:
-        """Send a message to the rank that was given least, of those that may have one."""
-        row_bytes = self.world.scenario.row_bytes
-        for stream in sorted(self._attached, key=lambda stream: stream.given):
-            if not stream.credits:
-                continue
-            chosen: list[tuple[int | None, Made]] = []
-            nbytes = 0
-            for item in self.outbox:
-                size = item[1].rows * row_bytes
-                if item[0] not in (None, stream.trainer.rank):
-                    continue
-                if chosen and nbytes + size > MESSAGE_BYTES:
-                    break
-                chosen.append(item)
-                nbytes += size
-                if len(chosen) == MOST_IN_MESSAGE:
-                    break
-            if chosen:
-                taken = {id(item) for item in chosen}
-                self.outbox = deque(item for item in self.outbox if id(item) not in taken)
-                stream.credits -= 1
-                stream.given += len(chosen)
-                stream.send(StreamMessage(tuple(made for _, made in chosen), nbytes))
-                return True
-        return False
+    def describe(self) -> str:
+        """Say what it is doing, for whoever looks for what a job waits for."""
+        asked = [f"{one.channel}: {one.question}" for one in self._channels.values() if one.question is not None]
+        return (
+            f"{self.name}: ready {self.ready}, closed {self.closed}, frozen until {self.frozen_until:.0f} s, "
+            f"hangs {self._hangs}, "
+            f"assignment {self._assignment}, asks {asked}, {self.outbox}"
+        )

@@ -13,6 +13,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.simulator.protocol.audit import Audit, ViolationError
+from pecan_ray.simulator.protocol.check_ending import check_ending
 from pecan_ray.simulator.protocol.clock import Clock, Links
 from pecan_ray.simulator.protocol.job import JobModel
 from pecan_ray.simulator.protocol.saved import Saved, save
@@ -104,7 +105,7 @@ class World:
                     raise ViolationError(f"it goes on and on: {self.describe()}")
                 if self.clock.now - self._progress > self._patience_s:
                     raise ViolationError(f"it hangs: {self.describe()}")
-            self.audit.finish(self.job, self._expected())
+            check_ending(self.audit, self.job, self._expected())
         except Exception as error:
             outcome.failure = f"{type(error).__name__}: {error}"
         outcome.events, outcome.seconds = self.clock.events, self.clock.now
