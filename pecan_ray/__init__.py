@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pecan_ray import errors, images, sources
     from pecan_ray.autoorder import SampleProfile, sample_profile
     from pecan_ray.batches import Batches
+    from pecan_ray.job.merge_states import merge_states
     from pecan_ray.observe.report import Report
     from pecan_ray.options import AutoWorkers, Config, Workers
     from pecan_ray.pipeline import PecanPipeline
@@ -33,6 +34,7 @@ __all__ = [
     "errors",
     "images",
     "journal_state",
+    "merge_states",
     "sample_profile",
     "sources",
 ]
@@ -52,6 +54,7 @@ __getattr__ = lazy_names(
         "errors": "",
         "images": "",
         "journal_state": "pecan_ray.runtime.journal_state",
+        "merge_states": "pecan_ray.job.merge_states",
         "sample_profile": "pecan_ray.autoorder",
         "sources": "",
     },

@@ -1,4 +1,7 @@
-"""Which data came with which batch, for those that some rank has not used: a state may be taken before any of them."""
+"""Which data came with which batch, for those that some rank has not used: a state may be taken before any of them.
+
+Of those that all have used a few are kept, so that states of ranks out of step can be merged.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from pecan_ray.job.holdings import LeaseSpans
+
+MOST_STEPS = 8
+"""So many batches ranks may be out of step when their states are merged,"""
+MOST_KEPT = 512
+"""and with many ranks fewer: so many batches that all have used are kept."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,7 @@ class DeliveryLog:
         """Batches that each rank has received and not given back."""
         self._used = 0
         """So many every rank has used."""
+        self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
 
     def received(self, rank: int, kept: int, deliveries: Iterable[Delivery], returned: Iterable[int] = ()) -> None:
         """Note what has come, but for what goes back: `kept` batches in all.
@@ -44,7 +53,7 @@ class DeliveryLog:
         if gone := set(returned):
             known = self._deliveries[rank] = deque(one for one in known if one.id not in gone)
         self._kept[rank] = kept
-        for _ in range(len(known) - (kept - self._used)):
+        for _ in range(len(known) - (kept - max(0, self._used - self._steps))):
             known.popleft()
 
     def used(self, batches: Sequence[int]) -> None:
@@ -59,3 +68,9 @@ class DeliveryLog:
         """Yield what the ranks have beyond so many batches each."""
         for kept, deliveries in zip(self._kept, self._deliveries, strict=True):
             yield from islice(reversed(deliveries), max(0, kept - batches))
+
+    def before(self, batches: int) -> Iterator[tuple[Delivery, ...]]:
+        """Yield what each rank has as its last one of so many batches, as the one before that, and so on."""
+        for back in range(min(self._steps, batches)):
+            places = [kept - batches + back + 1 for kept in self._kept]
+            yield tuple(known[-place] for known, place in zip(self._deliveries, places, strict=True))

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from pecan_ray.job.delivery_log import DeliveryLog
+from pecan_ray.job.delivery_log import Delivery, DeliveryLog
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint, Step
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
 WHOLE = ((0, END),)
+MOST_INTERVALS = 4096
+"""So many intervals of the last batches a state holds at most: some 15 KB."""
 PAST_ALL = 1 << 53
 """A cursor behind every split; JSON's numbers hold it."""
 
@@ -34,16 +36,37 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
         counts = ledger.counts if epoch == ledger.epoch else ()
         made = ledger.made.of(epoch, counts) - sum(one.epoch == epoch for one in beyond)
         return ResumePoint(epoch, (BranchPoint(),) * ledger.shape.branches, made=made)
+    branches, passes = range(ledger.shape.branches), ledger.shape.repetitions or 0
+    steps = tuple(_steps(log, batches, len(branches)))
     if epoch < ledger.epoch:
-        passes = ledger.shape.repetitions or 1
-        ended = Cursor(passes - 1, PAST_ALL)
-        points = [BranchPoint(ended, tuple(_rests(missing, branch))) for branch in range(ledger.shape.branches)]
-        return ResumePoint(epoch, tuple(points))
-    _add(missing, _begun(ledger))
-    return ResumePoint(
-        epoch,
-        tuple(_point(queue, tuple(_rests(missing, branch))) for branch, queue in enumerate(ledger.queues.common)),
-    )
+        points = [ended(passes, tuple(_rests(missing, branch))) for branch in branches]
+    else:
+        _add(missing, _begun(ledger))
+        queues = enumerate(ledger.queues.common)
+        points = [_point(queue, tuple(_rests(missing, branch))) for branch, queue in queues]
+    return ResumePoint(epoch, tuple(points), steps=steps, passes=passes)
+
+
+def ended(passes: int, rests: tuple[Rest, ...]) -> BranchPoint:
+    """Return where a run stands in a source of which all was begun."""
+    return BranchPoint(Cursor(max(1, passes) - 1, PAST_ALL), rests)
+
+
+def _steps(log: DeliveryLog, batches: int, branches: int) -> Iterator[Step]:
+    """Yield the last batches of each rank, as far as they are few intervals."""
+    told = 0
+    for deliveries in log.before(batches):
+        ranks = tuple(_of_branches(one, branches) for one in deliveries)
+        told += sum(len(rest.spans) for rank in ranks for rests in rank for rest in rests)
+        if told > MOST_INTERVALS:
+            return
+        yield Step(deliveries[0].epoch, ranks)
+
+
+def _of_branches(delivery: Delivery, branches: int) -> tuple[tuple[Rest, ...], ...]:
+    had: dict[LeaseKey, Spans] = {}
+    _add(had, delivery.spans.items())
+    return tuple(tuple(_rests(had, branch)) for branch in range(branches))
 
 
 def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:

@@ -50,6 +50,15 @@ class KnownListing:
 
 
 @dataclass(frozen=True)
+class Step:
+    """One of the last batches of all ranks."""
+
+    epoch: int
+    ranks: tuple[tuple[tuple[Rest, ...], ...], ...]
+    """Of each rank, and of each source, what it had."""
+
+
+@dataclass(frozen=True)
 class ResumePoint:
     """Where a run stands between two batches."""
 
@@ -59,6 +68,11 @@ class ResumePoint:
     """Empty where it need not be the same data."""
     made: int = 0
     """Batches of this epoch that all ranks together have used: of a plan that cannot be cut, these are left out."""
+    steps: tuple[Step, ...] = ()
+    """The last batches of each of several ranks, the very last one first: states of ranks out of step are merged by
+    them."""
+    passes: int = 1
+    """Over the sources in an epoch; 0: endless ones."""
 
     @property
     def cuts_elements(self) -> bool:

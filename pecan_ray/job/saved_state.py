@@ -16,7 +16,7 @@ from itertools import pairwise, zip_longest
 from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
-from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.options import IterOptions, Order
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.spans import Span
@@ -65,6 +65,8 @@ class SavedState:
                 {**_branch(point), **_listing(listing)}
                 for point, listing in zip(self.point.branches, self.point.listings, strict=True)
             ],
+            "passes": self.point.passes,
+            "steps": list(map(_step, self.point.steps)),
         }
         return {**fields, "checksum": _checksum(fields)}
 
@@ -84,7 +86,12 @@ class SavedState:
         try:
             sources = fields["sources"]
             point = ResumePoint(
-                fields["epoch"], tuple(map(_branch_of, sources)), tuple(map(_listing_of, sources)), fields["made"]
+                fields["epoch"],
+                tuple(map(_branch_of, sources)),
+                tuple(map(_listing_of, sources)),
+                fields["made"],
+                tuple(map(_step_of, fields.get("steps", ()))),
+                int(fields.get("passes", 1)),
             )
             parts = tuple((name, digest) for name, digest in fields["pipeline"])
             orders = tuple(tuple(order) for order in fields["orders"])
@@ -153,6 +160,26 @@ def _branch_of(source: Mapping[str, Plain]) -> BranchPoint:
     missing, grown = (_pairs(_unpacked(source[name])) for name in ("missing", "grown"))
     cursor = Cursor(int(source["repetition"]), int(source["begun"]), missing, grown)
     return BranchPoint(cursor, tuple(_rests(_unpacked(source["rests"]))))
+
+
+def _step(step: Step) -> dict[str, Plain]:
+    """All ranks' and sources' rests behind each other, each after its length."""
+    told = [list(_numbers(rests)) for rank in step.ranks for rests in rank]
+    had = _packed([number for one in told for number in (len(one), *one)])
+    return {"epoch": step.epoch, "ranks": len(step.ranks), "had": had}
+
+
+def _step_of(step: Mapping[str, Plain]) -> Step:
+    numbers, rests, at = _unpacked(step["had"]), list[tuple[Rest, ...]](), 0
+    while at < len(numbers):
+        end = at + 1 + numbers[at]
+        rests.append(tuple(_rests(numbers[at + 1 : end])))
+        at = end
+    ranks = max(1, int(step["ranks"]))
+    branches = len(rests) // ranks
+    if len(rests) != ranks * branches:
+        raise ValueError("a step is not of all ranks")
+    return Step(int(step["epoch"]), tuple(tuple(rests[r * branches : (r + 1) * branches]) for r in range(ranks)))
 
 
 def _pairs(numbers: Sequence[int]) -> tuple[Span, ...]:

@@ -111,6 +111,24 @@ def test_several_cuts_with_killed_workers_and_other_numbers_of_ranks_lose_and_re
     assert counted >= 2 * (ROWS - len(good))
 
 
+def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twice() -> None:
+    pipe = numbers().shuffle(50).batch(5)
+
+    def begin(rank: int, size: int, state: Any = None) -> Any:
+        job = f"merged-{state is None}"
+        return pipe.iter_batches(workers=pecan.Workers(local=1), rank=rank, world_size=size, job=job, state=state)
+
+    def cut(rank: int) -> tuple[list[int], Any]:
+        with begin(rank, 2) as it:
+            return ids(islice(it, 7 + 3 * rank)), saved(it.state_dict())
+
+    with ThreadPoolExecutor(2) as pool:
+        (first, one), (second, other) = pool.map(cut, range(2))
+    assert [one["batches"], other["batches"]] == [7, 10]
+    with begin(0, 1, saved(pecan.merge_states([one, other]))) as it:
+        assert sorted([*first, *second, *ids(it)]) == list(range(ROWS))
+
+
 def test_a_strict_order_goes_on_with_exactly_the_next_batch() -> None:
     pipe = numbers().flat_map(even_twice).map(lambda i, rng: i + rng.random(), on="i").batch(8)
     workers = pecan.Workers(local=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.job.delivery_log import Delivery, DeliveryLog
+from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
@@ -75,12 +75,32 @@ def test_a_batch_that_was_given_back_is_never_one_of_those_that_are_used() -> No
 
 def test_what_all_ranks_have_used_is_forgotten_and_nothing_else() -> None:
     log = DeliveryLog(2)
-    log.received(0, 4, deliveries(1, 2, 3, 4))
-    log.received(1, 4, deliveries(11, 12, 13, 14))
-    log.used([3, 2])
-    log.received(0, 5, deliveries(5))
-    assert ids(log.beyond(2)) == [3, 4, 5, 13, 14]
-    assert len(log._deliveries[0]) == 3
+    log.received(0, 40, deliveries(*range(1, 41)))
+    log.received(1, 40, deliveries(*range(101, 141)))
+    log.used([32, 31])
+    log.received(0, 41, deliveries(41))
+    assert ids(log.beyond(31)) == [*range(32, 42), *range(132, 141)]
+    assert len(log._deliveries[0]) == 41 - 31 + MOST_STEPS
+
+
+@pytest.mark.parametrize("used", [0, 5, 20])
+def test_the_last_batches_of_each_rank_are_the_same_whenever_they_are_asked_for(used: int) -> None:
+    log = DeliveryLog(2)
+    log.received(0, 30, deliveries(*range(1, 31)))
+    log.received(1, 25, deliveries(*range(101, 126)))
+    log.used([used, used])
+    log.received(0, 31, deliveries(31))
+    last = [tuple(one.id for one in step) for step in log.before(20)]
+    assert last == [(20 - back, 120 - back) for back in range(MOST_STEPS)]
+    assert [len(list(log.before(few))) for few in (0, 1, 3)] == [0, 1, 3] if not used else True
+
+
+@pytest.mark.parametrize(("ranks", "kept"), [(1, 0), (2, MOST_STEPS), (128, 4), (1000, 0)])
+def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
+    log = DeliveryLog(ranks)
+    for rank in range(ranks):
+        log.received(rank, 20, deliveries(*range(20)))
+    assert len(list(log.before(20))) == kept
 
 
 def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import StateError
 from pecan_ray.job.listing_digest import ListingCheck
-from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint
+from pecan_ray.job.resume import MOST_INTERVALS
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState, must_fit
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans
@@ -47,6 +49,23 @@ def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
 def test_what_was_saved_comes_back(rests: list[Rest], places: Any) -> None:
     state = a_state(*rests, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
     assert through_json(state) == state
+
+
+@given(st.lists(st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals), max_size=9), st.integers(1, 9))
+def test_what_each_rank_had_last_comes_back(rests: list[Rest], ranks: int) -> None:
+    had = tuple((tuple(rests[rank::ranks]), ()) for rank in range(ranks))
+    state = a_state()
+    point = replace(state.point, steps=(Step(2, had), Step(1, had[::-1])), passes=3)
+    assert through_json(replace(state, point=point)) == replace(state, point=point)
+
+
+def test_what_64_ranks_had_last_out_of_a_shuffle_buffer_leaves_a_state_of_less_than_64_kib() -> None:
+    random = Random(0)
+    held = [Rest(random.randrange(1_000_000), 0, elements([random.randrange(1000)])) for _ in range(MOST_INTERVALS)]
+    steps = tuple(Step(0, tuple((tuple(held[at::512]),) for at in range(step, 512, 8))) for step in range(8))
+    state = a_state()
+    written = replace(state, point=replace(state.point, steps=steps)).to_json()
+    assert len(json.dumps(written)) < 40 << 10
 
 
 def test_the_end_of_a_split_of_unknown_length_comes_back() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass, field
+from random import Random
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
@@ -16,7 +17,7 @@ from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.check_ending import check_ending
 from pecan_ray.simulator.protocol.clock import Clock, Links
 from pecan_ray.simulator.protocol.job import JobModel
-from pecan_ray.simulator.protocol.saved import Saved, save
+from pecan_ray.simulator.protocol.saved import Saved, save, save_each
 from pecan_ray.simulator.protocol.scenario import FATAL, Fault, Scenario
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
@@ -118,14 +119,22 @@ class World:
         return outcome
 
     def run_until(self, batches: int, rank: int) -> Saved | None:
-        """Play until a rank has used so many batches, and take a state; None if it ends before."""
+        """Play until a rank has used so many batches, and take a state; None if it ends before.
+
+        Half of the states are merged from those of all ranks, after different numbers of batches.
+        """
+        random = Random(self.scenario.seed)
+        merged = random.random() < 0.5
         self._begin()
         while not self._over() and self.clock.step():
             trainer = self.trainers[rank]
             if trainer.ended is not None:
                 return None
-            if trainer.state.yielded >= batches and (saved := save(self, rank, self._saved)) is not None:
-                return saved
+            if trainer.state.yielded >= batches:
+                saved = save_each(self, random, self._saved) if merged else None
+                saved = save(self, rank, self._saved) if saved is None else saved
+                if saved is not None:
+                    return saved
         return None
 
     def _begin(self) -> None:

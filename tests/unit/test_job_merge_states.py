@@ -1,0 +1,117 @@
+"""States of ranks that have used different numbers of batches become one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pecan_ray import merge_states
+from pecan_ray.errors import StateError
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
+from pecan_ray.job.saved_state import SavedState
+from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.simulator.protocol import play_seeds
+
+WIDTH = 1 << OUTPUT_BITS
+MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(700)
+
+
+def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    apart: Counter[int] = Counter()
+
+    def told(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        merged = merge_states(states)
+        batches = [state["batches"] for state in states]
+        apart[max(batches) - min(batches)] += 1
+        return merged
+
+    monkeypatch.setattr(MERGED, told)
+    assert play_seeds(SEEDS, in_pieces=True).failures == {}
+    assert apart[1] > 5 and sum(apart.values()) - apart[0] - apart[1] > 0
+
+
+def test_a_merged_state_that_lacks_what_ranks_behind_have_not_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return dict(max(states, key=lambda state: int(state["batches"])))
+
+    monkeypatch.setattr(MERGED, hasty)
+    assert play_seeds(SEEDS, in_pieces=True).failures
+
+
+# --- by hand --------------------------------------------------------------------------------------------------
+
+
+def element(number: int, split: int = 0) -> Rest:
+    return Rest(split, 0, ((number * WIDTH, (number + 1) * WIDTH),))
+
+
+def step(*numbers: int, epoch: int = 0) -> Step:
+    """What each rank had: one element of split 0."""
+    return Step(epoch, tuple(((element(number),),) for number in numbers))
+
+
+def state_of(batches: int, *steps: Step, epoch: int = 0, rests: tuple[Rest, ...] = (), **other: Any) -> SavedState:
+    point = ResumePoint(epoch, (BranchPoint(Cursor(0, 1), rests),), (KnownListing(1, True, ("aa",)),), steps=steps)
+    return replace(SavedState(point, batches, 3, "python", (("source Arrays", "ab"),)), **other)
+
+
+def merged(*states: SavedState) -> SavedState:
+    return SavedState.from_json(merge_states([state.to_json() for state in states]))
+
+
+def missing(state: SavedState) -> list[int]:
+    """Elements of split 0."""
+    spans = [span for rest in state.point.branches[0].rests for span in rest.spans]
+    return [number for start, stop in spans for number in range(start // WIDTH, stop // WIDTH)]
+
+
+def test_what_a_rank_behind_has_not_used_is_missing() -> None:
+    first = state_of(1, step(0, 1))
+    second = state_of(3, step(4, 5), step(2, 3), step(0, 1), rests=(element(6),))
+    found = merged(first, second)
+    assert found.batches == 1
+    assert missing(found) == [2, 4, 6]
+    assert missing(merged(second, first)) == [3, 5, 6]
+
+
+def test_a_rank_behind_at_the_end_of_an_epoch_ends_it() -> None:
+    first, second = state_of(1, step(0, 1)), state_of(2, step(2, 3), step(0, 1), epoch=1)
+    found = merged(first, second).point
+    assert found.epoch == 0 and found.branches[0].rests == (element(2),)
+    assert found.branches[0].cursor.taken > 1, "and nothing more of it is begun"
+
+
+def test_states_after_the_same_number_of_batches_are_the_one_that_they_all_are() -> None:
+    state = state_of(2, step(2, 3), step(0, 1))
+    assert merged(state, state) == state
+
+
+MANY = state_of(9, *(step(2 * n, 2 * n + 1) for n in reversed(range(1, 9))))
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ([], "there are no states"),
+        ([MANY, state_of(0)], "have used 0 to 9 batches, and a state of this job knows the last 8"),
+        ([state_of(8, seed=4), MANY], "the state of rank 1 is of another pipeline or seed"),
+        ([state_of(8), state_of(8), MANY], "3 states of 2 ranks"),
+        ([state_of(0), state_of(2, step(2, 3, epoch=1), step(0, 1), epoch=1)], "begun epoch 1"),
+        ([state_of(8, order="strict"), replace(MANY, order="strict")], "one sequence"),
+        ([state_of(2, rests=(element(9),)), state_of(2)], "of another run"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused_by_what_is_in_the_way(states: list[SavedState], said: str) -> None:
+    with pytest.raises(StateError, match=said):
+        merged(*states)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(StateError, match="no state of pecan_ray"):
+        merge_states([{"model": 1}])
