@@ -56,12 +56,12 @@ class Ledger:
 
     def add_splits(self, branch: int, splits: Sequence[Split]) -> None:
         """Add a page of a source's listing; work on it may start at once."""
-        self.queues.listings[branch].add(splits)
+        self.queues.add(branch, splits)
         self.changes += 1
 
     def end_listing(self, branch: int) -> None:
         """Note that a source has no more splits."""
-        self.queues.listings[branch].complete = True
+        self.queues.end_listing(branch)
         self.changes += 1
         self._advance()
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import Lease, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]
 NOTHING_FRESH = (0, 0)
@@ -51,6 +51,22 @@ class Queues:
 
     def _all(self) -> Iterator[SplitQueue]:
         return itertools.chain(*self._shared, *self._own.values())
+
+    def add(self, branch: int, splits: Sequence[Split]) -> None:
+        """Add a page of a source's listing."""
+        self.listings[branch].add(splits)
+        self._catch_up(branch)
+
+    def end_listing(self, branch: int) -> None:
+        """Note that a source has no more splits."""
+        self.listings[branch].complete = True
+        self._catch_up(branch)
+
+    def _catch_up(self, branch: int) -> None:
+        """Let queues take notice now: else a shuffled order would depend on when somebody looked at them."""
+        for queues in (self._shared[branch], *([queues[branch]] for queues in self._own.values())):
+            for queue in queues:
+                queue.catch_up()
 
     @property
     def each_sees_all(self) -> bool:

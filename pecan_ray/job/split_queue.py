@@ -113,14 +113,15 @@ class SplitQueue:
         return [int(by_index[(index - self._first) // self._step]) for index in indices]
 
     def __len__(self) -> int:
-        return len(self._returned) + self._fresh()
+        fresh = self._fresh()
+        return fresh + len(self._returned)
 
     def __bool__(self) -> bool:
         return self._fresh() > 0 or bool(self._returned)
 
     def __iter__(self) -> Iterator[Lease]:
         """Yield what waits, in no particular order where it is shuffled."""
-        self._catch_up()
+        self.catch_up()
         yield from self._returned
         if not self._replay:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
@@ -163,7 +164,7 @@ class SplitQueue:
             if self._replay or not self.passes_left:
                 return None
             self.begin(self._epoch, self._repetition + 1)
-            self._catch_up()
+            self.catch_up()
         if self._at >= len(self._order):
             self._notice(len(self._listing))
         index = int(self._order[self._at])
@@ -179,7 +180,7 @@ class SplitQueue:
         return range(self._seen, len(self._listing), self._step)
 
     def _fresh(self) -> int:
-        self._catch_up()
+        self.catch_up()
         early = bool(self._replay) or self._pass_at_hand < self._repetition
         return 0 if early else max(0, len(self._order) + len(self._unnoticed) - self._at)
 
@@ -189,7 +190,7 @@ class SplitQueue:
         to_come = () if self._listing.complete else self._unlisted
         return min((rest.repetition for rest in to_come if rest.index >= self._seen), default=self._repetition)
 
-    def _catch_up(self) -> None:
+    def catch_up(self) -> None:
         """Take notice of splits that were listed since."""
         splits = len(self._listing)
         while self._replay and self._replay[0][1] <= splits:
@@ -228,7 +229,7 @@ class SplitQueue:
                 self._missing.appendleft((known, stop))
         listed = [rest for rest in self._unlisted if rest.index < self._seen and rest.repetition <= latest]
         self._unlisted = [rest for rest in self._unlisted if rest.index >= self._seen or rest.repetition > latest]
-        places = self.places([rest.index for rest in listed])
+        places = self.places([rest.index for rest in listed]) if listed else []
         for rest, place in zip(listed, places, strict=True):
             lease = Lease(self._epoch, self._listing[rest.index], rest.spans, self._branch, rest.repetition)
             found.append((rest.repetition, place, lease))

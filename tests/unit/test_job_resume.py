@@ -17,7 +17,7 @@ from pecan_ray.simulator.protocol.going_on import play_in_pieces
 
 WIDTH = 1 << OUTPUT_BITS
 SEEDS, LOTS = 1200, 4
-FAILED_ONCE = (35, 2648, 11378, 52307, 300502)
+FAILED_ONCE = (35, 2648, 11378, 52307, 105390, 300502)
 """Seeds of histories in which something was wrong once."""
 
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.queues import Queues
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint
 from pecan_ray.job.split_queue import Listing, SplitQueue
-from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.plan.splits import END, Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.randomness import random_key
 
@@ -205,6 +207,37 @@ def test_each_split_waits_once_whatever_comes_between(steps: list[int | str], sh
         look()
     listing.complete = True
     look()
+
+
+SPLITS_BEFORE = ResumePoint(
+    0, (BranchPoint(Cursor(0, 7, ((1, 3),), ((0, 4), (2, 9))), (Rest(0, 0, ((5, END),)), Rest(8, 0, ((3, 9),)))),)
+)
+
+
+@given(
+    st.lists(st.one_of(st.integers(1, 9), st.sampled_from(["take", "look"])), max_size=40),
+    st.sampled_from([None, 3]),
+    st.sampled_from([None, SPLITS_BEFORE]),
+)
+def test_what_is_taken_depends_on_no_look_at_what_waits(
+    steps: list[int | str], seed: int | None, start: ResumePoint | None
+) -> None:
+    def play(*, looks: bool) -> list[object]:
+        queues, taken = Queues(LedgerShape(shuffle_seed=seed), start), list[object]()
+        for step in steps:
+            if isinstance(step, int):
+                known = len(queues.listings[0])
+                queues.add(0, [Split(index) for index in range(known, known + step)])
+            elif step == "take":
+                taken += [queues.share("a", 0, 2), queues.take("a", 0)]
+            elif looks:
+                _ = queues.waiting(), list(queues), queues.common[0].cursor()
+        queues.end_listing(0)
+        while isinstance(lease := queues.take("a", 0), Lease):
+            taken.append(lease)
+        return taken
+
+    assert play(looks=True) == play(looks=False)
 
 
 @contextmanager
