@@ -49,6 +49,8 @@ class TrainerLeft:
 
     rank: int
     incarnation: str
+    unused: int = 0
+    """Batches that it has received and will not use."""
 
 
 @dataclass(frozen=True)

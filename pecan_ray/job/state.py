@@ -90,8 +90,7 @@ class JobState:
         """Take an event and return what must be done, in this order."""
         done: Instructions = []
         if self._ended:
-            # The process before this one may have been lost before it had ended everything.
-            return [EndJob(orphaned=True)] if isinstance(event, events.ControllerRestarted) else done
+            return _after_the_end(self.spec.name, event)
         self._handlers[type(event)](event, now, done)
         self.epoch_ends += [now - self.began] * (self.ledger.epoch - len(self.epoch_ends))
         self.questions.answer_waiting(now, done)
@@ -170,7 +169,7 @@ class JobState:
         if trainer is None or trainer.left:
             return
         self.trainers.leave(event.rank)
-        if not self.ledger.finished and self.trainers.present:
+        if (event.unused or not self.ledger.finished) and self.trainers.present:
             self.fail(
                 ClusterError(f"job {self.spec.name}: rank {event.rank} has left before the end, so the others stop."),
                 now,
@@ -222,7 +221,7 @@ class JobState:
                 f"{now - trainer.heard:.0f} s (Config(trainer_timeout_s=...)): its process has died or hangs, so the "
                 "others stop."
             )
-            if not self.ledger.finished:
+            if trainer.progress.queued or not self.ledger.finished:
                 self.fail(error, now, done)
         deserted = not self.trainers.ranks and self.trainers.orphaned(now)
         self._end_if_deserted(done, orphaned=deserted or (not self.trainers.present and bool(self.trainers.ranks)))
@@ -292,3 +291,14 @@ class JobState:
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""
         return job_facts(self, now)
+
+
+def _after_the_end(job: str, event: events.Event) -> list[Instruction]:
+    if isinstance(event, events.ControllerRestarted):
+        # The process before this one may have been lost before it had ended everything.
+        return [EndJob(orphaned=True)]
+    if isinstance(event, events.TrainerCame):
+        # The actor is there a little longer than its job.
+        ended = StaleJobError(f"job {job} has just ended: a new one can begin when its actor is gone.")
+        return [Refuse(event.rank, event.incarnation, ended)]
+    return []

@@ -70,6 +70,8 @@ class TrainerState:
         self.first_batch_s: float | None = None
         self.steps = StepTotals()
         self.queue = TrainerQueue()
+        self.unused = 0
+        """Batches that were in it when the training loop ended."""
         self._adopted = -1
         """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
         self.outgoing = Outgoing(rank, world_size, incarnation, now)
@@ -137,8 +139,9 @@ class TrainerState:
     def _obey(self, orders: Orders, done: list[TrainerInstruction]) -> None:
         if orders.number <= self.orders.number:
             return
+        has_all = self.orders.finished and not self.queue  # what others have not come to is no error here
         self.orders = orders
-        if self._error is None:
+        if self._error is None and not has_all:
             self._error = orders.error
         if fresh := self.outgoing.to_keep(orders):
             done.append(Quarantine(fresh))
@@ -147,12 +150,12 @@ class TrainerState:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
-                self._grant(self._credits.opened(worker, self._room()), done)
+                _grant(self._credits.opened(worker, self._room()), done)
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
         self.queue.forget_before(orders.epoch - 1)
-        self._grant(self._credits.freed(self._room()), done)
+        _grant(self._credits.freed(self._room()), done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
@@ -160,7 +163,7 @@ class TrainerState:
             self.outgoing.acknowledge(batch)
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        self._grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, self._room()), done)
+        _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, self._room()), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -186,7 +189,8 @@ class TrainerState:
             self._error = event.error
 
     def _on_closed(self, event: TrainerClosed, now: float, done: list[TrainerInstruction]) -> None:
-        done.extend(Discard(batch) for batch in self.queue.clear())
+        self.unused = len(self.queue)
+        done.extend(map(Discard, self.queue.clear()))
         self._closed = True
         self._error, self.orders = None, replace(self.orders, error=None)  # an error that was raised holds its frames
 
@@ -224,7 +228,7 @@ class TrainerState:
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began
         done.append(HandOver(batch))
-        self._grant(self._credits.freed(self._room()), done)
+        _grant(self._credits.freed(self._room()), done)
 
     def _usable(self, batch: ReceivedBatch) -> bool:
         if self.world_size == 1 or batch.epoch < self.orders.epoch:
@@ -284,10 +288,6 @@ class TrainerState:
                 done.append(CloseStream(worker))
                 self._settle(worker)
 
-    @staticmethod
-    def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
-        done.extend(Grant(worker, count) for worker, count in credits.items())
-
     def _need(self) -> Need:
         orders = self.orders
         if self.world_size == 1:
@@ -324,3 +324,7 @@ def _waited_for(rank: int, orders: Orders, held: bool) -> str:
         f"{orders.running} of {sum(orders.wanted)} workers run" if sum(orders.wanted) else "no worker is wanted yet"
     )
     return f"the trainer has waited {{seconds}} for a batch: {workers}"
+
+
+def _grant(credits: dict[str, int], done: list[TrainerInstruction]) -> None:
+    done.extend(Grant(worker, count) for worker, count in credits.items())

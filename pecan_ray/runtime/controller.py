@@ -93,9 +93,12 @@ class AutoPlacementController:
         self._host.happened(events.TrainerReported(report))
         return self._host.board.answer(report.rank)
 
-    async def leave(self, rank: int, incarnation: str) -> tuple[JobFacts, bool]:
-        """Take a trainer off the job; return the facts, and whether it was the last one, who ends this actor."""
-        self._host.happened(events.TrainerLeft(rank, incarnation))
+    async def leave(self, rank: int, incarnation: str, unused: int) -> tuple[JobFacts, bool]:
+        """Take a trainer off the job that has so many batches which it will not use.
+
+        Returns the facts, and whether it was the last one, who ends this actor.
+        """
+        self._host.happened(events.TrainerLeft(rank, incarnation, unused))
         self._host.board.release(rank)
         return await self.facts(), self._host.ended
 

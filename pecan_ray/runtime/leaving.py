@@ -69,7 +69,7 @@ class Leaving:
         """Tell the controller, again where it is just being started again; return the facts, and who ends it."""
         calls = self._client.calls
         while True:
-            asked = calls.begin(self._controller.leave, self._rank, self._incarnation)
+            asked = calls.begin(self._controller.leave, self._rank, self._incarnation, self._client.state.unused)
             try:
                 answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()))
                 return answer

@@ -126,6 +126,12 @@ class Session:
                         ray.kill(controller)
                     raise error.cause if isinstance(error.cause, Exception) else error from None
                 controller = None
+            except ray.exceptions.ActorAlreadyExistsError:  # a job of one trainer joins no other one
+                if time.monotonic() > began + PATIENCE_S[RankTakenError]:
+                    raise RankTakenError(
+                        f"job {self.name}: another run of the same name is active on this cluster: pass "
+                        "iter_batches(job=...) with a name of its own."
+                    ) from None
             except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
                 if time.monotonic() > began + RESTART_S:
                     raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error

@@ -47,6 +47,8 @@ for number, _ in enumerate(batches, 1):
         print("running", flush=True)
     if number == -steps:
         raise RuntimeError("the program's own")
+    if number == steps > 1:
+        break
     time.sleep(pause)
 print("all", number, flush=True)
 """
@@ -63,7 +65,7 @@ class Trainers:
     def start(
         self, rank: int, steps: int = 0, pause: float = 0.05, value: int = 0, timeout_s: float = TIMEOUT_S
     ) -> subprocess.Popen[str]:
-        """Start a rank; `steps`: 0 for no end, positive for one epoch, negative for an error after so many."""
+        """Start a rank; `steps`: 0 for no end, 1 for an epoch, more for so many of it, negative: an error then."""
         arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self._job, timeout_s))]
         log = (self._folder / f"{self._job}-{len(self.started)}.log").open("w+")
         trainer = subprocess.Popen(
@@ -170,6 +172,19 @@ def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) 
     assert early.wait(SAID_WITHIN_S) == 1 and "the program's own" in trainers.said(early)
     assert other.wait(SAID_WITHIN_S) == 1
     assert "rank 0 has left before the end" in trainers.said(other)
+
+
+@pytest.mark.parametrize("killed", some_later([False, True], True))
+def test_a_rank_that_is_gone_is_named_though_all_data_lies_in_queues(trainers: Trainers, killed: bool) -> None:
+    """Epochs shorter than the queues: what the one has received and not used nobody else gets."""
+    gone, other = trainers.start(0, steps=5 if not killed else 1, pause=1.0), trainers.start(1, steps=1, pause=0.5)
+    for trainer in (gone, other):
+        trainers.until_said(trainer, "running")
+    if killed:
+        gone.kill()
+    assert other.wait(SAID_WITHIN_S) == 1, trainers.said(other)
+    told = "has not been heard" if killed else "has left before the end"
+    assert re.search(f"ClusterError: .*rank 0 .*{told}", trainers.said(other)), trainers.said(other)
 
 
 def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:

@@ -185,6 +185,21 @@ def test_what_fails_after_the_end_is_no_error() -> None:
     assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()]
 
 
+def test_who_has_used_all_ends_well_though_others_have_not() -> None:
+    rig, error = TrainerRig(world_size=2), ClusterError("rank 1 has left")
+    rig.receive(1)
+    rig.order(finished=True, allowed=9)
+    assert rig.want() == [0]
+    rig.order(error=error)
+    assert of_kind(EndOfData, rig.handle(BatchWanted())) == [EndOfData()]
+
+
+def test_an_error_that_comes_with_the_end_is_raised() -> None:
+    rig, error = TrainerRig(), ClusterError("the last element was a bad one")
+    rig.order(finished=True, error=error)
+    assert of_kind(RaiseError, rig.handle(BatchWanted())) == [RaiseError(error)]
+
+
 def test_closing_gives_back_all_memory_that_of_batches_that_come_later_too() -> None:
     rig = TrainerRig()
     rig.receive(2)

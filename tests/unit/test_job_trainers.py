@@ -8,7 +8,7 @@ from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import BeginListing, EndJob, FindRoom, Instruction, KillWorker, Refuse, TellTrainers
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskAssignment, TrainerReport
+from pecan_ray.job.messages import AskAssignment, TrainerProgress, TrainerReport
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.options import Workers
 from tests.unit.job_rig import JobRig, of_kind
@@ -85,6 +85,33 @@ def test_a_rank_may_leave_when_all_is_delivered() -> None:
     rig.handle(events.TrainerLeft(0, "t0"))
     assert rig.job.error is None
     assert of_kind(EndJob, rig.handle(events.TrainerLeft(1, "t1"))) == [EndJob()]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rank_that_is_gone_with_batches_it_has_not_used_ends_the_others_though_all_is_delivered(killed: bool) -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig.come()
+    rig.handle(events.ListingEnded(0))
+    rig.report(1, progress=TrainerProgress(queued=3))
+    assert rig.job.orders(0).finished
+    if killed:
+        rig.handle(events.TrainerListens(0, "t0"), after=20.0)
+        done = rig.handle(events.TimePassed(), after=11.0)
+        assert "rank 1 on node node has not been heard" in str(rig.job.error)
+    else:
+        done = rig.handle(events.TrainerLeft(1, "t1", unused=3))
+        assert "rank 1 has left before the end" in str(rig.job.error)
+    assert isinstance(rig.job.error, ClusterError) and not of_kind(EndJob, done)
+    assert of_kind(TellTrainers, done) == [TellTrainers((0,))]
+
+
+def test_who_comes_when_the_job_has_ended_waits_until_its_actor_is_gone() -> None:
+    rig = JobRig(LedgerShape(world_size=2), trainer_timeout_s=30.0)
+    rig.begin()
+    assert of_kind(EndJob, rig.handle(events.TimePassed(), after=31.0))
+    for trainer in (came(0, "new"), came(1)):
+        (refused,) = of_kind(Refuse, rig.handle(trainer))
+        assert isinstance(refused.error, StaleJobError) and refused.incarnation == trainer.incarnation
 
 
 def test_the_last_one_that_leaves_ends_all_workers() -> None:

@@ -44,6 +44,8 @@ class TrainerModel(Party):
         """How its training loop ended: "end", "enough", or the name of an error."""
         self.error: BaseException | None = None
         self.ended_at = math.inf
+        self.used_at = 0.0
+        """When it got its last batch."""
         self.waits_since: float | None = None
         self.said: list[str] = []
         """Why it waits, since it has begun to."""
@@ -81,8 +83,7 @@ class TrainerModel(Party):
     def repeat(self) -> None:
         """Say again what the controller may not have heard: its process was killed."""
         if self._left:
-            job = self.world.job
-            self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation))
+            self._leave()
 
     def die(self) -> None:
         """The process is gone."""
@@ -100,7 +101,7 @@ class TrainerModel(Party):
         if self._left:
             return
         due = max(self.state.due(now), now + 1e-6)
-        if due < self._timer and not self.state.over:
+        if due < self._timer:
             self._timer = due
             self.world.clock.after(due - now, self, self._on_timer, due)
 
@@ -223,6 +224,7 @@ class TrainerModel(Party):
         self._stop_waiting()
         made = self._batches.pop(batch.id)
         self._used.append(made)
+        self.used_at = self.world.clock.now
         self.world.audit.used(self, batch.worker, made)
         if batch.rows:
             seconds = min(LONGEST_STEP_S, self.step_s * self.slowness) * (0.5 + self.world.clock.random.random())
@@ -255,12 +257,17 @@ class TrainerModel(Party):
     def _close(self) -> None:
         if not self._left:
             self.handle(told.TrainerClosed())
+            if self.state.unused:
+                self.world.missed.append(self.world.clock.now)
             self._left = True
             for stream in self.streams.values():
                 if not stream.over:
                     stream.close()
-            job = self.world.job
-            self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation))
+            self._leave()
+
+    def _leave(self) -> None:
+        job = self.world.job
+        self.world.links.call(job, job.handle, events.TrainerLeft(self.rank, self.incarnation, self.state.unused))
 
     def describe(self) -> str:
         """Say what it is doing, for whoever looks for what a job waits for."""

@@ -78,7 +78,9 @@ class World:
         self.deaths = 0
         """workers that died of a deadly element, or hang at one;"""
         self.killed: list[float] = []
-        """and when trainers were killed."""
+        """and when trainers were killed,"""
+        self.missed: list[float] = []
+        """or went, with batches that they had not used."""
         self.longest_freeze = 0.0
         """Longest time for which a trainer could not be heard, by freezes that follow each other."""
         self._numbers = 0
@@ -249,6 +251,8 @@ class World:
         else:
             trainer.die()
             self.killed.append(self.clock.now)
+            if trainer.state.queue:
+                self.missed.append(self.clock.now)
 
     def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> float:
         silent = party.freeze(self.clock.now, seconds)
