@@ -39,8 +39,8 @@ class DeliveryLog:
         self._deliveries: list[deque[Delivery]] = [deque() for _ in range(world_size)]
         self._kept = [0] * world_size
         """Batches that each rank has received and not given back."""
-        self._used = 0
-        """So many every rank has used."""
+        self.used_by_all = 0
+        """So many batches every rank has used."""
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
 
     def received(self, rank: int, kept: int, deliveries: Iterable[Delivery], returned: Iterable[int] = ()) -> None:
@@ -53,12 +53,12 @@ class DeliveryLog:
         if gone := set(returned):
             known = self._deliveries[rank] = deque(one for one in known if one.id not in gone)
         self._kept[rank] = kept
-        for _ in range(len(known) - (kept - max(0, self._used - self._steps))):
+        for _ in range(len(known) - (kept - max(0, self.used_by_all - self._steps))):
             known.popleft()
 
     def used(self, batches: Sequence[int]) -> None:
         """Note how many batches each rank has used: what all have used is forgotten, rank by rank as they report."""
-        self._used = min(batches)
+        self.used_by_all = min(batches)
 
     def knows(self, batches: int) -> bool:
         """Tell whether every rank has told of so many batches."""

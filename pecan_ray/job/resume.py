@@ -7,12 +7,12 @@ beyond the batch after which it was taken.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from pecan_ray.job.delivery_log import Delivery, DeliveryLog
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint, Step
+from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -20,8 +20,35 @@ from pecan_ray.sampling.spans import Span, Spans
 WHOLE = ((0, END),)
 MOST_INTERVALS = 4096
 """So many intervals of the last batches a state holds at most: some 15 KB."""
+MOST_TOLD = 64
+"""Points that are kept, the newest ones."""
 PAST_ALL = 1 << 53
 """A cursor behind every split; JSON's numbers hold it."""
+
+
+class ResumePoints:
+    """Where a job stands, told in the same words to all ranks that ask after the same number of batches.
+
+    Meanwhile more is known, of elements that yield nothing for instance: ranks that go on from states of their own
+    would find that these differ.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[int, ResumePoint] = {}
+
+    def at(
+        self, ledger: Ledger, log: DeliveryLog, batches: int, listings: Callable[[], tuple[KnownListing, ...]]
+    ) -> ResumePoint | None:
+        """Return where the job stands after so many batches of each rank; None before all of these were reported."""
+        self._told = {told: point for told, point in self._told.items() if told >= log.used_by_all}
+        if batches not in self._told:
+            point = resume_point(ledger, log, batches)
+            if point is None:
+                return None
+            self._told[batches] = replace(point, listings=listings())
+            if len(self._told) > MOST_TOLD:
+                del self._told[next(iter(self._told))]
+        return self._told[batches]
 
 
 def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint | None:

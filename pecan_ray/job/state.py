@@ -8,7 +8,6 @@ the same job.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import replace
 from typing import Any
 
 from pecan_ray.errors import ClusterError, StaleJobError
@@ -34,7 +33,7 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
-from pecan_ray.job.resume import resume_point
+from pecan_ray.job.resume import ResumePoints
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
@@ -55,6 +54,7 @@ class JobState:
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
         self.log = DeliveryLog(spec.shape.world_size)
+        self._points = ResumePoints()
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget)
@@ -276,8 +276,7 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        point = resume_point(self.ledger, self.log, batches)
-        return None if point is None else replace(point, listings=self._listing.known())
+        return self._points.at(self.ledger, self.log, batches, self._listing.known)
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import Acknowledgement, EndData
+from pecan_ray.job.resume import resume_point
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.simulator.protocol import play_seeds
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
+from tests.unit.job_rig import JobRig, elements
 
 WIDTH = 1 << OUTPUT_BITS
 SEEDS, LOTS = 1200, 4
@@ -43,6 +48,26 @@ def test_a_job_that_counts_what_is_queued_as_yielded_is_found(monkeypatch: pytes
     monkeypatch.setattr("pecan_ray.job.state.DeliveryLog", Hasty)
     assert JobState.__init__.__globals__["DeliveryLog"] is Hasty
     assert play_seeds(range(300), in_pieces=True).failures
+
+
+def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None:
+    """Meanwhile elements were found to yield nothing: each rank may go on from the state that it has saved itself."""
+    rig = JobRig(LedgerShape(world_size=2))
+    (worker,) = rig.begin(splits=2)
+    rig.assign(worker)
+    (lease,) = rig.take(worker)
+    for rank in range(2):
+        spans = {lease.key: (elements(rank),)}
+        ack = Acknowledgement(worker, 0, spans, 1, 1, 10)
+        rig.report(rank, kept=1, deliveries=(Delivery(1, 0, spans),), acks=(ack,))
+    told = rig.job.resume_point(1)
+    assert told is not None
+    rig.answer(worker, EndData(0, {lease.key: (elements(2),)}))
+    assert rig.job.resume_point(1) == told
+    assert resume_point(rig.job.ledger, rig.job.log, 1) != replace(told, listings=()), "more is known by now"
+    assert rig.job.resume_point(2) is None
+    rig.job.log.used([2, 2])
+    assert rig.job.resume_point(1) != told, "nobody asks for it any more, so it is not kept"
 
 
 # --- the log --------------------------------------------------------------------------------------------------
