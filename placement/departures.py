@@ -140,5 +140,5 @@ def most_piled_up(at: Deployment, clients: int, settings: AutoSettings) -> float
 def step_error(windows: Sequence[Window]) -> float:
     """Return the relative error of the trainer's own step, as far as these windows differ or say themselves."""
     steps = [step for step in (measured(window, "step") for window in windows) if step is not None]
-    claimed = math.sqrt(sum(claimed_error(window) ** 2 for window in windows)) / len(windows)
+    claimed = math.hypot(*map(claimed_error, windows)) / len(windows)
     return max(claimed, standard_error(steps) / fmean(steps))

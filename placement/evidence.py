@@ -114,8 +114,9 @@ def standard_error(values: Sequence[float]) -> float:
     """Return the standard error of their mean; 0 for less than two."""
     if len(values) < 2:
         return 0.0
-    mean = math.fsum(values) / len(values)
-    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) * (len(values) - 1)))
+    count = len(values)
+    mean = math.fsum(value / count for value in values)
+    return math.hypot(*(value - mean for value in values)) / math.sqrt(count * (count - 1))  # without overflow
 
 
 def spread_of(times: Sequence[float]) -> float:
@@ -171,7 +172,7 @@ def pooled(deployment: Deployment, windows: Sequence[Window], noise: float = 0.0
     batch_time = fmean(times, weights)
     waits = [window.wait_time for window in kept if window.wait_time is not None]
     wait = min(fmean(waits, weights), batch_time) if len(waits) == len(kept) else None
-    claimed = math.sqrt(sum(claimed_error(window) ** 2 for window in kept)) / len(kept)
+    claimed = math.hypot(*map(claimed_error, kept)) / len(kept)
     claimed = max(claimed, counted_error(kept))
     # Two windows say little about their spread: with fewer than four, the other deployments are asked as well.
     shown = max(noise if len(kept) < 4 else 0.0, spread_of(times)) / math.sqrt(len(kept))

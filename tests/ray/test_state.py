@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import numpy as np
@@ -118,9 +119,13 @@ def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twi
         job = f"merged-{state is None}"
         return pipe.iter_batches(workers=pecan.Workers(local=1), rank=rank, world_size=size, job=job, state=state)
 
+    taken = Barrier(2)
+
     def cut(rank: int) -> tuple[list[int], Any]:
         with begin(rank, 2) as it:
-            return ids(islice(it, 7 + 3 * rank)), saved(it.state_dict())
+            cut_off = ids(islice(it, 7 + 3 * rank)), saved(it.state_dict())
+            taken.wait(60)  # a rank that left would end the other
+            return cut_off
 
     with ThreadPoolExecutor(2) as pool:
         (first, one), (second, other) = pool.map(cut, range(2))

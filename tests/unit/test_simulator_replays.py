@@ -6,7 +6,7 @@ from dataclasses import replace
 from statistics import fmean, median
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.autoscaler import Autoscaler, HorizontalPodAutoscaler
@@ -137,6 +137,17 @@ def test_our_policy_ends_near_the_cheapest_deployment_of_two_hundred_workloads()
         max_size=40,
     ),
     elsewhere=st.lists(st.builds(Deployment, st.integers(0, 30), st.integers(0, 30)), max_size=40),
+)
+@example(
+    mode="auto",
+    bounds=(0, 0, 1, 1),
+    seen=[
+        (0.0, 0.0, 0, None, False),
+        (0.0, 0.0, 0, None, False),
+        (1.0, 0.0, 2, 1.0, False),
+        (1.0, 2e154, 2, None, False),
+    ],
+    elsewhere=[],
 )
 @settings(max_examples=60, deadline=None)
 def test_no_sequence_of_windows_drives_a_policy_out_of_its_bounds(
