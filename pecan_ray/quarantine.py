@@ -72,6 +72,7 @@ class QuarantineFile:
         self.unkept = 0
         """Elements that could not be written."""
         self._lock = threading.Lock()
+        """Guards the file, and what is known of it, among the threads of this process."""
         self._process = os.getpid()
         self._untouched = self._torn = False
         """Nothing but lines that begin jobs is in it, as far as this process knows; a line was written in part."""

@@ -62,6 +62,7 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        """Guards the counts."""
         self._of: dict[str, OpCount] = defaultdict(OpCount)
 
     def add(self, op: str, elements_in: int, bytes_in: int, after: Iterable[Mapping[str, Any]]) -> None:

@@ -53,6 +53,7 @@ class WorkerActors:
         self._tasks: set[asyncio.Task[None]] = set()
         self._reasons: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
         self._looking = asyncio.Lock()
+        """Guards the reasons: one look at the cluster serves all that wait for the same."""
         self.trainer_nodes: tuple[str, ...] = ()
 
     def start(self, instruction: StartWorker) -> None:

@@ -53,6 +53,7 @@ class Heads:
         self._fetch, self._start = fetch, start
         self._most_bytes, self._most_at_once = most_bytes, most_at_once
         self._lock = threading.Lock()
+        """Guards all below."""
         self._wanted: OrderedDict[tuple[str, str], Head] = OrderedDict()
         """Announced and not begun."""
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()

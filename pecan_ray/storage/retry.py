@@ -66,6 +66,7 @@ class RetryRegistry:
         """`tell` is given a text when a request has been tried again for long; not for each of many."""
         self.tell = tell
         self._lock = threading.Lock()
+        """Guards all below."""
         self._retrying: dict[int, Retrying] = {}
         """By the thread that waits."""
         self._say_from = float("-inf")

@@ -18,6 +18,7 @@ class RequestThreads:
         self._most = most
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._lock = threading.Lock()
+        """Guards how many threads run and how many calls are not finished."""
         self._running = self._unfinished = 0
 
     def submit(self, call: Callable[[], T]) -> Future[T]:

@@ -16,6 +16,7 @@ class Credits:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
+        """Guards what is below, and is told of its changes."""
         self._count = 0
         self._closed = False
 

@@ -29,7 +29,9 @@ class Lane:
         self._confirmed = 0
         self._turn = 0
         self._taking = threading.Lock()
+        """Guards the way from the outbox: one stream takes lots at a time, so that they keep their order."""
         self._keeping = threading.Lock()
+        """Guards what is kept, how many lots are confirmed, and the turn; held for moments only."""
         self.finished = threading.Event()
         """The client has everything, or gets the rest another way."""
 

@@ -83,6 +83,7 @@ class FlightEndpoint:
         self._token, self.key = secrets.token_hex(32), secrets.token_bytes(32)
         self._clients: dict[int, _Client] = {}
         self._opening = threading.Lock()
+        """Guards the clients: the lanes of a rank end before it gets others."""
         try:
             self._server = _start(self, host, self._token, certificates)
         except FAILURES as error:
@@ -150,6 +151,7 @@ class _Stream:
         self._undecided = compression == "auto"
         self._meter = LinkMeter()
         self._measuring = threading.Lock()
+        """Guards the meter, which is told of lots by one thread and of confirmations by another."""
         self._whole = False
 
     def run(self) -> None:

@@ -39,6 +39,7 @@ class _Taker:
         self.rank, self.not_before = rank, not_before
         self.most, self.most_bytes = most, most_bytes
         self.changed = threading.Condition(lock)
+        """Of the outbox's lock, which guards all of this."""
         self.woken = False
         self.share: list[_Waiting] = []
         """What it would take now."""

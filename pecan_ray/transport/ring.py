@@ -151,6 +151,7 @@ class RingSlots:
         self._flying = self._flying_bytes = 0
         self._made = 0
         self._changed = threading.Condition()
+        """Guards all above and `_closed`, and is told of slots that become free."""
         self._closed = False
         self._read_fd, self.pipe_fd = os.pipe()
         threading.Thread(target=self._listen, name="pecan-ring", daemon=True).start()
@@ -299,6 +300,7 @@ class RingReader:
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
         self._pipes: dict[str, _Pipe] = {}
         self._lock = threading.Lock()
+        """Guards the maps and the pipes, so that none is made twice."""
         self._views: dict[tuple[str, int], _View] = {}
         """The last view of each slot, by token and number."""
 

@@ -38,6 +38,7 @@ class OpenBatch:
         self._item = item
         self._done = 0
         self._lock = threading.Lock()
+        """Guards `parts`, `complete` and how many rows are done: rows are written without it, side by side."""
         self._layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
         total = self._layout.nbytes
         self.slot: Slot | None = slots.acquire(total) if total else None
@@ -185,10 +186,12 @@ class BatchWriter:
         self._strict, self._ready = strict, ready
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
+        """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
         self._line: deque[Item] = deque()
         self._early: dict[int, list[Item]] = {}
         self._next = 0
         self._finishing = threading.Lock()
+        """Guards the beginning of the sequence: batches are handed on one after the other."""
         self._sequence: deque[OpenBatch] = deque()
 
     def place(self, number: int, items: list[Item]) -> int:

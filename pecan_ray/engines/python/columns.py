@@ -64,6 +64,7 @@ class Table:
         self._size, self._op, self._slots = batch.size, batch.name, slots
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
+        """Guards the open batch and which of its rows are claimed."""
 
     def written(self, runs: Iterator[Run | None]) -> Generator[OpenBatch | None, None, None]:
         """Write runs, and yield the batches that are complete with them; None as it comes."""

@@ -32,6 +32,7 @@ class Feeder:
         # A waiting thread is woken only for what it waits for: one that wakes for nothing takes a CPU, or Python's
         # lock, from one that works.
         self._lock = threading.Lock()
+        """Guards the counts and what is ready; `_stopped` is only ever set, and `_per_element_s` is an estimate."""
         self._more_wanted = threading.Condition(self._lock)
         self._finished = threading.Condition(self._lock)
         self._in_progress = 0

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 def read_ahead(streams: Sequence[Iterator[T]], most: int) -> Generator[T, None, None]:
     """Yield what iterators yield that run in threads, `most` results ahead; raise the error that ends one."""
-    changed = threading.Condition()
+    changed = threading.Condition()  # guards the four below
     ready: deque[T] = deque()
     failed: list[BaseException] = []
     running, stopped = len(streams), False

@@ -63,6 +63,7 @@ class ItemStream:
         self._serial = plan_shape(plan).serial
         self._taken: list[Lease] = []
         self._taking = threading.Lock()
+        """Guards the taking of leases where several threads read."""
 
     def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""

@@ -55,6 +55,7 @@ class Threads:
         self.tuner = tuner
         self._pool = ThreadPoolExecutor(tuner.limits.most if tuner else count, thread_name_prefix="pecan")
         self._lock = threading.Lock()
+        """Guards the line, how many are at work, changes of `count`, and the end."""
         self._line: deque[ThreadTask] = deque()
         self._at_work = 0
         self._closed = False
@@ -182,6 +183,7 @@ class Tuner:
         self.limits = limits
         self.state = State(threads)
         self._lock = threading.Lock()
+        """Guards the state, the tally and the window's times; the weight of elements is an estimate and needs none."""
         self._mine = ThreadClock()
         self._tally = WindowTally()
         self._began = time.perf_counter()

@@ -36,6 +36,7 @@ class Outstanding:
     def __init__(self) -> None:
         self._spans: dict[LeaseKey, Spans] = {}
         self._lock = threading.Lock()
+        """Guards the spans and the last: the graph takes from a thread of its own."""
         self.last: Part | None = None
         """What went in last."""
 
