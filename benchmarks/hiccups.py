@@ -47,8 +47,10 @@ WINDOWS = 120
 """Of each run,"""
 LONGEST_S = 4 * 3600.0
 """or as many as there are in this time."""
-WINDOW_S, LOOK_S = 5.0, 0.25
-"""A window's age, and how often trainers report."""
+WINDOW_S = 5.0
+"""A window's age."""
+LOOK_S = 0.25
+"""Trainers report so often."""
 QUEUED = 8
 """Batches that a trainer holds, and that a worker holds for it: the latter two."""
 LOCAL_START_S, REMOTE_START_S = 1.0, 3.0

@@ -19,8 +19,12 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 Element: TypeAlias = dict[str, Any]
 
-FRAME, STEP, FFT = 200, 80, 256
-"""Samples in a frame, between frames, and in the Fourier transform."""
+FRAME = 200
+"""Samples in a frame,"""
+STEP = 80
+"""between the beginnings of two frames,"""
+FFT = 256
+"""and in the Fourier transform."""
 FRAMES = 2754
 TEXT_LENGTH = 200
 VOCABULARY = ("-", "#", "<", ">", *"abcdefghijklmnopqrstuvwxyz", " ", ".", ",", "?")

@@ -42,8 +42,8 @@ WORTHLESS = 1e-3
 """A worker that saves less than this share of the bill is not asked for."""
 
 
+# Why a worker is bid for, the most urgent last.
 SAVES, SLOW, NEEDED = range(3)
-"""Why a worker is bid for, the most urgent last."""
 Bid: TypeAlias = tuple[int, float]
 """Why a worker is bid for, and how much: $ per CPU that it saves, or how slow the job is without it."""
 

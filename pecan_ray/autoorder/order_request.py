@@ -18,8 +18,9 @@ Check: TypeAlias = Callable[[dict[str, Any], dict[str, Any]], Any]
 
 
 ELEMENTS = 300
+"""The usual sample has at most so many elements,"""
 SECONDS = 5.0
-"""The usual bounds of a sample."""
+"""and takes at most so long."""
 
 
 @dataclass(frozen=True)

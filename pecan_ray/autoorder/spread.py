@@ -15,8 +15,9 @@ from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Source, Split
 MOST_OPENED = 32
 """Splits that a sample is drawn from, as far as they hold enough."""
 MOST_LISTED = 4096
+"""So many splits of a source are listed at most,"""
 LISTING_S = 0.25
-"""So many splits of a source are listed, for so long."""
+"""and for no longer than this."""
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 
+# Numbers of the settings in GNU's ``malloc.h``.
 TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
-"""Numbers of the settings in GNU's ``malloc.h``."""
 LARGEST_KEPT = 32 << 20
 """Bytes of a piece that is taken from kept memory; the C library takes no larger number."""
 MOST_KEPT = 512 << 20

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.plan.windows import Deployment, Window
 
-BATCHES, SECONDS = 100, 5.0
-"""A window ends after so many batches, or after this time."""
+BATCHES = 100
+"""A window ends after so many batches,"""
+SECONDS = 5.0
+"""or after this time."""
 MOST_WINDOWS = 1000
 """Newest windows that are kept."""
 

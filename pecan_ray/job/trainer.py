@@ -55,8 +55,10 @@ from pecan_ray.job.windows import StepTotals
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
-NO_NEED, CLOSING = Need(), Need(closing=True)
-"""Of a rank that is alone: nobody waits for its report, or the job does."""
+NO_NEED = Need()
+"""Of a rank that is alone: nobody waits for its report."""
+CLOSING = Need(closing=True)
+"""Of a rank that is alone: the job waits for its last report."""
 
 
 class TrainerState:

@@ -22,9 +22,9 @@ GATHER_S = 0.002
 GATHER_PER_TRAINER_S = 0.0005
 """with many trainers those within a longer one: each of them is answered."""
 MANY_TRAINERS = 100
+"""With more trainers than these, those that only may use more are answered later:"""
 ALLOWANCE_PER_TRAINER_S = 0.012
-"""With more trainers than these, those that only may use more are answered so much later for each: most of them have
-reported by then."""
+"""so much for each trainer; most of them have reported by then."""
 
 
 class NoticeBoard:

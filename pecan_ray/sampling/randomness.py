@@ -61,7 +61,7 @@ class ThreadGenerator(threading.local):
     def at(self, key: tuple[int, int]) -> np.random.Generator:
         """Return what `generator` returns; it is the calling thread's until it asks again.
 
-        One that somebody has kept, or is still using further out, is left to him.
+        One that somebody has kept, or is still using further out, is left alone.
         """
         rng, bits = self._rng, self._bits
         if sys.getrefcount(rng) > _OURS or sys.getrefcount(bits) > _OURS + 1:

@@ -25,8 +25,10 @@ from pecan_ray.transport.messages import Memory, Message, described, placed, vie
 SCHEMA: Any = pa.schema([pa.field("bytes", pa.uint8(), nullable=False)])
 HELLO = "hello"
 """Action that shows whether a server can be reached and believes the token."""
-END, GONE = b"end", b"gone"
-"""Last words of a stream: there is no more; there may be more, but not here."""
+END = b"end"
+"""Last word of a stream: there is no more."""
+GONE = b"gone"
+"""Last word of a stream: there may be more, but not here."""
 ANSWER = struct.Struct("<qq")
 """What a client says: how many lots of this lane it has received, and how many it has granted, of all its lanes.
 

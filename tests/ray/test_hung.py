@@ -21,8 +21,10 @@ pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 LINES, AT = 60, 37
 SHORTEST_S = 5.0
 """That can be set."""
-HONEST_S, LONG_S = 6.0, 120.0
-"""What is told as slow, and what is a hang, however loaded the machine is."""
+HONEST_S = 6.0
+"""What is told as slow,"""
+LONG_S = 120.0
+"""and what is a hang, however loaded the machine is."""
 
 
 @dataclass(frozen=True)

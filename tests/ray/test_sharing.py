@@ -18,7 +18,8 @@ from tests.ray.waiting_transforms import SMALL, train, waiting
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-STEP_S, ELEMENT_S = 0.05, 0.055
+STEP_S = 0.05
+ELEMENT_S = 0.055
 """A batch takes a worker 0.22 s: each trainer could use four or five workers, and is not to have less than two."""
 PLACES = 8
 

@@ -26,8 +26,12 @@ from pecan_ray.errors import PlanError
 # large, then a sleep.  Milliseconds for a batch as the reference plot of their artifact shows them.
 FIGURE_8_BYTES, FIGURE_8_FILES, BATCH = 56e9, 400, 900
 IMAGES = FIGURE_8_FILES * 1251
-CLOUD_MS, SOURCE_MS, FULL_MS = 300.0, 267.0, 432.0
-"""Reading a batch from Google's storage, the source from GlusterFS, and what has 2.5 times the bytes."""
+CLOUD_MS = 300.0
+"""Reading a batch from Google's storage,"""
+SOURCE_MS = 267.0
+"""the source from GlusterFS,"""
+FULL_MS = 432.0
+"""and what has 2.5 times the bytes."""
 FIGURE_8 = {
     200: (309, 267, 436),
     250: (298, 267, 431),

@@ -24,8 +24,8 @@ def foreseen(local: int, remote: int, batch_s: float, own_s: float | None = 0.1)
     return Foreseen(Deployment(local, remote), batch_s, own_s, PRICES.per_hour(1, remote))
 
 
+# Each remote worker is as dear as the host: the fewest are the cheapest, the most the fastest.
 FEW, SOME, MANY = foreseen(1, 0, 0.16), foreseen(1, 1, 0.11), foreseen(1, 2, 0.1)
-"""Each remote worker is as dear as the host: the fewest are the cheapest, the most the fastest."""
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,10 @@ from tests.unit.engine_leases import column, run_engine
 from tests.unit.test_python_engine import FewSlots
 
 DEADLINE_S = 60.0
-READ_S, STEP_S = 0.005, 0.05
-"""What stands for a remote read in a function, and for a trainer's step."""
+READ_S = 0.005
+"""What stands for a remote read in a function,"""
+STEP_S = 0.05
+"""and for a trainer's step."""
 
 
 class Busy:

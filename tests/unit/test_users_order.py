@@ -1,4 +1,4 @@
-"""Elements that fail in another order than the user's: run in his, with nothing lost and nothing twice."""
+"""Elements that fail in another order than the user's: run in that one, with nothing lost and nothing twice."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from pecan_ray.engines.positions import Part, join
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease
 from pecan_ray.sampling.randomness import random_key
 
+# Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked for,
+# [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0.
 BRANCH, REPETITION, SPLIT, ELEMENT, BEGIN, END, LOW, HIGH, KEY, KEY_HIGH, SIZE = range(11)
-"""Places in a row: the split and element; which of its outputs this is, [BEGIN, END); which of them are asked
-for, [LOW, HIGH); two numbers that seed its random functions; the size of the batch that it is meant for, or 0."""
 WIDTH = 11
 OUTPUTS = 1 << OUTPUT_BITS
 

@@ -25,8 +25,15 @@ FAULTS: tuple[tuple[FaultKind, int], ...] = (
     ("fail", 1),
 )
 """Kinds of faults, and how often each is drawn."""
-LARGE_EVERY, FAULTLESS_SHARE, DEADLY_SHARE = 600, 0.35, 0.06
-HANGING_SHARE, IN_ORDER_SHARE = 0.05, 0.12
+LARGE_EVERY = 600
+"""One of so many histories has many parties."""
+FAULTLESS_SHARE = 0.35
+DEADLY_SHARE = 0.06
+"""Of histories that have an element which kills its worker."""
+HANGING_SHARE = 0.05
+"""Of histories that have an element which never ends."""
+IN_ORDER_SHARE = 0.12
+"""Of histories that may be one sequence of batches, and are."""
 RESTART_SHARE = 0.08
 """Of histories in which the controller is killed."""
 KEPT_SHARE = 0.4

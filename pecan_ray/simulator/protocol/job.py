@@ -21,8 +21,12 @@ if TYPE_CHECKING:
 
 HOLD_S = 5.0
 """A trainer that waits for orders is answered after so long in any case."""
-STARTS_S, KILLS_S, NOTICES_S = 0.3, 0.5, 0.5
-"""Means of how long it takes to start a process, to kill one, and to notice that one is gone."""
+STARTS_S = 0.3
+"""Mean of how long it takes to start a process,"""
+KILLS_S = 0.5
+"""to kill one,"""
+NOTICES_S = 0.5
+"""and to notice that one is gone."""
 MANY_SPLITS = 50
 """With so many the ledger is checked now and then only."""
 WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
