@@ -36,7 +36,7 @@ import ray
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import pecan_ray as pecan
-from benchmarks.simulated_members import ELEMENTS, Crowd, Pace
+from benchmarks.simulated_members import ELEMENTS, MemberPace, SimulatedMembers
 from pecan_ray.job.events import WorkerPlaced, WorkerReady
 from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import LedgerShape
@@ -76,7 +76,7 @@ SMALL_QUEUES = Regime("workers cannot keep up, and queues hold two batches", ste
 
 
 @dataclass(frozen=True)
-class Load:
+class ControllerLoad:
     """What was measured for one actor."""
 
     share: float
@@ -155,7 +155,7 @@ class Felt:
             self._longest = max(self._longest, time.monotonic() - before - FEEL_S)
 
 
-class CrowdedController(AutoPlacementController):
+class LoadedController(AutoPlacementController):
     """The controller of a job whose workers are simulated."""
 
     def __init__(self, name: str, journal: str | None) -> None:
@@ -215,7 +215,7 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
 """What the empty actor gets."""
 
 
-def crowded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False) -> Job:
+def loaded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False) -> Job:
     """Return a job of so many workers and trainers."""
     workers, trainers = members
     source = NamedSplits(splits)
@@ -244,55 +244,55 @@ def started(cls: type, *arguments: object) -> Any:
 
 def opened(job: Job) -> Any:
     """Start the controller of a job, with its journal."""
-    controller = started(CrowdedController, job.spec.name, None)
+    controller = started(LoadedController, job.spec.name, None)
     ray.get(controller.open.remote(pickle.dumps(job)))
     return controller
 
 
-def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> Load:
+def controller_load(count: int, regime: Regime = TRAINER_BOUND) -> ControllerLoad:
     """Return what the controller of so many workers and as many trainers takes."""
     splits = max(10_000, int(count / 0.5 * (SETTLING_S + MEASURED_S + 60)))
-    controller = opened(crowded_job((count, count), splits))
-    pace = Pace(count, count, step_s=regime.step_s, stock=regime.stock, queue=regime.queue)
+    controller = opened(loaded_job((count, count), splits))
+    pace = MemberPace(count, count, step_s=regime.step_s, stock=regime.stock, queue=regime.queue)
     try:
-        return asyncio.run(_measure_crowd(controller, pace))
+        return asyncio.run(_measure_members(controller, pace))
     finally:
         ray.kill(controller)
 
 
-async def _measure_crowd(controller: Any, pace: Pace) -> Load:
-    crowd = Crowd(controller, pace)
+async def _measure_members(controller: Any, pace: MemberPace) -> ControllerLoad:
+    members = SimulatedMembers(controller, pace)
     try:
-        await crowd.begin(this_node(), pace.workers)
-        await crowd.pass_time(SETTLING_S)
-        calls, used = Counter(crowd.calls), crowd.used
-        load = await _measure(controller, crowd.pass_time)
-        rates = {kind: (number - calls[kind]) / MEASURED_S for kind, number in crowd.calls.items()}
+        await members.begin(this_node(), pace.workers)
+        await members.pass_time(SETTLING_S)
+        calls, used = Counter(members.calls), members.used
+        load = await _measure(controller, members.pass_time)
+        rates = {kind: (number - calls[kind]) / MEASURED_S for kind, number in members.calls.items()}
         rates = {kind: rate for kind, rate in rates.items() if rate}
-        return Load(load.share, rates, (crowd.used - used) / MEASURED_S, load.memory_mib, load.pause_ms)
+        return ControllerLoad(load.share, rates, (members.used - used) / MEASURED_S, load.memory_mib, load.pause_ms)
     finally:
-        await crowd.end()
+        await members.end()
 
 
-async def _measure_splits(controller: Any) -> tuple[Load, Load]:
+async def _measure_splits(controller: Any) -> tuple[ControllerLoad, ControllerLoad]:
     """Return how the controller does while it lists, and while leases are taken after that."""
     await controller.look.remote(feel=True)
-    crowd = Crowd(controller, Pace(FEW, FEW, batch_s=0.02, step_s=0.02, stock=1))
+    members = SimulatedMembers(controller, MemberPace(FEW, FEW, batch_s=0.02, step_s=0.02, stock=1))
     try:
-        await crowd.begin(this_node(), FEW)
+        await members.begin(this_node(), FEW)
         while not await controller.listed.remote():
-            await crowd.pass_time(0.1)
+            await members.pass_time(0.1)
         _, memory, pause = await controller.look.remote()
-        listing = Load(0.0, memory_mib=memory, pause_ms=pause)
-        return listing, await _measure(controller, crowd.pass_time)
+        listing = ControllerLoad(0.0, memory_mib=memory, pause_ms=pause)
+        return listing, await _measure(controller, members.pass_time)
     finally:
-        await crowd.end()
+        await members.end()
 
 
 def measure_splits(splits: int) -> None:
     """Print the longest pauses with so many splits, shuffled and not."""
     for shuffled in (False, True):
-        controller = opened(crowded_job((FEW, FEW), splits, shuffled=shuffled))
+        controller = opened(loaded_job((FEW, FEW), splits, shuffled=shuffled))
         try:
             listing, taking = asyncio.run(_measure_splits(controller))
         finally:
@@ -304,15 +304,15 @@ def measure_splits(splits: int) -> None:
         )
 
 
-async def _measure(actor: Any, pass_time: Callable[[float], Awaitable[None]]) -> Load:
+async def _measure(actor: Any, pass_time: Callable[[float], Awaitable[None]]) -> ControllerLoad:
     before, _, _ = await actor.look.remote()
     began = time.monotonic()
     await pass_time(MEASURED_S)
     after, memory, pause = await actor.look.remote()
-    return Load((after - before) / (time.monotonic() - began), memory_mib=memory, pause_ms=pause)
+    return ControllerLoad((after - before) / (time.monotonic() - began), memory_mib=memory, pause_ms=pause)
 
 
-def empty_load(calls: dict[str, float]) -> Load:
+def empty_load(calls: dict[str, float]) -> ControllerLoad:
     """Return what an actor takes that is called as often and does nothing."""
     actor = started(EmptyController)
     try:
@@ -346,7 +346,7 @@ def this_node() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
-def table(regime: Regime, found: dict[int, list[tuple[Load, Load]]]) -> str:
+def table(regime: Regime, found: dict[int, list[tuple[ControllerLoad, ControllerLoad]]]) -> str:
     """Return the medians for one regime as a table in Markdown."""
     kinds = ("report", "listen", "ask", "told")
     lines = [
@@ -367,9 +367,11 @@ def table(regime: Regime, found: dict[int, list[tuple[Load, Load]]]) -> str:
     return "\n".join(lines)
 
 
-def measure(regime: Regime, members: Sequence[int], rounds: int) -> dict[int, list[tuple[Load, Load]]]:
+def measure(
+    regime: Regime, members: Sequence[int], rounds: int
+) -> dict[int, list[tuple[ControllerLoad, ControllerLoad]]]:
     """Measure the controller and the empty actor in turn."""
-    found: dict[int, list[tuple[Load, Load]]] = {count: [] for count in members}
+    found: dict[int, list[tuple[ControllerLoad, ControllerLoad]]] = {count: [] for count in members}
     for _ in range(rounds):
         for count in members:
             ours = controller_load(count, regime)

@@ -53,7 +53,7 @@ class Pause:
 
 
 @dataclass
-class Measured:
+class SplitCosts:
     """A job with so many splits."""
 
     splits: int
@@ -77,7 +77,7 @@ class Measured:
 class Bench:
     """A job, and the only worker that it has."""
 
-    def __init__(self, measured: Measured) -> None:
+    def __init__(self, measured: SplitCosts) -> None:
         self._measured = measured
         self._job = JobState(
             JobSpec("bench", LedgerShape(epochs=EPOCHS, shuffle_seed=3 if measured.shuffled else None)), 0
@@ -120,9 +120,9 @@ class Bench:
         return [instruction for instruction in done if isinstance(instruction, Answer)]
 
 
-def measure(splits: int, *, shuffled: bool) -> Measured:
+def measure(splits: int, *, shuffled: bool) -> SplitCosts:
     """Run a job and return what its steps cost."""
-    measured = Measured(splits, shuffled)
+    measured = SplitCosts(splits, shuffled)
     began = 0.0
 
     def collection(phase: str, info: dict[str, int]) -> None:

@@ -243,7 +243,7 @@ class Lockstep:
 
 
 @dataclass
-class Verdict:
+class HiccupVerdict:
     """What came of a workload."""
 
     kind: str
@@ -262,7 +262,7 @@ class Verdict:
     decisions: list[Decision] = field(default_factory=list, repr=False)
 
 
-def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
+def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVerdict:
     """Let a policy place a workload."""
     draw = random.Random(f"run {job.kind} {job.seed}")
     policy = AutoPlacement(
@@ -313,7 +313,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> Verdict:
             converged_at = converged_at or (number, rig.now)
     final, change = job.finally_so, job.changes_at or 0
     end = converged_at or (windows, rig.now)
-    return Verdict(
+    return HiccupVerdict(
         job.kind,
         job.seed,
         str(settled),
@@ -346,7 +346,7 @@ def jobs(kinds: Sequence[str], workloads: int, seed: int) -> Iterator[HiccupJob]
         yield draw_job(kinds[number % len(kinds)], seed + number // len(kinds))
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
+def table(verdicts: Sequence[HiccupVerdict]) -> str:
     """Sum verdicts up, a line for each kind and one for all."""
     row = "{:<16} {:>5} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}"
     lines = [row.format("kind", "jobs", "within 5%", "20%", "mean", "worst", "paid", "windows", "answer")]
@@ -376,7 +376,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     kinds = options.kinds.split(",")
-    began, verdicts = time.perf_counter(), list[Verdict]()
+    began, verdicts = time.perf_counter(), list[HiccupVerdict]()
     for job in jobs(kinds, options.workloads, options.seed):
         verdicts.append(run(job, options.mode))
         if verdicts[-1].excess > NEAR:

@@ -44,7 +44,7 @@ IN_FLIGHT = 4
 
 
 @dataclass(frozen=True)
-class Case:
+class LiveCase:
     """A workload."""
 
     name: str
@@ -57,10 +57,10 @@ class Case:
 
 
 CASES = (
-    Case("remote workers are needed", 0.020, 0.023, 2, 6),
-    Case("one local worker suffices", 0.010, 0.050, 2, 6),
-    Case("local workers suffice", 0.020, 0.050, 3, 6),
-    Case("many remote workers", 0.040, 0.028, 1, 7),
+    LiveCase("remote workers are needed", 0.020, 0.023, 2, 6),
+    LiveCase("one local worker suffices", 0.010, 0.050, 2, 6),
+    LiveCase("local workers suffice", 0.020, 0.050, 3, 6),
+    LiveCase("many remote workers", 0.040, 0.028, 1, 7),
 )
 
 
@@ -97,7 +97,7 @@ def three_nodes() -> Iterator[None]:
         cluster.shutdown()
 
 
-def in_simulator(case: Case, mode: str) -> Deployment:
+def in_simulator(case: LiveCase, mode: str) -> Deployment:
     """Return where the same policy ends in the simulator."""
     batch_s = BATCH * case.element_s
     worker = Worker(cpu_s=batch_s, ordered_cpu_s=batch_s, cpus=1.0, buffer=IN_FLIGHT)
@@ -118,7 +118,7 @@ def in_simulator(case: Case, mode: str) -> Deployment:
     return simulate(SimulatedJob(workload, placement(workload, mode), client=rule)).converged_to
 
 
-def live(case: Case, mode: Any, measured: int) -> Found:
+def live(case: LiveCase, mode: Any, measured: int) -> Found:
     """Run a workload until its placement has settled, then so many batches more."""
     best = cheapest(case.element_s, case.step_s, case.max_local, case.max_remote)
     workers = pecan.AutoWorkers(

@@ -54,7 +54,7 @@ SLOWER = 1.05
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PipelineOutcome:
     """What became of one pipeline."""
 
     case: plans.Case
@@ -74,14 +74,14 @@ def encoded(given: Sequence[Element]) -> list[Element]:
     return [{**e, "image": cv2.imencode(".jpg", e["image"][..., ::-1])[1].tobytes()} for e in given]
 
 
-def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], seconds: float) -> Outcome:
+def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], seconds: float) -> PipelineOutcome:
     """Draw a pipeline, let AutoOrder look at some elements, and compare both orders on others."""
     case = plans.draw(seed, seen)
     pipe = case.pipe
     found = order_plan(OrderRequest(pipe.plan, seed=pipe.seed, elements=len(seen), seconds=seconds))
     order = tuple(op.name for op in found.plan.all_ops())
     if not found.changed:
-        return Outcome(case, order, False, seconds=found.seconds)
+        return PipelineOutcome(case, order, False, seconds=found.seconds)
     (stretch,) = found.stretches
     source = pecan.sources.Items([{name: one[name] for name in _columns(case)} for one in unseen])
     user, new = (replace(plan, head=source) for plan in (found.before, found.plan))
@@ -91,7 +91,7 @@ def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], second
     plans.NOTES.on = False
     wrong = _taken_for_granted(saw, sees) or _dtypes() or _values(before, after)
     usual, other = _times(user, new, pipe.seed)
-    return Outcome(case, order, True, wrong, stretch.whole_speedup or 1.0, usual / other, found.seconds)
+    return PipelineOutcome(case, order, True, wrong, stretch.whole_speedup or 1.0, usual / other, found.seconds)
 
 
 def _columns(case: plans.Case) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _times(user: Plan, new: Plan, seed: int) -> tuple[float, float]:
     return min(times[False]), min(times[True])
 
 
-def summary(found: Sequence[Outcome]) -> str:
+def summary(found: Sequence[PipelineOutcome]) -> str:
     """Say what was found."""
     changed = [one for one in found if one.changed]
     wrong, slower = [one for one in changed if one.wrong], [one for one in changed if one.gained < 1 / SLOWER]

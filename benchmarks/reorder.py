@@ -55,10 +55,10 @@ class OneSlot:
         if fitting:
             self._free.remove(fitting[0])
             return fitting[0]
-        return Slot(self._free, nbytes)
+        return FreeSlot(self._free, nbytes)
 
 
-class Slot:
+class FreeSlot:
     """One piece of memory."""
 
     def __init__(self, free: list[Any], nbytes: int) -> None:

@@ -37,7 +37,7 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
-class Point:
+class ScalingPoint:
     """One measurement."""
 
     x: float
@@ -56,10 +56,10 @@ class Axis:
     measures: str
     """What the seconds are."""
     points: Sequence[float]
-    measure: Callable[[float], Point]
+    measure: Callable[[float], ScalingPoint]
 
 
-def run(pipe: pecan.PecanPipeline, x: float, epochs: int = 1, **options: Any) -> Point:
+def run(pipe: pecan.PecanPipeline, x: float, epochs: int = 1, **options: Any) -> ScalingPoint:
     """Run a pipeline and measure it from its first batch on; starting Ray's processes is another matter."""
     workers = options.pop("workers", pecan.Workers(local=1))
     asked = time.perf_counter()
@@ -69,7 +69,7 @@ def run(pipe: pecan.PecanPipeline, x: float, epochs: int = 1, **options: Any) ->
             began = began or time.perf_counter()
         ended = time.perf_counter()
         memory = memory_mib()
-    return Point(x, ended - began, memory, began - asked)
+    return ScalingPoint(x, ended - began, memory, began - asked)
 
 
 def memory_mib() -> float:
@@ -119,17 +119,17 @@ def same(i: Any) -> Any:
     return i
 
 
-def by_batch_size(size: float) -> Point:
+def by_batch_size(size: float) -> ScalingPoint:
     """200 batches of 1 KiB elements."""
     return run(pipeline(numbers(200 * int(size))).map(Fill(1024), on="i").batch(int(size)), size)
 
 
-def by_element_size(nbytes: float) -> Point:
+def by_element_size(nbytes: float) -> ScalingPoint:
     """200 batches of 4 elements."""
     return run(pipeline(numbers(800)).map(Fill(int(nbytes)), on="i").batch(4), nbytes)
 
 
-def by_operators(count: float) -> Point:
+def by_operators(count: float) -> ScalingPoint:
     """20,000 numbers through functions that do nothing."""
     pipe = pipeline(numbers(20_000))
     for _ in range(int(count)):
@@ -137,13 +137,13 @@ def by_operators(count: float) -> Point:
     return run(pipe.batch(100), count)
 
 
-def by_workers(count: float) -> Point:
+def by_workers(count: float) -> ScalingPoint:
     """250 elements for each worker, each a wait of 20 ms: the time stays as it is where workers do not disturb."""
     pipe = pipeline(numbers(250 * int(count)), threads_per_worker=1, cpus_per_worker=0.01)
     return run(pipe.map(Wait(0.02), on="i").batch(10), count, workers=pecan.Workers(local=int(count)))
 
 
-def by_files(count: float) -> Point:
+def by_files(count: float) -> ScalingPoint:
     """Text files of one line."""
     with text_files(int(count)) as pattern:
         return run(pipeline(pecan.sources.TextLines(pattern)).batch(10), count)
@@ -158,14 +158,14 @@ def text_files(count: int) -> Iterator[str]:
         yield f"{folder}/*.txt"
 
 
-def by_epochs(count: float) -> Point:
+def by_epochs(count: float) -> ScalingPoint:
     """Epochs of 2,000 numbers."""
     return run(pipeline(numbers(2000)).map(same, on="i").batch(20), count, epochs=int(count))
 
 
-def by_members(count: float) -> Point:
+def by_members(count: float) -> ScalingPoint:
     """Seconds of one core that a controller needs for a minute of workers and clients that report every 5 s."""
-    return Point(count, 60.0 * controller_load(int(count)).share)
+    return ScalingPoint(count, 60.0 * controller_load(int(count)).share)
 
 
 AXES = (
@@ -179,9 +179,9 @@ AXES = (
 )
 
 
-def measure(axis: Axis, rounds: int) -> list[Point]:
+def measure(axis: Axis, rounds: int) -> list[ScalingPoint]:
     """Measure an axis, all its points in turn, and return the medians."""
-    found: dict[float, list[Point]] = {x: [] for x in axis.points}
+    found: dict[float, list[ScalingPoint]] = {x: [] for x in axis.points}
     for number in range(rounds):
         for x in axis.points:
             found[x].append(axis.measure(x))
@@ -194,9 +194,9 @@ def measure(axis: Axis, rounds: int) -> list[Point]:
     return [median(points) for points in found.values()]
 
 
-def median(points: Sequence[Point]) -> Point:
+def median(points: Sequence[ScalingPoint]) -> ScalingPoint:
     """Return the medians of several measurements of one point."""
-    return Point(
+    return ScalingPoint(
         points[0].x,
         statistics.median(point.seconds for point in points),
         statistics.median(point.memory_mib for point in points),
@@ -204,14 +204,14 @@ def median(points: Sequence[Point]) -> Point:
     )
 
 
-def exponent(points: Sequence[Point]) -> float:
+def exponent(points: Sequence[ScalingPoint]) -> float:
     """Return how total time grows over the upper half of an axis."""
     upper = points[len(points) // 2 - 1 :]
     slope, _ = np.polyfit(np.log([point.x for point in upper]), np.log([point.seconds for point in upper]), 1)
     return float(slope)
 
 
-def table(axis: Axis, points: Sequence[Point]) -> str:
+def table(axis: Axis, points: Sequence[ScalingPoint]) -> str:
     """Return an axis as a table in Markdown."""
     lines = [
         f"### {axis.name.capitalize()}",
@@ -229,7 +229,7 @@ def table(axis: Axis, points: Sequence[Point]) -> str:
     return "\n".join(lines)
 
 
-def draw(found: dict[str, list[Point]], folder: Path) -> None:
+def draw(found: dict[str, list[ScalingPoint]], folder: Path) -> None:
     """Write one picture with a panel for each axis, as PNG and SVG."""
     import matplotlib
 

@@ -44,7 +44,7 @@ BATCH_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class Pace:
+class MemberPace:
     """How fast data flows."""
 
     workers: int
@@ -59,16 +59,16 @@ class Pace:
     """and has room for."""
 
 
-class Crowd:
+class SimulatedMembers:
     """All workers and trainers of one controller, in this process."""
 
-    def __init__(self, controller: Any, pace: Pace) -> None:
+    def __init__(self, controller: Any, pace: MemberPace) -> None:
         self.controller, self.pace = controller, pace
         self.calls: Counter[str] = Counter()
         self.used = 0
         """Batches that training loops have had."""
         self.trainers = [SimulatedTrainer(self, rank) for rank in range(pace.trainers)]
-        self.workers: list[SimulatedWorker] = []
+        self.workers: list[MemberWorker] = []
         self.ids = count(1)
         self._next_rank = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -89,7 +89,7 @@ class Crowd:
             await asyncio.sleep(0.1)
         for trainer in self.trainers:
             self.spawn(trainer.listen())
-        self.workers = [SimulatedWorker(self, name) for name in workers]
+        self.workers = [MemberWorker(self, name) for name in workers]
         for worker in self.workers:
             self.spawn(worker.run())
             self.spawn(worker.keep_telling())
@@ -145,11 +145,11 @@ class Crowd:
 class SimulatedTrainer:
     """One rank: its state is real, its training loop a timer."""
 
-    def __init__(self, crowd: Crowd, rank: int) -> None:
-        self._crowd = crowd
+    def __init__(self, members: SimulatedMembers, rank: int) -> None:
+        self._members = members
         self.incarnation = f"process-{rank}"
-        prefetch_bytes = crowd.pace.queue * BATCH_BYTES
-        self.state = TrainerState(rank, crowd.pace.trainers, self.incarnation, prefetch_bytes, time.monotonic())
+        prefetch_bytes = members.pace.queue * BATCH_BYTES
+        self.state = TrainerState(rank, members.pace.trainers, self.incarnation, prefetch_bytes, time.monotonic())
         self._timer: asyncio.TimerHandle | None = None
         self._over = False
 
@@ -162,18 +162,18 @@ class SimulatedTrainer:
         now = time.monotonic()
         for instruction in self.state.handle(event, now):
             if isinstance(instruction, trainer_events.SendReport):
-                self._crowd.spawn(self._send(instruction.report))
+                self._members.spawn(self._send(instruction.report))
             elif isinstance(instruction, trainer_events.HandOver):
-                self._crowd.used += 1
-                self._crowd.later(self._crowd.pace.step_s, self.wants)
+                self._members.used += 1
+                self._members.later(self._members.pace.step_s, self.wants)
             elif isinstance(instruction, trainer_events.RaiseError):
-                self._crowd.fail(instruction.error)
+                self._members.fail(instruction.error)
         self._over = self.state.over
         due = self.state.due(now)
         if self._timer is None or due < self._timer.when():
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = None if self._over else self._crowd.later(max(0.0, due - now), self._time_passed)
+            self._timer = None if self._over else self._members.later(max(0.0, due - now), self._time_passed)
 
     def _time_passed(self) -> None:
         self._timer = None
@@ -181,24 +181,24 @@ class SimulatedTrainer:
 
     async def _send(self, report: TrainerReport) -> None:
         orders: Orders
-        orders, _ = pickle.loads(await self._crowd.call("report", pickle.dumps(report)))
+        orders, _ = pickle.loads(await self._members.call("report", pickle.dumps(report)))
         self.happened(trainer_events.ReportAnswered(report.number, orders))
 
     async def listen(self) -> None:
         """Wait for orders, again and again."""
         while not self._over:
             known = self.state.orders
-            call = self._crowd.call("listen", self.state.rank, self.incarnation, known.number, known.met)
+            call = self._members.call("listen", self.state.rank, self.incarnation, known.number, known.met)
             orders: Orders
             orders, _ = pickle.loads(await call)
             self.happened(trainer_events.OrdersCame(orders))
 
 
-class SimulatedWorker:
+class MemberWorker:
     """One worker: takes leases in lots, and makes a batch of each."""
 
-    def __init__(self, crowd: Crowd, name: str) -> None:
-        self._crowd, self.name = crowd, name
+    def __init__(self, members: SimulatedMembers, name: str) -> None:
+        self._members, self.name = members, name
         self._numbers: Counter[str] = Counter()
         self._progress = WorkerProgress(threads=4)
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
@@ -210,7 +210,7 @@ class SimulatedWorker:
         self._numbers[channel] += 1
         self._heartbeat.asked = time.monotonic()
         asked = WorkerAsked(self.name, channel, self._numbers[channel], question)
-        return pickle.loads(await self._crowd.call("ask", pickle.dumps(asked)))
+        return pickle.loads(await self._members.call("ask", pickle.dumps(asked)))
 
     async def _take(self, epoch: int, lot_s: float) -> Any:
         question = AskLeases(epoch, 0, lot_of(self._lease_s, lot_s), self._noted())
@@ -222,14 +222,14 @@ class SimulatedWorker:
 
     async def run(self) -> None:
         """Work until the job is over."""
-        await asyncio.sleep(random.random() * self._crowd.pace.batch_s)
+        await asyncio.sleep(random.random() * self._members.pace.batch_s)
         while isinstance(assigned := await self._ask("run", AskAssignment(self._progress)), Assigned):
             self._lot_s = assigned.lot_s
             made = await self._work(assigned.assignment, assigned.lot_s)
             await self._ask("run", EndAssignment(assigned.assignment.epoch, {}, made, self._noted()))
 
     async def _work(self, assignment: Assignment, lot_s: float) -> int:
-        made, at, epoch, batch_s = 0, time.monotonic(), assignment.epoch, self._crowd.pace.batch_s
+        made, at, epoch, batch_s = 0, time.monotonic(), assignment.epoch, self._members.pace.batch_s
         leases = await self._take(epoch, lot_s)
         while leases:
             ahead: asyncio.Future[Any] | None = None
@@ -244,12 +244,12 @@ class SimulatedWorker:
         return made
 
     def _made(self, assignment: Assignment, lease: Lease) -> None:
-        self._lease_s = self._crowd.pace.batch_s
+        self._lease_s = self._members.pace.batch_s
         if lease.spans[-1][1] == END:
             self._lengths.append((lease.key, ELEMENTS))
         done = self._progress
         self._progress = WorkerProgress(done.elements + ELEMENTS, done.batches + 1, done.bytes + BATCH_BYTES, 4)
-        self._crowd.deliver(self.name, assignment.rank, assignment.epoch, lease)
+        self._members.deliver(self.name, assignment.rank, assignment.epoch, lease)
 
     async def keep_telling(self) -> None:
         """Say now and then that this worker lives."""
@@ -258,5 +258,5 @@ class SimulatedWorker:
         while True:
             if self._heartbeat.due(now := time.monotonic(), self._lot_s):
                 self._heartbeat.told = now
-                await self._crowd.call("told", self.name, self._progress, counts)
+                await self._members.call("told", self.name, self._progress, counts)
             await asyncio.sleep(NEWS_S)

@@ -30,7 +30,7 @@ HOUR_S, ARRIVAL_S = 3600.0, 600.0
 
 
 @dataclass(frozen=True)
-class Measured:
+class SimulatorSpeed:
     """One run."""
 
     jobs: int
@@ -51,7 +51,7 @@ class Measured:
         )
 
 
-def measure(jobs: int, workers: int, batches: int) -> Measured:
+def measure(jobs: int, workers: int, batches: int) -> SimulatorSpeed:
     """Simulate so many jobs."""
     workloads = [changed(draw(seed), max_local=0) for seed in range(DIFFERENT)]
     specs = [
@@ -69,7 +69,7 @@ def measure(jobs: int, workers: int, batches: int) -> Measured:
     began = time.perf_counter()
     done = Simulation(specs, PoolRule(workers, slots=4, speed_cv=0.05, life_s=100 * HOUR_S)).run()
     wall_s = time.perf_counter() - began
-    return Measured(
+    return SimulatorSpeed(
         jobs=jobs,
         workers=workers,
         most_workers=done.most_workers,

@@ -113,14 +113,16 @@ class Bookkeeper:
 
 
 @dataclass(frozen=True)
-class Nodes:
+class TwoNodes:
     """Ids of the trainer's node and of another one."""
 
     mine: str
     other: str
 
 
-def through_pecan(nodes: Nodes, nbytes: int, batches: int, other: bool, config: Config, shrinks: bool = False) -> float:
+def through_pecan(
+    nodes: TwoNodes, nbytes: int, batches: int, other: bool, config: Config, shrinks: bool = False
+) -> float:
     """Batches per second through our client, from the first batch to the last."""
     remote: Any = ray.remote
     pipe = pecan.PecanPipeline(pecan.sources.Items([0]), name="transport").batch(1)
@@ -160,7 +162,7 @@ def counted(take: Callable[[], Any], batches: int) -> float:
     return (batches - 1) / (time.perf_counter() - began)
 
 
-def through_socket(nodes: Nodes, nbytes: int, batches: int) -> float:
+def through_socket(nodes: TwoNodes, nbytes: int, batches: int) -> float:
     """The limit: memory on one side, a TCP socket, and one read into memory that is used again."""
     remote: Any = ray.remote
     node_ip: Any = ray.util.get_node_ip_address
@@ -230,7 +232,7 @@ def _tensorflow() -> Any:
     return tf
 
 
-def sides(nodes: Nodes) -> dict[str, Callable[[int, int], float]]:
+def sides(nodes: TwoNodes) -> dict[str, Callable[[int, int], float]]:
     """All ways, by name."""
 
     def ours(other: bool, shrinks: bool = False, **config: Any) -> Callable[[int, int], float]:
@@ -300,7 +302,7 @@ def table(rates: dict[int, dict[str, list[float]]], load: float) -> str:
     return "\n".join(lines)
 
 
-def connect(address: str | None) -> tuple[Nodes, Any]:
+def connect(address: str | None) -> tuple[TwoNodes, Any]:
     """Join a cluster of two nodes, or start one here."""
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sys.path[0], os.environ.get("PYTHONPATH"))))
     cluster: Any = None
@@ -313,7 +315,7 @@ def connect(address: str | None) -> tuple[Nodes, Any]:
     mine = str(ray.get_runtime_context().get_node_id())
     nodes: Any = ray.nodes
     other = next(node["NodeID"] for node in nodes() if node["Alive"] and node["NodeID"] != mine)
-    return Nodes(mine, other), cluster
+    return TwoNodes(mine, other), cluster
 
 
 def main() -> None:

@@ -26,7 +26,8 @@ from typing import Any
 
 import pecan_ray as pecan
 from examples import audio_ops
-from examples.consumer import Engine, Step, command_line, consume
+from examples.consumer import TrainStep, command_line, consume
+from pecan_ray.options import EngineName
 
 FIXTURE = Path(__file__).resolve().parent / "data" / "speech"
 
@@ -34,7 +35,7 @@ FIXTURE = Path(__file__).resolve().parent / "data" / "speech"
 def pipeline(
     root: str | os.PathLike[str] | None = None,
     *,
-    engine: Engine = "python",
+    engine: EngineName = "python",
     batch: int = 8,
     images: int = 40,
     seed: int | None = None,
@@ -80,12 +81,12 @@ def read_transcripts(folder: Path) -> dict[str, str]:
         return {row["path"]: row["text"] for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)}
 
 
-def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
+def example_pipeline(engine: EngineName = "python") -> pecan.PecanPipeline:
     """Return the pipeline over the clips of the repository: what ``pecan explain`` shows."""
     return pipeline(engine=engine)
 
 
-def model_step() -> Step:
+def model_step() -> TrainStep:
     """Return the training step of a small transformer (torch)."""
     from examples.models_torch import transcriber_step
 

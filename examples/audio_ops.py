@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 Element: TypeAlias = dict[str, Any]
 
 FRAME = 200

@@ -10,11 +10,10 @@ from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
 from examples.image_ops import decode_rgb
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 Element: TypeAlias = dict[str, Any]
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)

@@ -8,13 +8,12 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import pecan_ray as pecan
 
-Engine: TypeAlias = Literal["python", "tensorflow"]
-Batch: TypeAlias = dict[str, Any]
-Step: TypeAlias = Callable[[Batch], float]
+BatchColumns: TypeAlias = dict[str, Any]
+TrainStep: TypeAlias = Callable[[BatchColumns], float]
 """Trains on one batch and returns the loss."""
 
 SPLIT_FILES = 16
@@ -54,7 +53,7 @@ def command_line(
     return parser
 
 
-def consume(pipe: pecan.PecanPipeline, args: argparse.Namespace, make_step: Callable[[], Step]) -> int:
+def consume(pipe: pecan.PecanPipeline, args: argparse.Namespace, make_step: Callable[[], TrainStep]) -> int:
     """Feed every batch to the consumer that the command line asks for, print what happened, return the
     batches.
 
@@ -77,17 +76,17 @@ def consume(pipe: pecan.PecanPipeline, args: argparse.Namespace, make_step: Call
     return count
 
 
-def emulated_accelerator(step_time_s: float) -> Step:
+def emulated_accelerator(step_time_s: float) -> TrainStep:
     """Return a step that takes `step_time_s` seconds and learns nothing."""
 
-    def wait(batch: Batch) -> float:
+    def wait(batch: BatchColumns) -> float:
         time.sleep(step_time_s)
         return 0.0
 
     return wait
 
 
-def describe(batch: Batch) -> str:
+def describe(batch: BatchColumns) -> str:
     """Return columns, shapes and dtypes in words."""
     return ", ".join(f"{name} {tuple(column.shape)} {column.dtype}" for name, column in batch.items())
 

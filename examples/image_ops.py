@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 import cv2
 import numpy as np
-import numpy.typing as npt
 
-Array: TypeAlias = npt.NDArray[Any]
+Array: TypeAlias = np.ndarray[Any, Any]
 Element: TypeAlias = dict[str, Any]
 
 MEANS = np.array([123.68, 116.78, 103.94], np.float32)

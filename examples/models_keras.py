@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from examples.consumer import Batch, Step
+from examples.consumer import BatchColumns, TrainStep
 
 
 def encoder(channels: int, width: int = 16) -> Any:
@@ -23,24 +23,24 @@ def encoder(channels: int, width: int = 16) -> Any:
     return keras.Sequential([*layers, keras.layers.GlobalAveragePooling2D()])
 
 
-def classifier_step(classes: int) -> Step:
+def classifier_step(classes: int) -> TrainStep:
     """Return a step for batches of `image` [n, 224, 224, 3] and one-hot `label`."""
     model = keras.Sequential([encoder(3), keras.layers.Dense(classes)])
     model.compile(keras.optimizers.Adam(1e-3), keras.losses.CategoricalCrossentropy(from_logits=True))
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         loss = model.train_on_batch(np.asarray(batch["image"], np.float32) / 64.0, np.asarray(batch["label"]))
         return float(loss)
 
     return step
 
 
-def simclr_step(temperature: float = 0.1) -> Step:
+def simclr_step(temperature: float = 0.1) -> TrainStep:
     """Return a step for batches of `image` [n, 224, 224, 6], two views to be made alike (NT-Xent loss)."""
     model = keras.Sequential([encoder(3), keras.layers.Dense(64)])
     optimizer = keras.optimizers.Adam(1e-3)
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         images = tf.constant(np.asarray(batch["image"], np.float32))
         views = tf.concat([images[..., :3], images[..., 3:]], axis=0)
         count = images.shape[0]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from examples.boxes_ops import LEVELS
-from examples.consumer import Batch, Step
+from examples.consumer import BatchColumns, TrainStep
 
 
 def encoder(channels: int, width: int = 16) -> nn.Sequential:
@@ -22,24 +22,24 @@ def encoder(channels: int, width: int = 16) -> nn.Sequential:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
-def classifier_step(classes: int) -> Step:
+def classifier_step(classes: int) -> TrainStep:
     """Return a step for batches of `image` [n, 224, 224, 3] and one-hot `label`."""
     model = nn.Sequential(encoder(3), nn.Linear(128, classes))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         images = _channels_first(batch["image"]) / 64.0
         return _learn(optimizer, functional.cross_entropy(model(images), _float(batch["label"])))
 
     return step
 
 
-def simclr_step(temperature: float = 0.1) -> Step:
+def simclr_step(temperature: float = 0.1) -> TrainStep:
     """Return a step for batches of `image` [n, 224, 224, 6], two views to be made alike (NT-Xent loss)."""
     model = nn.Sequential(encoder(3), nn.Linear(128, 64))
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         images = _channels_first(batch["image"])
         views = torch.cat([images[:, :3], images[:, 3:]])
         codes = functional.normalize(model(views), dim=1)
@@ -80,12 +80,12 @@ class Detector(nn.Module):
         return out
 
 
-def detector_step() -> Step:
+def detector_step() -> TrainStep:
     """Return a step for the batches of the RetinaNet pipeline: focal loss on object or none, L1 on boxes."""
     model = Detector()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         loss = torch.zeros(())
         for level, (logits, shifts) in zip(LEVELS, model(_channels_first(batch["image"])), strict=True):
             objects = torch.from_numpy(batch[f"class_targets_{level}"] > 0).float()
@@ -125,12 +125,12 @@ class Transcriber(nn.Module):
         return logits
 
 
-def transcriber_step() -> Step:
+def transcriber_step() -> TrainStep:
     """Return a step for batches of `source` [n, 2754, 129] and `target` [n, 200]."""
     model = Transcriber()
     optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 
-    def step(batch: Batch) -> float:
+    def step(batch: BatchColumns) -> float:
         target = torch.from_numpy(batch["target"]).long()
         logits = model(_float(batch["source"]), target[:, :-1])
         return _learn(

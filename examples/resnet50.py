@@ -26,18 +26,18 @@ from examples import image_ops
 from examples.consumer import (
     DATA_HELP,
     SPLIT_FILES,
-    Engine,
-    Step,
+    TrainStep,
     command_line,
     consume,
 )
 from examples.photographs import derived_photographs
+from pecan_ray.options import EngineName
 
 
 def pipeline(
     root: str | os.PathLike[str],
     *,
-    engine: Engine = "python",
+    engine: EngineName = "python",
     batch: int = 32,
     classes: int | None = None,
     seed: int | None = None,
@@ -67,12 +67,12 @@ def pipeline(
     )
 
 
-def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
+def example_pipeline(engine: EngineName = "python") -> pecan.PecanPipeline:
     """Return the pipeline over derived photographs: what ``pecan explain`` shows."""
     return pipeline(derived_photographs(256), engine=engine)
 
 
-def model_step(engine: str, classes: int) -> Step:
+def model_step(engine: str, classes: int) -> TrainStep:
     """Return the training step of a small classifier: Keras for the tensorflow engine, else torch."""
     if engine == "tensorflow":
         from examples.models_keras import classifier_step as keras_step

@@ -26,13 +26,14 @@ from types import ModuleType
 import pecan_ray as pecan
 from examples import boxes_ops
 from examples.aerial import FIXTURE, coco_items, derived_items
-from examples.consumer import Engine, Step, command_line, consume
+from examples.consumer import TrainStep, command_line, consume
+from pecan_ray.options import EngineName
 
 
 def pipeline(
     root: str | os.PathLike[str] | None = None,
     *,
-    engine: Engine = "python",
+    engine: EngineName = "python",
     batch: int = 8,
     images: int = 64,
     dtype: str = "float16",
@@ -65,12 +66,12 @@ def pipeline(
     )
 
 
-def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
+def example_pipeline(engine: EngineName = "python") -> pecan.PecanPipeline:
     """Return the pipeline over derived images: what ``pecan explain`` shows."""
     return pipeline(engine=engine)
 
 
-def model_step() -> Step:
+def model_step() -> TrainStep:
     """Return the training step of a small detector (torch)."""
     from examples.models_torch import detector_step
 

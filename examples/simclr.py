@@ -24,16 +24,16 @@ from examples import image_ops
 from examples.consumer import (
     DATA_HELP,
     SPLIT_FILES,
-    Engine,
-    Step,
+    TrainStep,
     command_line,
     consume,
 )
 from examples.photographs import derived_photographs
+from pecan_ray.options import EngineName
 
 
 def pipeline(
-    root: str | os.PathLike[str], *, engine: Engine = "python", batch: int = 32, seed: int | None = None
+    root: str | os.PathLike[str], *, engine: EngineName = "python", batch: int = 32, seed: int | None = None
 ) -> pecan.PecanPipeline:
     """Return the pipeline over a folder of class folders with JPEG files.
 
@@ -61,12 +61,12 @@ def pipeline(
     )
 
 
-def example_pipeline(engine: Engine = "python") -> pecan.PecanPipeline:
+def example_pipeline(engine: EngineName = "python") -> pecan.PecanPipeline:
     """Return the pipeline over derived photographs: what ``pecan explain`` shows."""
     return pipeline(derived_photographs(256), engine=engine)
 
 
-def model_step(engine: str) -> Step:
+def model_step(engine: str) -> TrainStep:
     """Return the training step of a small encoder: Keras for the tensorflow engine, else torch."""
     if engine == "tensorflow":
         from examples.models_keras import simclr_step as keras_step

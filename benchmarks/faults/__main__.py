@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from benchmarks.faults.case import Case, random_case
-from benchmarks.faults.run import Outcome, Run, cluster
+from benchmarks.faults.case import FaultCase, random_case
+from benchmarks.faults.run import FaultOutcome, FaultRun, cluster
 
 KINDS = ("hang", "lost", "repeated", "strange", "uncounted", "unequal", "error", "crash", "left")
 
@@ -44,16 +44,16 @@ def run_all(
     folder: Path,
     most_s: float,
     deadline_s: float,
-    draw: Callable[[int, int], Case] = random_case,
-) -> list[Outcome]:
+    draw: Callable[[int, int], FaultCase] = random_case,
+) -> list[FaultOutcome]:
     """Run cases on one cluster; `draw`: makes one of the seed and a run's number."""
     ends = time.monotonic() + most_s
-    outcomes: list[Outcome] = []
+    outcomes: list[FaultOutcome] = []
     with cluster() as nodes:
         for number in numbers:
             if time.monotonic() > ends:
                 break
-            outcome = Run(draw(seed, number), nodes, folder).go(deadline_s)
+            outcome = FaultRun(draw(seed, number), nodes, folder).go(deadline_s)
             outcomes.append(outcome)
             said = "ok" if not outcome.problems else "; ".join(outcome.problems)
             happened = f" [{', '.join(outcome.done)}]" if outcome.done else ""
@@ -61,7 +61,7 @@ def run_all(
     return outcomes
 
 
-def table(outcomes: Sequence[Outcome]) -> str:
+def table(outcomes: Sequence[FaultOutcome]) -> str:
     """Sum up by fault: a run counts in the row of each kind of fault that hit it."""
     lines = [f"| what happened | runs | {' | '.join(KINDS)} |", f"| --- | {'| '.join(['---: '] * (len(KINDS) + 1))}|"]
     happened = {id(one): sorted({fault.partition(" at ")[0] for fault in one.done}) or ["no fault"] for one in outcomes}

@@ -20,7 +20,7 @@ import pecan_ray as pecan
 from pecan_ray.options import Config, EngineName, TransportChoice, Visitation, Workers
 
 PlanName: TypeAlias = Literal["map", "filter", "nothing", "flat_map", "bad", "take", "torn"]
-FaultKind: TypeAlias = Literal[
+LiveFaultKind: TypeAlias = Literal[
     "kill",
     "freeze",
     "pause",
@@ -43,10 +43,10 @@ KEEPS, BAD, BAD_AT = 3, 37, 5
 
 
 @dataclass(frozen=True)
-class Fault:
+class LiveFault:
     """Something that happens to a job."""
 
-    kind: FaultKind
+    kind: LiveFaultKind
     at: float
     """When this share of all batches has been received."""
     local: int = 0
@@ -135,7 +135,7 @@ def number(element: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Case:
+class FaultCase:
     """One run."""
 
     number: int = 0
@@ -161,7 +161,7 @@ class Case:
     workers: Workers = field(default_factory=Workers)
     engine: EngineName = "python"
     reorder: bool = False
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[LiveFault, ...] = ()
     held: Held | None = None
 
     @property
@@ -169,7 +169,7 @@ class Case:
         """How many trainers there are."""
         return len(self.steps_s)
 
-    def has(self, kind: FaultKind) -> bool:
+    def has(self, kind: LiveFaultKind) -> bool:
         """Tell whether such a thing happens."""
         return any(fault.kind == kind for fault in self.faults)
 
@@ -253,7 +253,7 @@ class Case:
         )
 
 
-def random_case(seed: int, run: int) -> Case:
+def random_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
     rng = random.Random(f"{seed}/{run}")
     plan: PlanName = rng.choice(("map", "map", "map", "filter", "flat_map", "bad", "take", "torn", "nothing"))
@@ -267,7 +267,7 @@ def random_case(seed: int, run: int) -> Case:
     epochs, batch = rng.randint(1, 4), rng.choice((1, 3, 8, 16, 40))
     repeat = rng.choice((1, 1, 1, 2)) if plan != "take" else 1
     work_s = rng.uniform(0.5, 4.0) * (local + remote)
-    return Case(
+    return FaultCase(
         number=run,
         rows=rows,
         epochs=epochs,
@@ -293,10 +293,10 @@ def random_case(seed: int, run: int) -> Case:
     )
 
 
-def random_faults(rng: random.Random, world_size: int) -> tuple[Fault, ...]:
+def random_faults(rng: random.Random, world_size: int) -> tuple[LiveFault, ...]:
     """Draw what happens to a run, in the order of time."""
-    kinds: tuple[FaultKind, ...] = ("kill", "kill", "freeze", "pause", "scale", "scale", "node", "pause trainer")
-    chosen: list[FaultKind] = [rng.choice(kinds) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    kinds: tuple[LiveFaultKind, ...] = ("kill", "kill", "freeze", "pause", "scale", "scale", "node", "pause trainer")
+    chosen: list[LiveFaultKind] = [rng.choice(kinds) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
     chosen = [kind for place, kind in enumerate(chosen) if kind != "node" or kind not in chosen[:place]]
     if world_size > 1 and rng.random() < 0.06:
         chosen.append("kill trainer")
@@ -304,7 +304,7 @@ def random_faults(rng: random.Random, world_size: int) -> tuple[Fault, ...]:
     for kind in chosen:
         local, remote = rng.choice(((1, 0), (0, 1), (1, 1), (2, 2), (3, 1), (1, 3)))
         seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0)) if kind == "pause" else rng.uniform(0.2, 3.0)
-        faults.append(Fault(kind, rng.choice((0.0, rng.random(), rng.random())), local, remote, seconds))
+        faults.append(LiveFault(kind, rng.choice((0.0, rng.random(), rng.random())), local, remote, seconds))
     return tuple(sorted(faults, key=lambda fault: fault.at))
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.faults.case import Case, twice
+from benchmarks.faults.case import FaultCase, twice
 from pecan_ray.sampling.spans import Spans
 
 POSITION_BITS = 32
 
 
 @dataclass
-class Told:
+class TrainerStory:
     """What one trainer wrote."""
 
     pid: int = 0
@@ -27,7 +27,7 @@ class Told:
     threads: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, file: Path) -> Told:
+    def read(cls, file: Path) -> TrainerStory:
         """Read a trainer's file, whose last line may be cut off."""
         told = cls()
         for line in file.read_text().splitlines() if file.exists() else ():
@@ -48,7 +48,7 @@ class Told:
         return told
 
 
-def problems(case: Case, told: list[Told], killed: set[int]) -> list[str]:
+def problems(case: FaultCase, told: list[TrainerStory], killed: set[int]) -> list[str]:
     """Return what is wrong with a run that has ended.
 
     `killed`: the ranks that were killed.
@@ -78,7 +78,7 @@ def problems(case: Case, told: list[Told], killed: set[int]) -> list[str]:
     return found + _unequal(case, told) + _uncounted(case, told, delivered)
 
 
-def recoveries(told: list[Told]) -> list[float]:
+def recoveries(told: list[TrainerStory]) -> list[float]:
     """Return for each worker that was lost after how many seconds another one ran."""
     events: list[tuple[float, str]] = max((one.facts.get("events", []) for one in told), key=len, default=[])
     came = [seconds for seconds, kind in events if kind == "worker"]
@@ -86,7 +86,7 @@ def recoveries(told: list[Told]) -> list[float]:
     return [min(one for one in came if one >= since) - since for since in lost if since <= max(came, default=0.0)]
 
 
-def _unexpected(case: Case, delivered: list[Counter[int]]) -> list[str]:
+def _unexpected(case: FaultCase, delivered: list[Counter[int]]) -> list[str]:
     """Name what came though it must not, or too often."""
     found = []
     expected = case.expected()
@@ -101,7 +101,7 @@ def _unexpected(case: Case, delivered: list[Counter[int]]) -> list[str]:
     return found
 
 
-def _unequal(case: Case, told: list[Told]) -> list[str]:
+def _unequal(case: FaultCase, told: list[TrainerStory]) -> list[str]:
     found = []
     for epoch in range(case.epochs):
         counts = [sum(one == epoch for one, _ in trainer.batches) for trainer in told]
@@ -112,7 +112,7 @@ def _unequal(case: Case, told: list[Told]) -> list[str]:
     return found
 
 
-def _uncounted(case: Case, told: list[Told], delivered: list[Counter[int]]) -> list[str]:
+def _uncounted(case: FaultCase, told: list[TrainerStory], delivered: list[Counter[int]]) -> list[str]:
     """Compare what is missing with what is said to be left out."""
     facts = max((one.facts for one in told), key=lambda facts: float(facts["seconds"]))
     found = []
@@ -142,7 +142,7 @@ def _uncounted(case: Case, told: list[Told], delivered: list[Counter[int]]) -> l
     return found
 
 
-def _positions(case: Case, key: list[int], spans: list[list[int]]) -> int:
+def _positions(case: FaultCase, key: list[int], spans: list[list[int]]) -> int:
     """Count the elements of what a lost worker held of a split, where data is visited at most once."""
     step = max(1, min(case.rows // 16, 4096))
     length = min(step, case.rows - key[2] * step)

@@ -20,8 +20,8 @@ import psutil
 import ray
 from ray.cluster_utils import Cluster
 
-from benchmarks.faults.case import VICTIM, Case, Fault, released, to_hang, torn_files
-from benchmarks.faults.judgement import Told, problems, recoveries
+from benchmarks.faults.case import VICTIM, FaultCase, LiveFault, released, to_hang, torn_files
+from benchmarks.faults.judgement import TrainerStory, problems, recoveries
 from benchmarks.faults.trainer import train
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.plan.windows import Deployment
@@ -36,10 +36,10 @@ CLEAN_S = 40.0
 
 
 @dataclass
-class Outcome:
+class FaultOutcome:
     """How a run went."""
 
-    case: Case
+    case: FaultCase
     seconds: float
     problems: list[str]
     done: list[str] = field(default_factory=list)
@@ -67,10 +67,10 @@ def cluster() -> Iterator[Any]:
         nodes.shutdown()
 
 
-class Run:
+class FaultRun:
     """One case on a cluster."""
 
-    def __init__(self, case: Case, nodes: Any, folder: Path) -> None:
+    def __init__(self, case: FaultCase, nodes: Any, folder: Path) -> None:
         self.case, self._nodes = case, nodes
         self.job = f"faults-{case.number}-{time.time_ns():x}"
         self.folder = folder / self.job
@@ -86,7 +86,7 @@ class Run:
         """Ranks."""
         self.done: list[str] = []
 
-    def go(self, deadline_s: float) -> Outcome:
+    def go(self, deadline_s: float) -> FaultOutcome:
         """Run it to its end, or until nothing has come for so long."""
         began = time.monotonic()
         self.folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ class Run:
         self._start_trainers()
         hung = not self._watch(deadline_s)
         self._go_on(math.inf)  # what stands still cannot end
-        told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
+        told = [TrainerStory.read(self._file(rank)) for rank in range(self.case.world_size)]
         if hung:
             found = [f"hang: {[len(one.batches) for one in told]} batches came; see {self.folder}"]
             self._dump()
@@ -111,7 +111,7 @@ class Run:
         (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
         lost = max((int(one.facts.get("lost", 0)) for one in told), default=0)
         batches = sum(len(one.batches) for one in told)
-        return Outcome(self.case, time.monotonic() - began, found, self.done, lost, batches, recoveries(told))
+        return FaultOutcome(self.case, time.monotonic() - began, found, self.done, lost, batches, recoveries(told))
 
     def _file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.jsonl"
@@ -169,9 +169,9 @@ class Run:
         while self._paused and self._paused[0][0] < now:
             _signal(self._paused.pop(0)[1], signal.SIGCONT)
 
-    def _happens(self, fault: Fault) -> bool:
+    def _happens(self, fault: LiveFault) -> bool:
         """Let a fault happen; False if there is nothing to hit as yet."""
-        act: dict[str, Callable[[Fault], bool]] = {
+        act: dict[str, Callable[[LiveFault], bool]] = {
             "scale": self._scale,
             "node": self._lose_node,
             "pause node": self._pause_node,
@@ -230,20 +230,20 @@ class Run:
         return pid in self._seen and time.monotonic() - self._seen[pid] > UP_S
 
     def _pid(self, rank: int) -> int:
-        return Told.read(self._file(rank)).pid
+        return TrainerStory.read(self._file(rank)).pid
 
     def _trainer_pids(self) -> list[int]:
         """Return the processes of all trainers, once they have begun and none has ended."""
-        told = [Told.read(self._file(rank)) for rank in range(self.case.world_size)]
+        told = [TrainerStory.read(self._file(rank)) for rank in range(self.case.world_size)]
         ready = all(one.pid for one in told) and not any(one.ended for one in told) and any(one.batches for one in told)
         return [one.pid for one in told] if ready else []
 
-    def _hang(self, fault: Fault) -> bool:
+    def _hang(self, fault: LiveFault) -> bool:
         """Let the next call of a worker's function never come back."""
         to_hang(self.folder).touch()
         return True
 
-    def _pause_node(self, fault: Fault) -> bool:
+    def _pause_node(self, fault: LiveFault) -> bool:
         """Let all processes of a node stand still: to the others its network is cut off, for a while."""
         nodes = [one for one in self._nodes.worker_nodes if one is not self._victim]
         raylet = psutil.Process(self._rng.choice(nodes).all_processes["raylet"][0].process.pid)
@@ -254,7 +254,7 @@ class Run:
         self._paused.sort()
         return True
 
-    def _kill_controller(self, fault: Fault) -> bool:
+    def _kill_controller(self, fault: LiveFault) -> bool:
         """Kill it, once all trainers know it: none is told of one that was gone before."""
         pids = [one.pid for one in ours(CONTROLLER)]
         if not (pids and self._trainer_pids()):
@@ -263,7 +263,7 @@ class Run:
             _signal(pid, signal.SIGKILL)
         return True
 
-    def _scale(self, fault: Fault) -> bool:
+    def _scale(self, fault: LiveFault) -> bool:
         if self._paused:
             return False  # whoever is to answer may stand still, and goes on only if this does
         try:
@@ -273,7 +273,7 @@ class Run:
             return False
         return True
 
-    def _lose_node(self, fault: Fault) -> bool:
+    def _lose_node(self, fault: LiveFault) -> bool:
         if not ours(WORKER):
             return False
         self._nodes.remove_node(self._victim, allow_graceful=False)

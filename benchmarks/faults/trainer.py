@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 import pecan_ray as pecan
-from benchmarks.faults.case import Case
+from benchmarks.faults.case import FaultCase
 
-Say = Callable[[dict[str, Any]], None]
+SayFacts = Callable[[dict[str, Any]], None]
 
 
 def train(folder: str, rank: int) -> None:
     """Be a rank of the job that lies in the folder."""
-    case: Case = pickle.loads(Path(folder, "case.pickle").read_bytes())
+    case: FaultCase = pickle.loads(Path(folder, "case.pickle").read_bytes())
     ended = threading.Event()
     with Path(folder, f"rank-{rank}.jsonl").open("a", buffering=1) as out:
 
@@ -43,7 +43,7 @@ def train(folder: str, rank: int) -> None:
         say({"end": True, "threads": [name for name in left if name != "pecan-faults"]})
 
 
-def _receive(case: Case, rank: int, folder: Path, say: Say, ended: threading.Event) -> None:
+def _receive(case: FaultCase, rank: int, folder: Path, say: SayFacts, ended: threading.Event) -> None:
     with case.pipeline(folder / "data").iter_batches(
         epochs=case.epochs,
         workers=case.workers,

@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.guard import ops
 from benchmarks.guard.joint import FIT, SharedFlip, flip_all, resize_all
-from benchmarks.guard.ops import Element, Step, image, random_whole, whole
+from benchmarks.guard.ops import Element, GuardStep, image, random_whole, whole
 
 _resize_all, _flip_all = whole(resize_all), random_whole(flip_all)
 FIT_SMOOTHLY = ops.resize_to(ops.SIDE, cv2.INTER_AREA)
@@ -23,11 +23,11 @@ class Exchange:
     """Two operators, and what stands before and behind them."""
 
     name: str
-    first: Step
-    second: Step
+    first: GuardStep
+    second: GuardStep
     harmful: bool
-    before: tuple[Step, ...] = ()
-    behind: tuple[Step, ...] = ()
+    before: tuple[GuardStep, ...] = ()
+    behind: tuple[GuardStep, ...] = ()
 
 
 def harmless() -> Iterator[Exchange]:
@@ -39,7 +39,9 @@ def harmless() -> Iterator[Exchange]:
     yield from _of_sounds_and_texts()
 
 
-def _pair(first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()) -> Exchange:
+def _pair(
+    first: GuardStep, second: GuardStep, *, before: Sequence[GuardStep] = (), behind: Sequence[GuardStep] = ()
+) -> Exchange:
     return Exchange(f"{first.name} / {second.name}", first, second, False, tuple(before), tuple(behind))
 
 
@@ -163,14 +165,14 @@ def _mask_bands(x: Any, rng: np.random.Generator) -> Any:
     return out
 
 
-def sound(fn: Any, *, random: bool = False) -> Step:
+def sound(fn: Any, *, random: bool = False) -> GuardStep:
     """Return a step on the column audio."""
-    return Step(fn.__name__, fn, "audio", random)
+    return GuardStep(fn.__name__, fn, "audio", random)
 
 
-def text(fn: Any) -> Step:
+def text(fn: Any) -> GuardStep:
     """Return a step on the column text."""
-    return Step(fn.__name__, fn, "text")
+    return GuardStep(fn.__name__, fn, "text")
 
 
 def _of_sounds_and_texts() -> Iterator[Exchange]:
@@ -259,7 +261,12 @@ def _capital(x: Any) -> Any:
 
 
 def _harm(
-    name: str, first: Step, second: Step, *, before: Sequence[Step] = (), behind: Sequence[Step] = ()
+    name: str,
+    first: GuardStep,
+    second: GuardStep,
+    *,
+    before: Sequence[GuardStep] = (),
+    behind: Sequence[GuardStep] = (),
 ) -> Exchange:
     return Exchange(name, first, second, True, tuple(before), tuple(behind))
 
@@ -345,7 +352,7 @@ def _harmful_elsewhere() -> Iterator[Exchange]:
     yield _harm(
         "mask's flip / the flip it follows",
         random_whole(shared.flip_image),
-        Step("flip_mask", shared.flip_mask, "mask"),
+        GuardStep("flip_mask", shared.flip_mask, "mask"),
         before=[_resize_all],
     )
     yield _harm(

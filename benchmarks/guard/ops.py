@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import cv2
 import numpy as np
 
-Element: TypeAlias = dict[str, Any]
+from pecan_ray.plan.splits import Element
 
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 DEVIATION = np.array([0.229, 0.224, 0.225], np.float32)
@@ -20,7 +20,7 @@ SIDE = 96
 
 
 @dataclass(frozen=True)
-class Step:
+class GuardStep:
     """A function of a column's value, or of an element, that may draw random numbers."""
 
     name: str
@@ -35,24 +35,24 @@ class Step:
         return made if self.column is None else {**element, self.column: made}
 
 
-def image(fn: Callable[[Any], Any]) -> Step:
+def image(fn: Callable[[Any], Any]) -> GuardStep:
     """Return a step on the column image."""
-    return Step(fn.__name__, fn, "image")
+    return GuardStep(fn.__name__, fn, "image")
 
 
-def random_image(fn: Callable[..., Any]) -> Step:
+def random_image(fn: Callable[..., Any]) -> GuardStep:
     """Return a step on the column image that draws random numbers."""
-    return Step(fn.__name__, fn, "image", random=True)
+    return GuardStep(fn.__name__, fn, "image", random=True)
 
 
-def whole(fn: Callable[[Element], Element]) -> Step:
+def whole(fn: Callable[[Element], Element]) -> GuardStep:
     """Return a step on the element."""
-    return Step(fn.__name__, fn)
+    return GuardStep(fn.__name__, fn)
 
 
-def random_whole(fn: Callable[..., Element]) -> Step:
+def random_whole(fn: Callable[..., Element]) -> GuardStep:
     """Return a step on the element that draws random numbers."""
-    return Step(fn.__name__, fn, random=True)
+    return GuardStep(fn.__name__, fn, random=True)
 
 
 def like(dtype: Any, values: Any) -> Any:
@@ -66,7 +66,7 @@ def like(dtype: Any, values: Any) -> Any:
 # --- geometry
 
 
-def resize_to(side: int, interpolation: int = cv2.INTER_LINEAR) -> Step:
+def resize_to(side: int, interpolation: int = cv2.INTER_LINEAR) -> GuardStep:
     """Return the step that makes squares."""
 
     def resize(x: Any) -> Any:

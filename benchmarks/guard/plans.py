@@ -17,10 +17,10 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
-from benchmarks.guard.ops import Element, Step
+from benchmarks.guard.ops import Element, GuardStep
 from pecan_ray.engines.inprocess import run_inprocess
 
-Kind: TypeAlias = Literal["map", "filter", "flat_map"]
+GuardedKind: TypeAlias = Literal["map", "filter", "flat_map"]
 Sees: TypeAlias = Callable[[Any], Hashable]
 
 
@@ -101,12 +101,12 @@ def _apart(expected: Any, made: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Part:
+class PlanPart:
     """One operator that a pipeline may have."""
 
-    step: Step
+    step: GuardStep
     sees: Sees | None = None
-    kind: Kind = "map"
+    kind: GuardedKind = "map"
 
 
 @dataclass(frozen=True)
@@ -115,13 +115,13 @@ class Family:
 
     name: str
     columns: tuple[str, ...]
-    first: tuple[Part, ...]
-    parts: tuple[Part, ...]
-    last: tuple[Part, ...] = ()
+    first: tuple[PlanPart, ...]
+    parts: tuple[PlanPart, ...]
+    last: tuple[PlanPart, ...] = ()
 
 
 @dataclass
-class Case:
+class GuardCase:
     """A pipeline drawn at random."""
 
     seed: int
@@ -130,7 +130,7 @@ class Case:
     names: list[str] = field(default_factory=list)
 
 
-def draw(seed: int, given: Sequence[Element], **options: Any) -> Case:
+def draw(seed: int, given: Sequence[Element], **options: Any) -> GuardCase:
     """Return a random pipeline over these elements that runs as it is written."""
     rng = np.random.default_rng(seed)
     while True:
@@ -148,10 +148,10 @@ def draw(seed: int, given: Sequence[Element], **options: Any) -> Case:
             list(run_inprocess(pipe.plan, seed=seed))
         except Exception:  # whatever a function can raise: it fails as it is written, so another one is drawn
             continue
-        return Case(seed, family.name, pipe, names)
+        return GuardCase(seed, family.name, pipe, names)
 
 
-def add(pipe: pecan.PecanPipeline, part: Part) -> pecan.PecanPipeline:
+def add(pipe: pecan.PecanPipeline, part: PlanPart) -> pecan.PecanPipeline:
     """Return the pipeline with one more operator."""
     step = part.step
     fn = (WatchedRandom if step.random else Watched)(step.name, step.fn, part.sees)
@@ -213,8 +213,8 @@ def _halves(x: Any) -> list[Any]:
     return [x[:, : x.shape[1] // 2].copy(), x[:, x.shape[1] // 2 :].copy()]
 
 
-def _part(step: Step, sees: Sees | None = layout) -> Part:
-    return Part(step, sees)
+def _part(step: GuardStep, sees: Sees | None = layout) -> PlanPart:
+    return PlanPart(step, sees)
 
 
 def arrays() -> Family:
@@ -239,12 +239,12 @@ def arrays() -> Family:
         _part(ops.flip_if_bytes),
         _part(ops.standardise),
         _part(ops.pad_to_square, oblong),
-        Part(Step("record_size", _record_size), lambda element: element["image"].shape[:2]),
-        Part(Step("bright_enough", _bright_enough, "image"), scale, "filter"),
-        Part(Step("some_labels", _some_labels, "label"), None, "filter"),
-        Part(Step("halves", _halves, "image"), layout, "flat_map"),
+        PlanPart(GuardStep("record_size", _record_size), lambda element: element["image"].shape[:2]),
+        PlanPart(GuardStep("bright_enough", _bright_enough, "image"), scale, "filter"),
+        PlanPart(GuardStep("some_labels", _some_labels, "label"), None, "filter"),
+        PlanPart(GuardStep("halves", _halves, "image"), layout, "flat_map"),
     ]
-    first = (Part(Step("decode", _decode, "image")),)
+    first = (PlanPart(GuardStep("decode", _decode, "image")),)
     return Family("arrays", ("image", "label"), first, tuple(parts))
 
 
@@ -255,8 +255,8 @@ def _open(encoded: bytes) -> Any:
     return Image.open(io.BytesIO(encoded)).convert("RGB")
 
 
-def _pil(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> Part:
-    return Part(Step(name, fn, "image", random), sees)
+def _pil(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> PlanPart:
+    return PlanPart(GuardStep(name, fn, "image", random), sees)
 
 
 def _square(x: Any) -> Any:
@@ -291,8 +291,8 @@ def pictures() -> Family:
         _pil("pil_equalize", ImageOps.equalize),
     )
     last = (
-        Part(Step("to_array", lambda x: np.asarray(x), "image")),
-        Part(ops.normalise, scale),
+        PlanPart(GuardStep("to_array", lambda x: np.asarray(x), "image")),
+        PlanPart(ops.normalise, scale),
     )
     return Family("pictures", ("image", "label"), (_pil("open", _open),), parts, last)
 
@@ -308,18 +308,18 @@ def joint() -> Family:
     """Return photographs with masks."""
     follows = SharedFlip()
     parts = (
-        Part(Step("resize_both", resize_all), lambda element: layout(element["image"])),
-        Part(Step("flip_both", flip_all, None, True), lambda element: layout(element["image"])),
-        Part(Step("area", _area), lambda element: element["mask"].shape),
+        PlanPart(GuardStep("resize_both", resize_all), lambda element: layout(element["image"])),
+        PlanPart(GuardStep("flip_both", flip_all, None, True), lambda element: layout(element["image"])),
+        PlanPart(GuardStep("area", _area), lambda element: element["mask"].shape),
         *(_part(step) for step in (ops.brightness, ops.contrast, ops.hue, ops.blur, ops.median, ops.noise)),
         _part(ops.normalise, scale),
         _part(ops.to_channels_first),
         _part(ops.to_float, None),
     )
     first = (
-        Part(Step("decode", _decode, "image")),
-        Part(Step("draw_flip", follows.flip_image, None, True)),
-        Part(Step("follow_flip", follows.flip_mask, "mask")),
+        PlanPart(GuardStep("decode", _decode, "image")),
+        PlanPart(GuardStep("draw_flip", follows.flip_image, None, True)),
+        PlanPart(GuardStep("follow_flip", follows.flip_mask, "mask")),
     )
     return Family("joint", ("image", "mask", "label"), first, parts)
 
@@ -327,8 +327,8 @@ def joint() -> Family:
 # --- sounds
 
 
-def _sound(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> Part:
-    return Part(Step(name, fn, "audio", random), sees)
+def _sound(name: str, fn: Callable[..., Any], *, random: bool = False, sees: Sees | None = None) -> PlanPart:
+    return PlanPart(GuardStep(name, fn, "audio", random), sees)
 
 
 def sounds() -> Family:
@@ -343,11 +343,13 @@ def sounds() -> Family:
         _sound("int16", lambda x: (x * 32767).clip(-32768, 32767).astype(np.int16)),
         _sound("loud_only", lambda x: np.where(np.abs(x) > 0.01, x, 0).astype(x.dtype)),
         _sound("emphasis", lambda x: np.append(x[:1], x[1:] - np.float32(0.97) * x[:-1]).astype(x.dtype)),
-        Part(
-            Step("seconds", lambda e: {**e, "seconds": len(e["audio"]) / 16000, "audio": e["audio"] * np.float32(0.9)}),
+        PlanPart(
+            GuardStep(
+                "seconds", lambda e: {**e, "seconds": len(e["audio"]) / 16000, "audio": e["audio"] * np.float32(0.9)}
+            ),
             lambda e: len(e["audio"]),
         ),
-        Part(Step("long_enough", lambda x: len(x) > 12000, "audio"), len, "filter"),
+        PlanPart(GuardStep("long_enough", lambda x: len(x) > 12000, "audio"), len, "filter"),
     )
     return Family("sounds", ("audio", "label"), (), parts)
 
@@ -363,20 +365,20 @@ def records() -> Family:
     """Return sentences with some fields."""
     text = "text"
     parts = (
-        Part(Step("lower", lambda x: x.lower(), text)),
-        Part(Step("strip", lambda x: x.strip(" .,;"), text)),
-        Part(Step("letters", lambda x: "".join(c for c in x if c.isalpha() or c == " "), text)),
-        Part(Step("cut", lambda x: x[:80], text)),
-        Part(Step("repeat", lambda x: f"{x} {x}", text)),
-        Part(Step("length", lambda e: {**e, "length": len(e["text"]), "text": e["text"].replace("  ", " ")})),
-        Part(Step("split", lambda x: x.split(), text)),
-        Part(Step("numbers", _numbers, text)),
-        Part(Step("padded", lambda x: np.pad(x[:64], (0, max(0, 64 - len(x)))), text)),
-        Part(Step("field", lambda e: {**e, "meta": {"label": e["label"], "even": e["label"] % 2 == 0}})),
-        Part(Step("shifted", lambda x: x + 1, "label")),
-        Part(Step("some_labels", _some_labels, "label"), None, "filter"),
-        Part(Step("long_enough", lambda x: len(x) > 40, text), None, "filter"),
-        Part(Step("twice", lambda x: [x, x[: len(x) // 2]], text), None, "flat_map"),
+        PlanPart(GuardStep("lower", lambda x: x.lower(), text)),
+        PlanPart(GuardStep("strip", lambda x: x.strip(" .,;"), text)),
+        PlanPart(GuardStep("letters", lambda x: "".join(c for c in x if c.isalpha() or c == " "), text)),
+        PlanPart(GuardStep("cut", lambda x: x[:80], text)),
+        PlanPart(GuardStep("repeat", lambda x: f"{x} {x}", text)),
+        PlanPart(GuardStep("length", lambda e: {**e, "length": len(e["text"]), "text": e["text"].replace("  ", " ")})),
+        PlanPart(GuardStep("split", lambda x: x.split(), text)),
+        PlanPart(GuardStep("numbers", _numbers, text)),
+        PlanPart(GuardStep("padded", lambda x: np.pad(x[:64], (0, max(0, 64 - len(x)))), text)),
+        PlanPart(GuardStep("field", lambda e: {**e, "meta": {"label": e["label"], "even": e["label"] % 2 == 0}})),
+        PlanPart(GuardStep("shifted", lambda x: x + 1, "label")),
+        PlanPart(GuardStep("some_labels", _some_labels, "label"), None, "filter"),
+        PlanPart(GuardStep("long_enough", lambda x: len(x) > 40, text), None, "filter"),
+        PlanPart(GuardStep("twice", lambda x: [x, x[: len(x) // 2]], text), None, "flat_map"),
     )
     return Family("records", ("text", "label"), (), parts)
 
@@ -404,7 +406,7 @@ def tensors() -> Family | None:
         _pil("tensor_middle", lambda x: x[:, x.shape[1] // 8 : -x.shape[1] // 8, x.shape[2] // 8 : -x.shape[2] // 8]),
     )
     first = (
-        Part(Step("decode", _decode, "image")),
+        PlanPart(GuardStep("decode", _decode, "image")),
         _pil("to_tensor", lambda x: torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 0))).float()),
     )
     return Family("tensors", ("image", "label"), first, parts)

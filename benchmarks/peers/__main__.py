@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.peers import plot, table
 from benchmarks.peers.before import LAUNCHES_BEFORE, case_before, sides_before
 from benchmarks.peers.cases import CASES
-from benchmarks.peers.harness import Settings, quiet_machine, run_case, sides_of
+from benchmarks.peers.harness import PeerSettings, quiet_machine, run_case, sides_of
 from benchmarks.peers.judgement import MOST_FOREIGN
 from benchmarks.peers.sides import SIDES
 
@@ -29,10 +29,10 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--cases", nargs="+", choices=keys, default=keys, metavar="CASE", help=", ".join(keys))
     parser.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only peers with one of these words")
-    parser.add_argument("--rounds", type=int, default=Settings.rounds)
+    parser.add_argument("--rounds", type=int, default=PeerSettings.rounds)
     parser.add_argument("--launches", type=int, help="starts of all sides, each for so many rounds (5 with --before)")
-    parser.add_argument("--seconds", type=float, default=Settings.seconds, help="of one measurement")
-    parser.add_argument("--warm", type=float, default=Settings.warm_s, help="seconds before it")
+    parser.add_argument("--seconds", type=float, default=PeerSettings.seconds, help="of one measurement")
+    parser.add_argument("--warm", type=float, default=PeerSettings.warm_s, help="seconds before it")
     parser.add_argument("--data", default="", help="folder of class folders with JPEGs (default: derived photographs)")
     parser.add_argument(
         "--before",
@@ -54,9 +54,9 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, and write down."""
     args = arguments()
-    settings = Settings(
+    settings = PeerSettings(
         rounds=args.rounds,
-        launches=args.launches or (LAUNCHES_BEFORE if args.before is not None else Settings.launches),
+        launches=args.launches or (LAUNCHES_BEFORE if args.before is not None else PeerSettings.launches),
         seconds=args.seconds,
         warm_s=args.warm,
         data=args.data,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.peers.cases import Case, Target
+from benchmarks.peers.cases import PeerCase, Target
 from benchmarks.peers.sides import Side
 
 AT_LEAST = 0.97
@@ -29,7 +29,7 @@ def sides_before(sides: Mapping[str, Side], checkout: Path) -> dict[str, Side]:
     }
 
 
-def case_before(case: Case, sides: Mapping[str, Side]) -> Case:
+def case_before(case: PeerCase, sides: Mapping[str, Side]) -> PeerCase:
     """Return a case in which each side of ours meets only itself in the other checkout."""
     ours = [name for name in case.sides if sides[name].kind == "ours"]
     both = tuple(each for name in ours for each in (name, name_before(name)))

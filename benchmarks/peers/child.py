@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.peers.recipe import Batches, shapes_of
+from benchmarks.peers.recipe import BatchIterator, shapes_of
 
-Answer = Callable[..., None]
+SendAnswer = Callable[..., None]
 
 WAITS = 10
 LONGEST_S = 15.0
@@ -26,7 +26,7 @@ bursts a short one counts one burst too many, or none."""
 
 
 @dataclass(frozen=True)
-class Window:
+class PeerWindow:
     """What was taken between two batches."""
 
     elements: int
@@ -36,7 +36,7 @@ class Window:
     longest_wait_s: float
 
 
-def window(batches: Batches, warm_s: float, seconds: float, warm: Callable[[], None]) -> Window:
+def window(batches: BatchIterator, warm_s: float, seconds: float, warm: Callable[[], None]) -> PeerWindow:
     """Take batches for `warm_s`, which empties what waited; tell; then count those of about `seconds`.
 
     It begins and ends with the arrival of a batch, and is longer where the trainer waits for long.
@@ -58,10 +58,12 @@ def window(batches: Batches, warm_s: float, seconds: float, warm: Callable[[], N
         elements += len(columns[0])
         nbytes += sum(column.nbytes for column in columns)
         count += 1
-    return Window(elements, nbytes, count, last - began, longest)
+    return PeerWindow(elements, nbytes, count, last - began, longest)
 
 
-def start(module: str, function: str, case: str, data: str, options: dict[str, Any]) -> tuple[Batches, dict[str, Any]]:
+def start(
+    module: str, function: str, case: str, data: str, options: dict[str, Any]
+) -> tuple[BatchIterator, dict[str, Any]]:
     """Build a side's pipeline and take its first batch; return the pipeline, and how long that took."""
     began = time.perf_counter()
     side = importlib.import_module(module)
@@ -69,7 +71,7 @@ def start(module: str, function: str, case: str, data: str, options: dict[str, A
     if hasattr(side, "prepare"):
         side.prepare(**options)
     prepared = time.perf_counter()
-    batches: Batches = getattr(side, function)(recipe, **options)
+    batches: BatchIterator = getattr(side, function)(recipe, **options)
     first = next(batches)
     done = time.perf_counter()
     facts = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import tree
-from benchmarks.peers.cases import Case
+from benchmarks.peers.cases import PeerCase
 from benchmarks.peers.judgement import MOST_FOREIGN, Measurement, rotated
 from benchmarks.peers.sides import SIDES
 
@@ -27,7 +27,7 @@ START_S = 120.0
 STOP_S = 20.0
 STARTERS = 2
 """Peers that are started, or stopped, at a time."""
-Say = Callable[[str], None]
+SayLine = Callable[[str], None]
 
 
 class SideError(Exception):
@@ -35,7 +35,7 @@ class SideError(Exception):
 
 
 @dataclass(frozen=True)
-class Settings:
+class PeerSettings:
     """How to measure."""
 
     rounds: int = 5
@@ -56,7 +56,7 @@ class Settings:
 class CaseResult:
     """What came out of a case."""
 
-    case: Case
+    case: PeerCase
     measured: dict[str, list[Measurement]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
     """Sides that could not take part, and why."""
@@ -70,7 +70,7 @@ class CaseResult:
 class RunningSide:
     """A child process that runs one side."""
 
-    def __init__(self, name: str, case: Case, settings: Settings, log: Path) -> None:
+    def __init__(self, name: str, case: PeerCase, settings: PeerSettings, log: Path) -> None:
         self.name = name
         side = SIDES[name]
         mine, theirs = os.pipe()
@@ -168,7 +168,7 @@ def _last_line(log: Path) -> str:
 
 
 @dataclass(frozen=True)
-class Clock:
+class CpuClock:
     """CPU time so far of the machine, of all of the benchmark, and of one side."""
 
     wall: float
@@ -178,13 +178,13 @@ class Clock:
     side: float
 
     @classmethod
-    def read(cls, pid: int) -> Clock:
+    def read(cls, pid: int) -> CpuClock:
         """Look now."""
         found = tree.processes()
         busy, idle = tree.machine_seconds()
         return cls(time.perf_counter(), busy, idle, tree.cpu_seconds(os.getpid(), found), tree.cpu_seconds(pid, found))
 
-    def shares_since(self, before: Clock, seconds: float) -> tuple[float, float]:
+    def shares_since(self, before: CpuClock, seconds: float) -> tuple[float, float]:
         """Return the shares of the processors that foreign programs and that our other processes used.
 
         Where the harness looked too late to see all of `seconds`, what it missed counts as used by foreign programs:
@@ -198,7 +198,7 @@ class Clock:
         return max(missed, (busy - ours) / everything), max(0.0, ours - side) / everything
 
 
-def run_case(case: Case, names: Sequence[str], settings: Settings, say: Say) -> CaseResult:
+def run_case(case: PeerCase, names: Sequence[str], settings: PeerSettings, say: SayLine) -> CaseResult:
     """Start all sides, let them measure in turn in an order that rotates, and stop them."""
     result = CaseResult(case)
     for name in names:
@@ -211,14 +211,16 @@ def run_case(case: Case, names: Sequence[str], settings: Settings, say: Say) -> 
     return result
 
 
-def _rates(case: Case, names: list[str], settings: Settings, result: CaseResult, logs: Path, say: Say) -> None:
+def _rates(
+    case: PeerCase, names: list[str], settings: PeerSettings, result: CaseResult, logs: Path, say: SayLine
+) -> None:
     for launch in range(settings.launches):
         able = [name for name in rotated(names, launch) if name not in result.missing]
         _launched(case, able, launch, settings, result, logs, say)
 
 
 def _launched(
-    case: Case, names: list[str], launch: int, settings: Settings, result: CaseResult, logs: Path, say: Say
+    case: PeerCase, names: list[str], launch: int, settings: PeerSettings, result: CaseResult, logs: Path, say: SayLine
 ) -> None:
     running: dict[str, RunningSide] = {}
     first = launch * settings.rounds
@@ -237,12 +239,12 @@ def _launched(
 
 
 def _start_all(
-    case: Case,
+    case: PeerCase,
     names: list[str],
-    settings: Settings,
+    settings: PeerSettings,
     result: CaseResult,
     logs: Path,
-    say: Say,
+    say: SayLine,
     running: dict[str, RunningSide],
 ) -> None:
     """Start ours one after the other, for they measure operators first, and the rest two at a time."""
@@ -262,7 +264,9 @@ def _start_all(
             done.result()
 
 
-def _started(name: str, case: Case, settings: Settings, result: CaseResult, logs: Path, say: Say) -> RunningSide | None:
+def _started(
+    name: str, case: PeerCase, settings: PeerSettings, result: CaseResult, logs: Path, say: SayLine
+) -> RunningSide | None:
     side = RunningSide(name, case, settings, logs / f"{time.monotonic_ns()}.log")
     try:
         ready = side.answer(START_S)
@@ -278,7 +282,7 @@ def _started(name: str, case: Case, settings: Settings, result: CaseResult, logs
     return side
 
 
-def _least_disturbed(side: RunningSide, number: int, settings: Settings) -> Measurement:
+def _least_disturbed(side: RunningSide, number: int, settings: PeerSettings) -> Measurement:
     """Measure until other programs leave the machine to the side, or else take the time when they did most."""
     best = _measured(side, number, settings)
     for _ in range(settings.tries - 1):
@@ -290,14 +294,14 @@ def _least_disturbed(side: RunningSide, number: int, settings: Settings) -> Meas
     return best
 
 
-def _measured(side: RunningSide, number: int, settings: Settings) -> Measurement:
+def _measured(side: RunningSide, number: int, settings: PeerSettings) -> Measurement:
     side.thaw()
     try:
         side.ask(do="measure", warm_s=settings.warm_s, seconds=settings.seconds)
         side.answer(START_S)
-        before = Clock.read(side.pid)
+        before = CpuClock.read(side.pid)
         done = side.answer(START_S)
-        after = Clock.read(side.pid)
+        after = CpuClock.read(side.pid)
     except SideError as error:
         return Measurement(number, error=str(error))
     finally:
@@ -318,18 +322,20 @@ def _measured(side: RunningSide, number: int, settings: Settings) -> Measurement
     )
 
 
-def _first_batches(case: Case, names: list[str], settings: Settings, result: CaseResult, logs: Path, say: Say) -> None:
+def _first_batches(
+    case: PeerCase, names: list[str], settings: PeerSettings, result: CaseResult, logs: Path, say: SayLine
+) -> None:
     for number in range(settings.rounds):
         for name in rotated(names, number):
             if name in result.missing:
                 continue
-            before = Clock.read(os.getpid())
+            before = CpuClock.read(os.getpid())
             began = time.perf_counter()
             side = _started(name, case, settings, result, logs, say)
             if side is None:
                 continue
             seconds = time.perf_counter() - began
-            after = Clock.read(side.pid)
+            after = CpuClock.read(side.pid)
             foreign, _ = after.shares_since(before, seconds)
             taken = tree.memory(tree.descendants(side.pid, tree.processes()))
             side.stop()
@@ -341,7 +347,7 @@ def _first_batches(case: Case, names: list[str], settings: Settings, result: Cas
             say(f"round {number + 1}: {name}: {_told(measurement, case)}, {seconds:.1f} s from the process's start on")
 
 
-def _told(m: Measurement, case: Case) -> str:
+def _told(m: Measurement, case: PeerCase) -> str:
     if m.rate is None:
         return f"failed: {m.error}"
     what = f"{1 / m.rate:.2f} s" if case.first_batch else f"{m.rate:,.0f} {case.unit}/s"
@@ -350,12 +356,12 @@ def _told(m: Measurement, case: Case) -> str:
 
 def quiet_machine(seconds: float = 1.0) -> float:
     """Return the share of the processors that other programs use while this one waits."""
-    before = Clock.read(os.getpid())
+    before = CpuClock.read(os.getpid())
     time.sleep(seconds)
-    return Clock.read(os.getpid()).shares_since(before, seconds)[0]
+    return CpuClock.read(os.getpid()).shares_since(before, seconds)[0]
 
 
-def sides_of(cases: Sequence[Case], only: Sequence[str]) -> Iterator[tuple[Case, list[str]]]:
+def sides_of(cases: Sequence[PeerCase], only: Sequence[str]) -> Iterator[tuple[PeerCase, list[str]]]:
     """Yield each case with those of its sides whose names hold one of the words; bounds and ours always stay."""
     for case in cases:
         names = [

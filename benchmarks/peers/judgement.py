@@ -35,7 +35,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Summary:
+class SideSummary:
     """One side over all rounds."""
 
     median: float
@@ -48,7 +48,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class SideComparison:
     """Ours against a peer."""
 
     ours: str
@@ -74,14 +74,14 @@ class Comparison:
         return None if self.ratio is None or self.target is None else self.ratio >= self.target
 
 
-def summary(measured: Sequence[Measurement], most_foreign: float = MOST_FOREIGN) -> Summary | None:
+def summary(measured: Sequence[Measurement], most_foreign: float = MOST_FOREIGN) -> SideSummary | None:
     """Return medians and extremes over the quiet rounds, or over all where none was quiet; None without a rate."""
     done = [m for m in measured if m.rate is not None]
     quiet = [m for m in done if m.foreign <= most_foreign] or done
     rates = [m.rate for m in quiet if m.rate is not None]
     if not rates:
         return None
-    return Summary(
+    return SideSummary(
         statistics.median(rates),
         min(rates),
         max(rates),
@@ -99,7 +99,7 @@ def compare(
     target: float | None = None,
     most_foreign: float = MOST_FOREIGN,
     bound: str = "",
-) -> Comparison:
+) -> SideComparison:
     """Compare two sides by the rounds in which both ran and other programs left the machine to them.
 
     There is no ratio if a side is missing or failed in any round, or if fewer than half of the rounds were fair.
@@ -109,8 +109,8 @@ def compare(
         limit = compare(bound, peer, measured, None, most_foreign).ratio
         return replace(compare(ours, peer, measured, target, most_foreign), bound=bound, limit=limit)
 
-    def refused(reason: str) -> Comparison:
-        return Comparison(ours, peer, target, None, reason=reason)
+    def refused(reason: str) -> SideComparison:
+        return SideComparison(ours, peer, target, None, reason=reason)
 
     for name in (ours, peer):
         if not measured.get(name):
@@ -131,7 +131,7 @@ def compare(
     cpu = statistics.median(used) if used else None
     left_out = len(rounds) - len(fair)
     reason = f"{left_out} of {len(rounds)} rounds left out: other load" if left_out else ""
-    return Comparison(ours, peer, target, statistics.median(ratios), min(ratios), max(ratios), cpu, reason)
+    return SideComparison(ours, peer, target, statistics.median(ratios), min(ratios), max(ratios), cpu, reason)
 
 
 def _disturbed(rounds: Sequence[int], fair: Sequence[int], measured: Iterable[Measurement], limit: float) -> str:

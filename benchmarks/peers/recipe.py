@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-Element: TypeAlias = "dict[str, Any]"
-Batch: TypeAlias = "dict[str, Any]"
-Batches: TypeAlias = Iterator[Batch]
-Engine: TypeAlias = Literal["python", "tensorflow"]
+if TYPE_CHECKING:  # peers do not import it
+    from pecan_ray.options import EngineName
+
+Element: TypeAlias = dict[str, Any]
+BatchColumns: TypeAlias = dict[str, Any]
+BatchIterator: TypeAlias = Iterator[BatchColumns]
 CPUS = os.cpu_count() or 1
 
 
@@ -25,7 +27,7 @@ class Recipe:
     element: Callable[[Any, np.random.Generator], Element]
     """All of the work on one item."""
     batch: int
-    pecan: Callable[[Engine], Any]
+    pecan: Callable[[EngineName], Any]
     """Given the engine's name, our pipeline of the same functions."""
     graph: Callable[[str], Any] | None = None
     """Given a variant's name, a tf.data pipeline of TensorFlow's own operators, unbatched."""
@@ -35,11 +37,11 @@ class Recipe:
     """Tables, where a case reads tables."""
 
 
-def stacked(elements: Sequence[Element]) -> Batch:
+def stacked(elements: Sequence[Element]) -> BatchColumns:
     """Stack elements into a batch, as users of loaders without a collation of their own do."""
     return {name: np.stack([element[name] for element in elements]) for name in elements[0]}
 
 
-def shapes_of(batch: Batch) -> dict[str, str]:
+def shapes_of(batch: BatchColumns) -> dict[str, str]:
     """Describe a batch: type and shape of each column."""
     return {name: f"{np.asarray(value).dtype}{list(np.shape(value))}" for name, value in sorted(batch.items())}

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from benchmarks.peers.harness import CaseResult, Settings
-from benchmarks.peers.judgement import Comparison, compare, summary, unlike
+from benchmarks.peers.harness import CaseResult, PeerSettings
+from benchmarks.peers.judgement import SideComparison, compare, summary, unlike
 from benchmarks.peers.sides import SIDES
 
 PACKAGES = (
@@ -35,7 +35,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def comparisons(result: CaseResult, most_foreign: float) -> list[Comparison]:
+def comparisons(result: CaseResult, most_foreign: float) -> list[SideComparison]:
     """Compare the pairs of a case, those with a peer that is missing left out."""
     return [
         compare(t.ours, t.peer, result.measured, t.ratio, most_foreign, result.case.bounds.get(t.ours, ""))
@@ -76,7 +76,7 @@ def case_table(result: CaseResult, most_foreign: float) -> str:
     return "\n".join(lines)
 
 
-def _in_words(comparison: Comparison) -> str:
+def _in_words(comparison: SideComparison) -> str:
     pair = f"{comparison.ours} against {comparison.peer}"
     if comparison.ratio is None:
         return f"- {pair}: no ratio: {comparison.reason}"
@@ -91,7 +91,7 @@ def _in_words(comparison: Comparison) -> str:
     return f"- {pair}: {comparison.ratio:.2f}x ({comparison.least:.2f} to {comparison.most:.2f}){wanted}{extra}"
 
 
-def as_json(results: Sequence[CaseResult], settings: Settings, most_foreign: float) -> dict[str, Any]:
+def as_json(results: Sequence[CaseResult], settings: PeerSettings, most_foreign: float) -> dict[str, Any]:
     """Return everything that was measured, and what follows from it."""
     return {
         "machine": machine(),

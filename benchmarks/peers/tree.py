@@ -28,7 +28,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Memory:
+class TreeMemory:
     """Proportional set sizes in bytes: memory that several processes map is divided among them."""
 
     total: int
@@ -82,7 +82,7 @@ def machine_seconds() -> tuple[float, float]:
     return (sum(ticks) - idle) / TICKS_PER_S, idle / TICKS_PER_S
 
 
-def memory(pids: Iterable[int]) -> Memory:
+def memory(pids: Iterable[int]) -> TreeMemory:
     """Return the memory of some processes."""
     total = daemons = worker = 0
     for pid in pids:
@@ -97,4 +97,4 @@ def memory(pids: Iterable[int]) -> Memory:
             daemons += sizes["Pss"]
         elif command.startswith("ray::"):
             worker = max(worker, sizes["Pss"] - sizes.get("Pss_Shmem", 0))
-    return Memory(total, daemons, worker)
+    return TreeMemory(total, daemons, worker)

@@ -18,7 +18,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.faults.__main__ import run_all, table
-from benchmarks.faults.run import Outcome
+from benchmarks.faults.run import FaultOutcome
 from tests.chaos.draw import chaos_case
 
 DEADLINE_S = 120.0
@@ -42,7 +42,7 @@ def main() -> int:
     return 1 if any(one.problems for one in outcomes) else 0
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[FaultOutcome]) -> str:
     """Say what happened how often, what was delivered, and how soon workers were replaced."""
     kinds = Counter(fault.partition(" at ")[0] for one in outcomes for fault in one.done)
     told = ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items()))

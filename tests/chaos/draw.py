@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, FaultKind, PlanName, random_case
+from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, LiveFault, LiveFaultKind, PlanName, random_case
 from pecan_ray.options import Workers
 
 FAULTS = 5
-KINDS: tuple[FaultKind, ...] = ("kill",) * 4 + (
+KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
     "freeze",
     "pause",
     "hang",
@@ -20,7 +20,7 @@ KINDS: tuple[FaultKind, ...] = ("kill",) * 4 + (
     "kill controller",
 )
 """Each as often as it stands here; workers are killed most."""
-LAST: FaultKind = "kill trainer"
+LAST: LiveFaultKind = "kill trainer"
 """What ends a job, and so comes last."""
 LAST_SHARE = 0.1
 WORK_S = 12.0
@@ -28,7 +28,7 @@ WORK_S = 12.0
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
 
 
-def chaos_case(seed: int, run: int) -> Case:
+def chaos_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
     rng = random.Random(f"chaos {seed}/{run}")
     faults = _faults(rng)
@@ -58,7 +58,7 @@ def chaos_case(seed: int, run: int) -> Case:
     )
 
 
-def _faults(rng: random.Random) -> tuple[Fault, ...]:
+def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
     """Draw what happens, in the order of time."""
     kinds = [rng.choice(KINDS) for _ in range(FAULTS)]
     kinds = ["kill" if kind == "node" and kind in kinds[:place] else kind for place, kind in enumerate(kinds)]
@@ -68,7 +68,7 @@ def _faults(rng: random.Random) -> tuple[Fault, ...]:
     return tuple(_fault(rng, kind, at) for kind, at in zip(kinds, times, strict=True))
 
 
-def _fault(rng: random.Random, kind: FaultKind, at: float) -> Fault:
+def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
     local, remote = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2)))
     seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0)) if kind == "pause" else rng.uniform(0.5, 4.0)
-    return Fault(kind, at, local, remote, seconds)
+    return LiveFault(kind, at, local, remote, seconds)

@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.faults.judgement import Told, problems, recoveries
-from benchmarks.faults.run import Run, cluster
+from benchmarks.faults.judgement import TrainerStory, problems, recoveries
+from benchmarks.faults.run import FaultRun, cluster
 from tests.chaos.__main__ import DEADLINE_S
 from tests.chaos.draw import FAULTS, KINDS, LAST, chaos_case
 
@@ -29,7 +29,7 @@ def test_two_that_hang_excuse_the_error_that_says_so_and_no_other() -> None:
     case = next(one for one in (chaos_case(SEED, run) for run in range(200)) if one.has("hang"))
     hang = next(fault for fault in case.faults if fault.kind == "hang")
     twice = replace(case, faults=(hang, hang))
-    told = [Told(error=HUNG, ended=True) for _ in range(case.world_size)]
+    told = [TrainerStory(error=HUNG, ended=True) for _ in range(case.world_size)]
     assert problems(twice, told, set()) == []
     assert problems(replace(case, faults=(hang,)), told, set())
     told[0].error = "OpError: no such luck"
@@ -38,12 +38,12 @@ def test_two_that_hang_excuse_the_error_that_says_so_and_no_other() -> None:
 
 def test_a_worker_is_replaced_when_another_one_runs() -> None:
     events = [[1.0, "worker"], [5.0, "lost"], [5.5, "lost"], [7.0, "worker"], [9.0, "lost"]]
-    assert recoveries([Told(), Told(facts={"events": events})]) == [2.0, 1.5]
-    assert recoveries([Told()]) == []
+    assert recoveries([TrainerStory(), TrainerStory(facts={"events": events})]) == [2.0, 1.5]
+    assert recoveries([TrainerStory()]) == []
 
 
 def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
     with cluster() as nodes:
-        outcome = Run(chaos_case(SEED, RUN), nodes, tmp_path).go(DEADLINE_S)
+        outcome = FaultRun(chaos_case(SEED, RUN), nodes, tmp_path).go(DEADLINE_S)
     assert not outcome.problems, f"{outcome.case}: {outcome.problems}"
     assert len(outcome.done) == FAULTS

@@ -13,8 +13,8 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from benchmarks.faults.case import WORKER_TIMEOUT_S, Case, Fault, Held, random_case
-from benchmarks.faults.run import Outcome, Run
+from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, Held, LiveFault, random_case
+from benchmarks.faults.run import FaultOutcome, FaultRun
 from pecan_ray import errors
 from pecan_ray.options import Workers
 from tests.ray.long_form import some_later
@@ -27,9 +27,9 @@ SEED = 1
 FEW, MANY = range(2), range(2, 40)
 
 
-def run(case: Case, nodes: Any, folder: Path) -> Outcome:
+def run(case: FaultCase, nodes: Any, folder: Path) -> FaultOutcome:
     """Run a case, in which nothing may be wrong."""
-    outcome = Run(case, nodes, folder).go(DEADLINE_S)
+    outcome = FaultRun(case, nodes, folder).go(DEADLINE_S)
     assert not outcome.problems, f"{case}: {outcome.problems}"
     return outcome
 
@@ -38,31 +38,33 @@ def run(case: Case, nodes: Any, folder: Path) -> Outcome:
 def test_a_slower_trainer_holds_nobody_up_for_ever(
     three_nodes: Any, tmp_path: Path, steps_s: tuple[float, ...]
 ) -> None:
-    case = Case(epochs=3, steps_s=steps_s, batch=4, element_s=0.0, prefetch_bytes=64 << 20, workers=Workers(1, 1))
+    case = FaultCase(epochs=3, steps_s=steps_s, batch=4, element_s=0.0, prefetch_bytes=64 << 20, workers=Workers(1, 1))
     run(case, three_nodes, tmp_path)
 
 
 def test_two_trainers_with_room_for_no_batch_get_all_of_them(three_nodes: Any, tmp_path: Path) -> None:
     run(
-        Case(epochs=2, steps_s=(0.0, 0.005), width=1000, prefetch_bytes=1, workers=Workers(1, 1)), three_nodes, tmp_path
+        FaultCase(epochs=2, steps_s=(0.0, 0.005), width=1000, prefetch_bytes=1, workers=Workers(1, 1)),
+        three_nodes,
+        tmp_path,
     )
 
 
 def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: Any, tmp_path: Path) -> None:
     """A worker's memory has room for two batches here, and each of four ranks needs one before any can be used."""
-    case = Case(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
+    case = FaultCase(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
     run(case, three_nodes, tmp_path)
 
 
 def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
-    case = Case(
+    case = FaultCase(
         number=1,
         rows=1200,
         epochs=2,
         steps_s=(0.0, 0.005),
         element_s=0.005,
         workers=Workers(1, 4),
-        faults=(Fault("node", 0.1),),
+        faults=(LiveFault("node", 0.1),),
         held=Held(800, losses=4),
     )
     outcome = run(case, three_nodes, tmp_path)
@@ -70,12 +72,12 @@ def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_
 
 
 def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path: Path) -> None:
-    case = Case(
+    case = FaultCase(
         rows=1200,
         steps_s=(0.0, 0.0),
         element_s=0.005,
         workers=Workers(1, 1),
-        faults=(Fault("freeze", 0.3),),
+        faults=(LiveFault("freeze", 0.3),),
         held=Held(800, losses=1),
     )
     outcome = run(case, three_nodes, tmp_path)
@@ -85,12 +87,12 @@ def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path
 def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twice(
     three_nodes: Any, tmp_path: Path
 ) -> None:
-    case = Case(
+    case = FaultCase(
         rows=600,
         epochs=2,
         element_s=0.005,
         workers=Workers(1, 1),
-        faults=(Fault("pause", 0.1, seconds=WORKER_TIMEOUT_S + 3.0),),
+        faults=(LiveFault("pause", 0.1, seconds=WORKER_TIMEOUT_S + 3.0),),
         held=Held(400, losses=1),
     )
     outcome = run(case, three_nodes, tmp_path)
@@ -98,16 +100,20 @@ def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twi
 
 
 def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(three_nodes: Any, tmp_path: Path) -> None:
-    run(Case(plan="take", rows=250, epochs=2, steps_s=(0.0, 0.0, 0.005), workers=Workers(1, 1)), three_nodes, tmp_path)
+    run(
+        FaultCase(plan="take", rows=250, epochs=2, steps_s=(0.0, 0.0, 0.005), workers=Workers(1, 1)),
+        three_nodes,
+        tmp_path,
+    )
 
 
 def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
-    case = Case(
+    case = FaultCase(
         rows=1200,
         steps_s=(0.005, 0.005),
         element_s=0.005,
         workers=Workers(1, 1),
-        faults=(Fault("kill trainer", 0.2),),
+        faults=(LiveFault("kill trainer", 0.2),),
         held=Held(800),
     )
     assert run(case, three_nodes, tmp_path).done

@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.peers import plot, table
 from benchmarks.peers.cases import by_key
-from benchmarks.peers.harness import ROOT, Clock, Settings, run_case
+from benchmarks.peers.harness import ROOT, CpuClock, PeerSettings, run_case
 from benchmarks.peers.sides import SIDES, Side
 
-SHORT = Settings(rounds=2, seconds=0.1, warm_s=0.02)
+SHORT = PeerSettings(rounds=2, seconds=0.1, warm_s=0.02)
 
 
 def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_sides_alternate_and_are_measured_plotted_and_told(tmp_path: Path) -> No
 
 
 def test_load_is_what_neither_the_side_nor_its_rivals_used() -> None:
-    before = Clock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
-    after = Clock(wall=15.0, busy=25.0, idle=15.0, ours=13.0, side=7.0)  # of 20 s: 15 busy, 9 ours, 6 the side's
+    before = CpuClock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
+    after = CpuClock(wall=15.0, busy=25.0, idle=15.0, ours=13.0, side=7.0)  # of 20 s: 15 busy, 9 ours, 6 the side's
     assert after.shares_since(before, seconds=10.0) == pytest.approx((0.3, 0.15))
 
 
 def test_what_the_harness_saw_too_late_counts_as_load() -> None:
-    before = Clock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
-    half = Clock(wall=10.0, busy=20.0, idle=10.0, ours=14.0, side=11.0)
+    before = CpuClock(wall=5.0, busy=10.0, idle=10.0, ours=4.0, side=1.0)
+    half = CpuClock(wall=10.0, busy=20.0, idle=10.0, ours=14.0, side=11.0)
     assert half.shares_since(before, seconds=10.0) == pytest.approx((0.5, 0.0))
     assert before.shares_since(before, seconds=10.0) == (1.0, 0.0)
 

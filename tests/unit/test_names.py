@@ -1,19 +1,24 @@
-"""One meaning per type name: no class and no type alias is defined in two files of the package."""
+"""One meaning per type name: no class and no type alias is defined in two files of the package.
+
+Benchmarks and examples keep to it too, but may repeat an alias, so that they can be read and copied alone.
+"""
 
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
+PACKAGE = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
+PROGRAMS = ("benchmarks", "examples")
 
 
-def python_files() -> Iterator[Path]:
-    """Every Python file of the package once: the links in pecan_ray are not followed."""
-    folders = [ROOT / name for name in FOLDERS]
+def python_files(names: Sequence[str]) -> Iterator[Path]:
+    """Every Python file of some folders once: the links in pecan_ray are not followed."""
+    folders = [ROOT / name for name in names]
     while folders:
         for entry in sorted(folders.pop().iterdir()):
             if entry.is_dir() and not entry.is_symlink():
@@ -27,27 +32,60 @@ def is_type_name(name: str) -> bool:
     return name[:1].isupper() and not name.isupper()
 
 
-def types_of(source: str) -> set[str]:
-    """Names of the classes and type aliases that a module defines."""
-    found = set()
+def types_of(source: str) -> dict[str, str]:
+    """Names of the classes and type aliases that a module defines; of aliases also what they stand for."""
+    found: dict[str, str] = {}
     for node in ast.parse(source).body:
         if isinstance(node, ast.ClassDef):
-            found.add(node.name)
+            found[node.name] = ""
         elif isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+            found |= {target.id: ast.unparse(node.value) for target in node.targets if isinstance(target, ast.Name)}
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-    return {name for name in found if is_type_name(name.lstrip("_"))}
+            found[node.target.id] = ast.unparse(node.value) if node.value else ""
+    return {name: meaning for name, meaning in found.items() if is_type_name(name.lstrip("_"))}
 
 
 def shared_names() -> dict[str, list[str]]:
     """Type names that several files define, with the files."""
-    files = defaultdict(list)
-    for path in python_files():
-        for name in types_of(path.read_text()):
+    files: dict[str, list[str]] = defaultdict(list)
+    meanings: dict[str, list[str]] = defaultdict(list)
+    for path in python_files(PACKAGE + PROGRAMS):
+        for name, meaning in types_of(path.read_text()).items():
             files[name].append(str(path.relative_to(ROOT)))
-    return {name: found for name, found in files.items() if len(found) > 1}
+            meanings[name].append(meaning)
+    return {name: found for name, found in files.items() if len(found) > 1 and not repeats(found, meanings[name])}
+
+
+def repeats(files: Sequence[str], meanings: Sequence[str]) -> bool:
+    """Tell whether all of these definitions are one alias, of which the package has no second copy."""
+    of_package = [file for file in files if not file.startswith(PROGRAMS)]
+    return len(of_package) < 2 and "" not in meanings and len(set(meanings)) == 1
+
+
+def several_above(source: str) -> list[int]:
+    """Lines of docstrings that stand under an assignment to several names."""
+    found = []
+    for scope in ast.walk(ast.parse(source)):
+        if isinstance(scope, (ast.Module, ast.ClassDef)):
+            for above, below in itertools.pairwise(scope.body):
+                of_several = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
+                if of_several and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    found.append(below.lineno)
+    return found
 
 
 def test_a_type_name_has_one_meaning() -> None:
     assert shared_names() == {}
+
+
+def test_programs_may_repeat_an_alias_and_nothing_else() -> None:
+    assert repeats(["examples/a.py", "benchmarks/b.py", "pecan_ray/c.py"], ["Any"] * 3)
+    assert not repeats(["examples/a.py", "benchmarks/b.py"], ["Any", "int"])
+    assert not repeats(["cache/a.py", "pecan_ray/b.py"], ["Any", "Any"])
+    assert not repeats(["examples/a.py", "benchmarks/b.py"], ["", ""]), "classes"
+
+
+def test_a_docstring_stands_under_the_one_constant_that_it_explains() -> None:
+    found = {path: several_above(path.read_text()) for path in python_files((*PACKAGE, *PROGRAMS, "tests"))}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines} == {}
+    assert several_above('A, B = 1, 2\n"""Both."""\n') == [2]

@@ -12,7 +12,7 @@ from benchmarks.guard import ops
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange
 from benchmarks.guard.joint import FIT
-from benchmarks.guard.ops import Element, Step
+from benchmarks.guard.ops import Element, GuardStep
 from benchmarks.value_guard import look
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch
@@ -32,7 +32,7 @@ def photographs() -> list[Element]:
     return [{"image": one["image"]} for one in elements(16)]
 
 
-def refused(photographs: list[Element], *steps: Step, before: tuple[Step, ...] = ()) -> str:
+def refused(photographs: list[Element], *steps: GuardStep, before: tuple[GuardStep, ...] = ()) -> str:
     first, second = steps
     return look(Exchange("", first, second, False, before), photographs)[0]
 
@@ -154,6 +154,6 @@ def test_arrays_become_values_of_their_library() -> None:
 def test_pictures_and_tensors_are_exposed_too(photographs: list[Element]) -> None:
     image, enhance = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageEnhance")
     dim = [{"image": image.fromarray(one["image"] // 4)} for one in photographs]
-    lift = Step("lift", lambda x: enhance.Brightness(x).enhance(2.0), "image")
-    lower = Step("lower", lambda x: enhance.Brightness(x).enhance(0.5), "image")
+    lift = GuardStep("lift", lambda x: enhance.Brightness(x).enhance(2.0), "image")
+    lower = GuardStep("lower", lambda x: enhance.Brightness(x).enhance(0.5), "image")
     assert "the ends of their range" in refused(dim, lift, lower)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import functools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
 from examples import audio_ops
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 FOLDER = Path(__file__).resolve().parents[3] / "examples" / "data" / "speech"
 BATCH = 16
@@ -36,7 +39,7 @@ def decoded(clip: dict[str, Any], _rng: np.random.Generator) -> Any:
     return audio_ops.decode(clip["audio"])
 
 
-def pipeline(_engine: Engine) -> Any:
+def pipeline(_engine: EngineName) -> Any:
     """Return our pipeline of the same functions, in the same order."""
     import pecan_ray as pecan
 
@@ -52,7 +55,7 @@ def recipe(_data: str) -> Recipe:
     return Recipe(clips(), spectrogram, BATCH, functools.partial(pipeline), parts={"decode": decoded})
 
 
-AUDIO = Case(
+AUDIO = PeerCase(
     key="audio",
     title="WAV, STFT, SpecAugment, padded to 2754 frames, batches of 16",
     unit="clips",

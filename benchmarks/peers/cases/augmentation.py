@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
+from benchmarks.peers.cases.case import PeerCase, Target
 from benchmarks.peers.cases.photographs import (
     decode,
     folder,
@@ -21,8 +21,11 @@ from benchmarks.peers.cases.photographs import (
     resize,
     select,
 )
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.recipe import Element, Recipe
 from examples import image_ops
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 BATCH = 64
 VIEWS_BATCH = 32
@@ -85,7 +88,7 @@ def augmented(item: tuple[str, int], rng: np.random.Generator) -> Element:
     return {"image": normalize(random_flip(rand_augment(image, rng), rng)), "label": np.int64(item[1])}
 
 
-def augmented_pipeline(data: str, engine: Engine) -> Any:
+def augmented_pipeline(data: str, engine: EngineName) -> Any:
     """Return our pipeline of the same functions."""
     import pecan_ray as pecan
 
@@ -119,7 +122,7 @@ def two_views(item: tuple[str, int], rng: np.random.Generator) -> Element:
     return {"image": image_ops.reshape(views), "label": np.int64(item[1])}
 
 
-def views_pipeline(data: str, engine: Engine) -> Any:
+def views_pipeline(data: str, engine: EngineName) -> Any:
     """Return the example's pipeline, over the photographs again and again."""
     import pecan_ray as pecan
 
@@ -155,7 +158,7 @@ def views_recipe(data: str) -> Recipe:
     )
 
 
-RAND_AUGMENT = Case(
+RAND_AUGMENT = PeerCase(
     key="rand-augment",
     title="JPEG, random crop, RandAugment (2 of 10), flip, normalize, batches of 64",
     unit="images",
@@ -179,7 +182,7 @@ RAND_AUGMENT = Case(
         Target("pecan python", "tf.data, same functions"),
     ),
 )
-SIMCLR = Case(
+SIMCLR = PeerCase(
     key="simclr",
     title="SimCLR's two views, in its authors' order, batches of 32; AutoOrder on",
     unit="images",

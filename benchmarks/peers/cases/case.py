@@ -18,7 +18,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Case:
+class PeerCase:
     """One comparison."""
 
     key: str

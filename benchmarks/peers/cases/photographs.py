@@ -5,15 +5,18 @@ from __future__ import annotations
 import functools
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
 from examples import image_ops
 from examples.photographs import derived_photographs
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 SIZE = 224
 BATCH = 64
@@ -88,7 +91,7 @@ def decoded(item: tuple[str, int], _rng: np.random.Generator) -> Any:
     return decode(Path(item[0]).read_bytes())
 
 
-def pipeline(data: str, engine: Engine) -> Any:
+def pipeline(data: str, engine: EngineName) -> Any:
     """Return our pipeline, in the same order."""
     import pecan_ray as pecan
 
@@ -152,7 +155,7 @@ def _turned(image: Any, rng: np.random.Generator) -> Any:
     return image_ops.random_shear(image_ops.random_rotate(image_ops.random_flip(image, rng), rng), rng)
 
 
-def figure_3_pipeline(data: str, engine: Engine) -> Any:
+def figure_3_pipeline(data: str, engine: EngineName) -> Any:
     """Return our pipeline in the user's order."""
     import pecan_ray as pecan
 
@@ -201,7 +204,7 @@ def figure_3_recipe(data: str) -> Recipe:
     )
 
 
-PHOTOGRAPHS = Case(
+PHOTOGRAPHS = PeerCase(
     key="photographs",
     title="JPEG, random crop, resize to 224, flip, normalize to float32, batches of 64",
     unit="images",
@@ -236,7 +239,7 @@ PHOTOGRAPHS = Case(
         Target("pecan python", "decode only"),
     ),
 )
-FIRST_BATCH = Case(
+FIRST_BATCH = PeerCase(
     key="first-batch",
     title="time to the first batch of the same work, Ray and frameworks being up (each time a fresh process)",
     unit="starts",
@@ -256,7 +259,7 @@ FIRST_BATCH = Case(
     ),
     first_batch=True,
 )
-FIGURE_3 = Case(
+FIGURE_3 = PeerCase(
     key="figure-3",
     title="crop, flip, rotate, shear, resize, float16 in the user's order (Figure 3 of the Pecan paper), AutoOrder on",
     unit="images",

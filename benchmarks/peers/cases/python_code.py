@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
+from benchmarks.peers.cases.case import PeerCase, Target
 from benchmarks.peers.cases.text import lines
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.recipe import Element, Recipe
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 BATCH = 32
 SIZE = 64
@@ -33,7 +36,7 @@ def trigrams_of(element: Element) -> Element:
     return trigrams(element["item"])
 
 
-def pipeline(_engine: Engine) -> Any:
+def pipeline(_engine: EngineName) -> Any:
     """Return our pipeline: the function runs in processes."""
     import pecan_ray as pecan
 
@@ -46,7 +49,7 @@ def recipe(_data: str) -> Recipe:
     return Recipe(lines(), trigrams, BATCH, functools.partial(pipeline))
 
 
-PYTHON_CODE = Case(
+PYTHON_CODE = PeerCase(
     key="python-code",
     title="plain Python per element, which holds the GIL; ours by map(processes=True)",
     unit="lines",

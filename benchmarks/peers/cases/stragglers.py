@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 BATCH = 64
 COUNT = 10_000
@@ -35,7 +38,7 @@ def blurred_of(element: Element) -> Element:
     return blurred(element["item"])
 
 
-def pipeline(_engine: Engine) -> Any:
+def pipeline(_engine: EngineName) -> Any:
     """Return our pipeline."""
     import pecan_ray as pecan
 
@@ -48,7 +51,7 @@ def recipe(_data: str) -> Recipe:
     return Recipe(range(COUNT), blurred, BATCH, functools.partial(pipeline))
 
 
-STRAGGLERS = Case(
+STRAGGLERS = PeerCase(
     key="stragglers",
     title="1 % of the elements take 50 times longer, batches of 64 in any order",
     unit="elements",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 ROWS, FILES, GROUP = 200_000, 4, 20_000
 DENSE, CATEGORICAL = 13, 26
@@ -39,7 +42,7 @@ def files() -> tuple[str, ...]:
     return tuple(sorted(str(path) for path in folder.glob("*.parquet")))
 
 
-def pipeline(_engine: Engine) -> Any:
+def pipeline(_engine: EngineName) -> Any:
     """Return our pipeline."""
     import pecan_ray as pecan
 
@@ -57,7 +60,7 @@ def recipe(_data: str) -> Recipe:
     return Recipe(files(), row, BATCH, pipeline, files=files())
 
 
-TABLES = Case(
+TABLES = PeerCase(
     key="tables",
     title="Parquet rows of 40 columns to batches of 4096",
     unit="rows",

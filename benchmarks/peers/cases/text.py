@@ -8,12 +8,15 @@ import os
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 SENTENCES = Path(__file__).resolve().parents[3] / "examples" / "data" / "text" / "austen_500.jsonl"
 BATCH = 8
@@ -53,7 +56,7 @@ def tokens_of(element: Element) -> Element:
     return tokens(element["text"])
 
 
-def pipeline(engine: Engine) -> Any:
+def pipeline(engine: EngineName) -> Any:
     """Return our pipeline."""
     import pecan_ray as pecan
 
@@ -81,7 +84,7 @@ def recipe(_data: str) -> Recipe:
     return Recipe(lines(), tokens, BATCH, functools.partial(pipeline), graph=graph)
 
 
-TEXT = Case(
+TEXT = PeerCase(
     key="text",
     title="lines of text to 32 numbers each, batches of 8 (1 KB)",
     unit="lines",

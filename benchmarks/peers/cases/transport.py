@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.peers.cases.case import Case, Target
-from benchmarks.peers.recipe import Element, Engine, Recipe
+from benchmarks.peers.cases.case import PeerCase, Target
+from benchmarks.peers.recipe import Element, Recipe
+
+if TYPE_CHECKING:
+    from pecan_ray.options import EngineName
 
 SHAPE = (64, 224, 224, 3)
 ROWS = 1 << 16
@@ -36,7 +39,7 @@ def small_of(_element: Element) -> Element:
     return {"image": SMALL}
 
 
-def pipeline(size: str, _engine: Engine) -> Any:
+def pipeline(size: str, _engine: EngineName) -> Any:
     """Return our pipeline."""
     import pecan_ray as pecan
 
@@ -63,7 +66,7 @@ def recipe(size: str, _data: str) -> Recipe:
 
 
 SIDES = ("pecan python", "tf.data service, plain", "torch DataLoader", "Ray Data", "Grain, processes")
-TRANSPORT = Case(
+TRANSPORT = PeerCase(
     key="transport",
     title="batches of 9.6 MB without any work",
     unit="batches",
@@ -78,7 +81,7 @@ TRANSPORT = Case(
         Target("pecan python", "memcpy"),
     ),
 )
-TINY = Case(
+TINY = PeerCase(
     key="tiny",
     title="batches of 1 KB without any work",
     unit="batches",

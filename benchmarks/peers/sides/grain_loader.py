@@ -8,13 +8,13 @@ from typing import Any
 import grain
 import numpy as np
 
-from benchmarks.peers.recipe import CPUS, Batches, Recipe
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe
 
 BUFFER = 4
 """Batches that the threads keep ready."""
 
 
-class Endless:
+class EndlessSource:
     """The items over and over, as a random access data source."""
 
     def __init__(self, count: int) -> None:
@@ -31,11 +31,11 @@ def _dataset(recipe: Recipe) -> Any:
     def work(number: int, rng: np.random.Generator) -> Any:
         return recipe.element(recipe.items[number], rng)
 
-    source: Any = Endless(len(recipe.items))
+    source: Any = EndlessSource(len(recipe.items))
     return grain.MapDataset.source(source).seed(0).random_map(work).batch(recipe.batch, drop_remainder=True)
 
 
-def batches(recipe: Recipe) -> Batches:
+def batches(recipe: Recipe) -> BatchIterator:
     """Yield batches without end; reading threads share the trainer's process."""
     import cv2
 
@@ -44,7 +44,7 @@ def batches(recipe: Recipe) -> Batches:
     yield from _dataset(recipe).to_iter_dataset(options)
 
 
-def processes(recipe: Recipe) -> Batches:
+def processes(recipe: Recipe) -> BatchIterator:
     """Yield batches without end; a process per CPU, each with one reading thread."""
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)
     workers = grain.MultiprocessingOptions(num_workers=CPUS, per_worker_buffer_size=2)

@@ -9,13 +9,14 @@ from typing import Any
 import ray
 
 import pecan_ray as pecan
-from benchmarks.peers.recipe import CPUS, Batches, Engine, Recipe
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe
 from benchmarks.peers.sides.tf_data import tensorflow
+from pecan_ray.options import EngineName
 
 STORE_BYTES = 1 << 30
 
 
-def prepare(engine: Engine, **_options: Any) -> None:
+def prepare(engine: EngineName, **_options: Any) -> None:
     """Start Ray, as `ray start` has done it before on a cluster; a trainer of TensorFlow's has imported that.
 
     As the peers' packages, ours is imported whole before the time of a first batch begins.
@@ -32,7 +33,7 @@ def prepare(engine: Engine, **_options: Any) -> None:
     )
 
 
-def batches(recipe: Recipe, engine: Engine, workers: str = "one") -> Batches:
+def batches(recipe: Recipe, engine: EngineName, workers: str = "one") -> BatchIterator:
     """Yield batches without end."""
     fixed: Any = pecan.Workers(local=1) if workers == "one" else None
     with recipe.pecan(engine).iter_batches(workers=fixed) as taken:

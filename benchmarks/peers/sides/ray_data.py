@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from benchmarks.peers.recipe import CPUS, Batches, Recipe
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe
 
 STORE_BYTES = 2 << 30
 ROWS = 1 << 20
@@ -40,7 +40,7 @@ def _rng() -> np.random.Generator:
     return rng
 
 
-def batches(recipe: Recipe) -> Batches:
+def batches(recipe: Recipe) -> BatchIterator:
     """Yield batches without end."""
     items, element = recipe.items, recipe.element
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from spdl.pipeline import PipelineBuilder
 
-from benchmarks.peers.recipe import CPUS, Batches, Recipe, stacked
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe, stacked
 
 SINK = 3
 NOTE = "batches in the order of completion"
 
 
-def batches(recipe: Recipe) -> Batches:
+def batches(recipe: Recipe) -> BatchIterator:
     """Yield batches without end."""
     import cv2
 

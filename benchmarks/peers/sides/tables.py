@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from pyarrow import parquet
 
-from benchmarks.peers.recipe import CPUS, Batches, Recipe
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe
 
 
 def _read(files: tuple[str, ...], size: int) -> Iterator[dict[str, Any]]:
@@ -21,12 +21,12 @@ def _read(files: tuple[str, ...], size: int) -> Iterator[dict[str, Any]]:
                 yield {name: batch.column(name).to_numpy(zero_copy_only=False) for name in batch.schema.names}
 
 
-def by_pyarrow(recipe: Recipe) -> Batches:
+def by_pyarrow(recipe: Recipe) -> BatchIterator:
     """PyArrow in this process: one thread that makes batches, its own threads that decode columns."""
     return _read(recipe.files, recipe.batch)
 
 
-def by_torch(recipe: Recipe) -> Batches:
+def by_torch(recipe: Recipe) -> BatchIterator:
     """An iterable data set of whole batches, each process with its share of the files."""
     import torch
     from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -48,7 +48,7 @@ def by_torch(recipe: Recipe) -> Batches:
         yield {name: column.numpy() for name, column in batch.items()}
 
 
-def by_ray_data(recipe: Recipe) -> Batches:
+def by_ray_data(recipe: Recipe) -> BatchIterator:
     """Ray Data's reader of Parquet."""
     import ray
 
@@ -61,7 +61,7 @@ def by_ray_data(recipe: Recipe) -> Batches:
         yield from data.iter_batches(batch_size=recipe.batch, prefetch_batches=4, batch_format="numpy", drop_last=True)
 
 
-def by_tf_data(recipe: Recipe) -> Batches:
+def by_tf_data(recipe: Recipe) -> BatchIterator:
     """tf.data over a generator of PyArrow's batches: TensorFlow itself does not read Parquet."""
     from benchmarks.peers.sides import tf_data
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.recipe import Batches, Recipe
+from benchmarks.peers.recipe import BatchIterator, Recipe
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", TF_CPP_MIN_LOG_LEVEL="2")
 
@@ -39,18 +39,18 @@ def batched(data: Any, size: int) -> Any:
     return data.batch(size, drop_remainder=True).prefetch(tune).with_options(options)
 
 
-def arrays(data: Any) -> Batches:
+def arrays(data: Any) -> BatchIterator:
     """Yield batches as NumPy views."""
     for batch in data:
         yield {name: tensor.numpy() for name, tensor in batch.items()}
 
 
-def batches(recipe: Recipe, variant: str) -> Batches:
+def batches(recipe: Recipe, variant: str) -> BatchIterator:
     """Yield batches of a graph without end."""
     return arrays(batched(graph(recipe, variant), recipe.batch))
 
 
-def numpy_function(recipe: Recipe) -> Batches:
+def numpy_function(recipe: Recipe) -> BatchIterator:
     """Yield batches of the very functions of the other sides, which TensorFlow calls from its threads."""
     import cv2
 

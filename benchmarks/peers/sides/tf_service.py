@@ -6,7 +6,7 @@ import multiprocessing
 import os
 from typing import Any
 
-from benchmarks.peers.recipe import Batches, Recipe
+from benchmarks.peers.recipe import BatchIterator, Recipe
 from benchmarks.peers.sides import tf_data
 
 os.environ.update(CUDA_VISIBLE_DEVICES="", TF_CPP_MIN_LOG_LEVEL="2")
@@ -22,7 +22,7 @@ def _serve(pipe: Any) -> None:
     del worker
 
 
-def batches(recipe: Recipe, variant: str) -> Batches:
+def batches(recipe: Recipe, variant: str) -> BatchIterator:
     """Yield batches without end: the whole pipeline runs in the worker, which sends finished batches.
 
     The two are on one machine, where compression only costs; the trainer asks for several batches at a time.

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.recipe import CPUS, Batch, Batches, Recipe
+from benchmarks.peers.recipe import CPUS, BatchColumns, BatchIterator, Recipe
 
 AHEAD = 3
 """Batches under way at a time."""
@@ -24,7 +24,7 @@ def _quiet_opencv() -> None:
     cv2.setNumThreads(1)
 
 
-def batches(recipe: Recipe, part: str = "") -> Batches:
+def batches(recipe: Recipe, part: str = "") -> BatchIterator:
     """Each thread writes its elements straight into their rows of the batch; memory of old batches is used again.
 
     `part`: other work than that of the recipe's elements.
@@ -33,17 +33,17 @@ def batches(recipe: Recipe, part: str = "") -> Batches:
     work = (recipe.parts or {})[part] if part else recipe.element
     rng = np.random.default_rng(0)
     example = {name: np.asarray(value) for name, value in work(recipe.items[0], rng).items()}
-    spare: deque[Batch] = deque()
+    spare: deque[BatchColumns] = deque()
     chunk = max(1, min(CHUNK, recipe.batch // (2 * CPUS)))
 
-    def fill(batch: Batch, first: int, row: int, rng: np.random.Generator) -> None:
+    def fill(batch: BatchColumns, first: int, row: int, rng: np.random.Generator) -> None:
         for place in range(row, min(row + chunk, recipe.batch)):
             element = work(recipe.items[(first + place) % len(recipe.items)], rng)
             for name, value in element.items():
                 batch[name][place] = value
 
     with ThreadPoolExecutor(CPUS) as pool:
-        pending: deque[tuple[Batch, list[Future[None]]]] = deque()
+        pending: deque[tuple[BatchColumns, list[Future[None]]]] = deque()
         for number in itertools.count():
             batch = (
                 spare.popleft()
@@ -63,18 +63,18 @@ def batches(recipe: Recipe, part: str = "") -> Batches:
                 spare.append(ready)
 
 
-def compute_only(recipe: Recipe) -> Batches:
+def compute_only(recipe: Recipe) -> BatchIterator:
     """The same functions on threads, their results thrown away, in whatever order they end."""
     return _thrown_away(recipe, recipe.element)
 
 
-def part_only(recipe: Recipe, part: str) -> Batches:
+def part_only(recipe: Recipe, part: str) -> BatchIterator:
     """One part of the work on threads."""
     assert recipe.parts is not None
     return _thrown_away(recipe, recipe.parts[part])
 
 
-def _thrown_away(recipe: Recipe, work: Callable[[Any, np.random.Generator], Any]) -> Batches:
+def _thrown_away(recipe: Recipe, work: Callable[[Any, np.random.Generator], Any]) -> BatchIterator:
     _quiet_opencv()
     empty = {"nothing": np.empty((recipe.batch, 0), np.uint8)}
     chunk = max(1, min(CHUNK, recipe.batch // (2 * CPUS)))
@@ -106,7 +106,7 @@ def _first_done(waiting: deque[Future[None]]) -> Future[None]:
     return waiting.popleft()
 
 
-def memcpy(recipe: Recipe) -> Iterator[Batch]:
+def memcpy(recipe: Recipe) -> Iterator[BatchColumns]:
     """Copy a batch from memory to memory that is used again: what one writing and one reading of it cost."""
     rng = np.random.default_rng(0)
     elements = [recipe.element(recipe.items[n], rng) for n in range(recipe.batch)]

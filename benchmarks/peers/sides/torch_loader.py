@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from benchmarks.peers.recipe import CPUS, Batches, Recipe
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe
 
 PREFETCH = 4
 
 
-class Endless(Dataset[Any]):
+class EndlessDataset(Dataset[Any]):
     """The items over and over."""
 
     def __init__(self, recipe: Recipe) -> None:
@@ -36,10 +36,10 @@ def _pinned(_worker: int) -> None:
     cv2.setNumThreads(1)
 
 
-def batches(recipe: Recipe, in_order: bool = True) -> Batches:
+def batches(recipe: Recipe, in_order: bool = True) -> BatchIterator:
     """Yield batches without end."""
     loader: DataLoader[Any] = DataLoader(
-        Endless(recipe),
+        EndlessDataset(recipe),
         batch_size=recipe.batch,
         num_workers=CPUS,
         persistent_workers=True,

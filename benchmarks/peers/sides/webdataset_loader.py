@@ -12,7 +12,7 @@ import torch
 import webdataset
 
 from benchmarks.peers.cases import photographs
-from benchmarks.peers.recipe import CPUS, Batches, Recipe, stacked
+from benchmarks.peers.recipe import CPUS, BatchIterator, Recipe, stacked
 
 SHARDS = 8
 PREFETCH = 4
@@ -38,7 +38,7 @@ def _write_shards(recipe: Recipe, folder: Path) -> list[str]:
     return names
 
 
-def batches(recipe: Recipe) -> Batches:
+def batches(recipe: Recipe) -> BatchIterator:
     """Yield batches without end."""
     rng = np.random.default_rng()
 
