@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 from pecan_ray.autoorder.call_in_subprocess import own_process_ahead
 from pecan_ray.autoorder.explain import ExplainFormat, explain
@@ -43,6 +43,7 @@ from pecan_ray.plan.operators import (
     Join,
     JoinKind,
     Map,
+    MixStop,
     Op,
     PaddedBatch,
     Plan,
@@ -257,7 +258,7 @@ class PecanPipeline:
         return self._join("concat", others)
 
     def mix(
-        self, *others: PecanPipeline, weights: Sequence[float], stop: Literal["first", "all"] = "all"
+        self, *others: PecanPipeline, weights: Sequence[float], stop: MixStop = "all"
     ) -> PecanPipeline:
         """Draw elements from several pipelines at random, in proportion to `weights`.
 

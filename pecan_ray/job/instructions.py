@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pecan_ray.errors import PecanError
-from pecan_ray.job.messages import Placement, Reply
+from pecan_ray.job.messages import LogLevel, Placement, Reply
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class TellTrainers:
 class Log:
     """Say something."""
 
-    level: Literal["info", "warning", "error"]
+    level: LogLevel
     text: str
 
 

@@ -17,6 +17,7 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin
 
 Placement: TypeAlias = Literal["local", "remote"]
+LogLevel: TypeAlias = Literal["info", "warning", "error"]
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
 """Splits that were read to their ends, and how many elements they hold."""
 

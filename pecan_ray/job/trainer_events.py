@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from pecan_ray.job.holdings import LeaseSpans
-from pecan_ray.job.messages import LeftOutElement, Orders, TrainerReport
+from pecan_ray.job.messages import LeftOutElement, LogLevel, Orders, TrainerReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class SendReport:
 class TrainerLog:
     """Say something to the user."""
 
-    level: Literal["info", "warning"]
+    level: LogLevel
     text: str
 
 

@@ -153,6 +153,7 @@ class Prefetch(Op):
 
 
 JoinKind: TypeAlias = Literal["zip", "concat", "mix"]
+MixStop: TypeAlias = Literal["first", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,7 @@ class Join:
     inputs: tuple[Plan, ...]
     weights: tuple[float, ...] = ()
     """For mix: how often each input is drawn from, in proportion."""
-    stop: Literal["first", "all"] = "all"
+    stop: MixStop = "all"
     """For mix: end with the first input that runs out, or when all have."""
 
 
