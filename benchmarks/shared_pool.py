@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from statistics import fmean
 
-from pecan_ray.simulator.shared_pool import DEALS, deal, jobs_of
+from pecan_ray.simulator.shared_pool import RULES, distribute, jobs_of
 
 ORDERS = range(5)
 """Orders of arrival, of which the mean and the worst are told."""
@@ -24,13 +24,13 @@ def table(jobs: int, share: float, draws: int) -> str:
         drawn = jobs_of(seed, jobs)
         enough = sum(job.bill[job.wants] for job in drawn)
         before = 0.0
-        for how in DEALS:
-            dealt = [deal(drawn, how, share, order) for order in ORDERS]
-            bill = fmean(one.bill for one in dealt)
+        for how in RULES:
+            outcomes = [distribute(drawn, how, share, order) for order in ORDERS]
+            bill = fmean(one.bill for one in outcomes)
             before = before or bill
             lines.append(
                 f"{seed:>4} {how:20} {bill:>9.0f} {1 - bill / before:>6.0%} {bill / enough - 1:>13.0%} "
-                f"{max(one.worst for one in dealt):>15.1f}x"
+                f"{max(one.worst for one in outcomes):>15.1f}x"
             )
     return "\n".join(lines)
 

@@ -257,9 +257,7 @@ class PecanPipeline:
         """Follow this pipeline's elements by those of others."""
         return self._join("concat", others)
 
-    def mix(
-        self, *others: PecanPipeline, weights: Sequence[float], stop: MixStop = "all"
-    ) -> PecanPipeline:
+    def mix(self, *others: PecanPipeline, weights: Sequence[float], stop: MixStop = "all") -> PecanPipeline:
         """Draw elements from several pipelines at random, in proportion to `weights`.
 
         Ends when all have run out, or with ``stop="first"`` when the first has.

@@ -33,13 +33,13 @@ from pecan_ray.placement.checks import (
     unproven,
 )
 from pecan_ray.placement.departures import (
-    lot,
     most_piled_up,
     other_trainer,
     pace_departure,
     queue_departure,
     ran_dry,
     sudden_departure,
+    windows_needed,
 )
 from pecan_ray.placement.doubts import another_step, doubt, ran_out, refuted
 from pecan_ray.placement.evidence import KEPT, Reading, pooled
@@ -190,7 +190,7 @@ class AutoSearch:
         job, threshold, settings = self._job, self._setting.threshold, self._settings
         stay = Probe(at, "converged", f"stay with {at}: {why}.", settled=True)
         seen: list[Window] = []
-        while not seen or len(seen) < lot(seen, settings.watched, settings):
+        while not seen or len(seen) < windows_needed(seen, settings.watched, settings):
             seen.append((yield stay))
             if hurry := self._hurry():
                 return hurry
@@ -209,7 +209,7 @@ class AutoSearch:
             if hurry := self._hurry():
                 return hurry
             batches, audit = batches + seen[-1].batches, audit - 1
-            recent = seen[-lot(seen, settings.watched, settings) :]
+            recent = seen[-windows_needed(seen, settings.watched, settings) :]
             before, now = pooled(at, reference), pooled(at, recent)
             moved, newest = sudden_departure(before, recent, threshold)
             if moved:

@@ -29,7 +29,7 @@ SURE = 4.0
 """Standard errors that windows in a row are not away by chance, whenever one looks."""
 
 
-def lot(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
+def windows_needed(windows: Sequence[Window], least: int, settings: AutoSettings) -> int:
     """Return how many windows like these suffice to judge by: those of slow jobs hold few batches."""
     each = fmean(window.batches for window in windows)
     return max(least, min(KEPT, math.ceil(settings.lot_batches / each)))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, lot, measured, most_piled_up, step_error
+from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, measured, most_piled_up, step_error, windows_needed
 from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
 from pecan_ray.placement.model import UNSURE
@@ -27,7 +27,7 @@ MOST_DISTURBING = 0.1
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
     threshold, sure = job.setting.threshold, job.settings.sure
-    enough = len(seen) >= lot(seen, job.settings.most_repeats, job.settings)
+    enough = len(seen) >= windows_needed(seen, job.settings.most_repeats, job.settings)
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)
     if sure * reading.error > needed and not enough:
         return f"its batch time is known to {sure * reading.error:.1%} only, and {needed:.1%} decides"

@@ -223,10 +223,10 @@ class OrderSearch:
         if self._mode == "paper" or not slowed:
             return []
         before = {name: put_before(name, self._user, plan.order) for name in slowed}
-        culprits = {other for early in before.values() for other in early}
+        early_ones = {other for early in before.values() for other in early}
         best, found = _estimate(sample, plan.order, sum(slowed.values())), []
-        for culprit in culprits & self._trial.recasting or culprits:
-            pairs = [(name, culprit) for name in slowed if culprit in before[name]]
+        for early_one in early_ones & self._trial.recasting or early_ones:
+            pairs = [(name, early_one) for name in slowed if early_one in before[name]]
             other = next(self._candidates(sample, [*self._forbidden, *pairs]))
             if other.order != plan.order and (gain := _estimate(sample, other.order)) > best:
                 best, found = gain, pairs

@@ -74,8 +74,8 @@ class Ledger:
         self._advance()
 
     def assign_static(self, workers: Sequence[str]) -> None:
-        """Deal the splits of this and later epochs to these workers by index (static sharding)."""
-        self.queues.deal(workers)
+        """Distribute the splits of this and later epochs to these workers by index (static sharding)."""
+        self.queues.distribute(workers)
         self.changes += 1
 
     def _living(self, worker: str) -> WorkerHoldings | None:

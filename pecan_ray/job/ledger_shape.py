@@ -46,7 +46,7 @@ class LedgerShape:
 
     @property
     def static(self) -> bool:
-        """Whether splits are dealt to workers once and for all: not those of a plan that one worker runs."""
+        """Whether splits are distributed to workers once and for all: not those of a plan that one worker runs."""
         return self.sharding == "static" and not self.one_at_a_time
 
 

@@ -37,10 +37,10 @@ class Losses:
         self._in_a_row.clear()
 
     def add(self, loss: Loss, *, expected: bool = False) -> str:
-        """Note a loss; return why the job cannot go on, or nothing if it can.  `expected`: it was to show a culprit.
+        """Note a loss; return why the job cannot go on, or nothing if it can.
 
-        A lost node is no fault of the pipeline's, and neither are the workers that it had, however many: that their
-        streams broke is often known before it is.
+        `expected`: it was to show which element kills.  A lost node is no fault of the pipeline's, and neither
+        are the workers that it had, however many: that their streams broke is often known before it is.
         """
         if loss.cause in ("order", "restart"):
             return ""  # its own doing, and ours

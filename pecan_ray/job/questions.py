@@ -40,7 +40,7 @@ class Questions:
         self._job, self._ledger = job, job.ledger
         self._calls = WorkerCalls()
         self._seen_changes = -1
-        self._static_dealt = False
+        self._static_distributed = False
         self.ordered = job.spec.ordered
         """The order of operators is known."""
         self._versions = 1
@@ -81,10 +81,10 @@ class Questions:
             done.append(Log("warning", said))
             done += [UseUsersOrder(name) for name in self._job.fleet.workers]
 
-    def deal_static(self, workers: list[str]) -> None:
-        """With static sharding, deal the splits once all workers have come: then work may begin."""
-        if not self._static_dealt:
-            self._static_dealt = True
+    def distribute_static(self, workers: list[str]) -> None:
+        """With static sharding, distribute the splits once all workers have come: then work may begin."""
+        if not self._static_distributed:
+            self._static_distributed = True
             self._ledger.assign_static(workers)
 
     def _on_asked(self, event: events.WorkerAsked, now: float, done: list[Instruction]) -> None:
@@ -161,7 +161,7 @@ class Questions:
     def _assignment(self, worker: str) -> Assigned | Literal["stop"] | None:
         if self._job.error is not None:
             return "stop"
-        if not self.ordered or (self._job.spec.shape.static and not self._static_dealt):
+        if not self.ordered or (self._job.spec.shape.static and not self._static_distributed):
             return None if worker in self._ledger.workers else "stop"
         answer = self._ledger.next_assignment(worker)
         if not isinstance(answer, Assignment):

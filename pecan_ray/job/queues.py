@@ -1,4 +1,4 @@
-"""Which leases wait for whom: one queue for each source, or one for each worker where data is dealt to workers."""
+"""Which leases wait for whom: one queue for each source, or one for each worker with static sharding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Queues:
         """What any worker may take, per branch: the common queue, then those of owners that were lost."""
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
-        self._dealt = False
+        self._distributed = False
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
             queue.go_on(self._epoch, point.cursor, point.rests)
 
@@ -93,15 +93,15 @@ class Queues:
         if self._shape.sharding == "off":
             self._own[worker] = self._of_share((0, 1))
 
-    def deal(self, workers: Sequence[str]) -> None:
-        """Deal the splits of this and later epochs to these workers by index (static sharding)."""
+    def distribute(self, workers: Sequence[str]) -> None:
+        """Distribute the splits of this and later epochs to these workers by index (static sharding)."""
         if self._shape.static:
-            self._dealt = True
+            self._distributed = True
             for place, worker in enumerate(workers):
                 self._own[worker] = self._of_share((place, len(workers)))
 
     def leave(self, worker: str) -> None:
-        """Let others have what was dealt to a worker that is gone, but where every worker sees all data anyway."""
+        """Let others have what a worker that is gone was given, but where every worker sees all data anyway."""
         queues = self._own.pop(worker, [])
         if self._shape.static:
             for shared, queue in zip(self._shared, queues, strict=False):
@@ -133,8 +133,8 @@ class Queues:
         self._shared[lease.branch][0].put_back(lease)
 
     def waiting(self) -> bool:
-        """Tell whether a lease waits that was listed and belongs to a pass that has begun, or waits to be dealt."""
-        if self._shape.static and not self._dealt:
+        """Tell whether a lease waits that was listed and belongs to a pass that has begun, or for its worker."""
+        if self._shape.static and not self._distributed:
             return not self.empty_source
         return any(self._all())
 
@@ -148,7 +148,7 @@ class Queues:
             return True
         if self._shape.sharding == "off":
             return False
-        if self._shape.static and not self._dealt:
+        if self._shape.static and not self._distributed:
             return False
         may_come = not self.listed and (not self._shape.static or worker in self._own)
         return may_come or any(queue or queue.passes_left for queues in self._shared for queue in queues)

@@ -129,13 +129,13 @@ class Staffing:
         return self._placement.bids(self._fleet, self.sharing.nodes)
 
     def _shed(self, now: float, done: Instructions) -> None:
-        """Drain the workers that are too many, and have splits dealt once as many are there as are wanted."""
+        """Drain the workers that are too many, and have splits distributed once as many are there as are wanted."""
         while surplus := self._fleet.too_many():
             for worker in surplus:
                 self._drain(worker, now, done)
         here = [worker.name for worker in self._fleet.workers.values() if worker.running and not worker.draining]
         if here and len(here) == self._fleet.wanted.workers:
-            self._questions.deal_static(here)
+            self._questions.distribute_static(here)
 
     def _drain(self, worker: FleetWorker, now: float, done: Instructions) -> None:
         self._job.tell("drain", f"{worker.name} drains", now)

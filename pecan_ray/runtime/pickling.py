@@ -31,13 +31,13 @@ def _check_function(op: ElementOp) -> None:
     try:
         cloudpickle.dumps(op.fn)
     except Exception as error:
-        culprit = next(unsendable_variables(op.fn), None)
-        named = f"its variable {culprit!r}" if culprit else "a value that it holds"
+        variable = next(unsendable_variables(op.fn), None)
+        named = f"its variable {variable!r}" if variable else "a value that it holds"
         raise UnpicklablePlanError(
             f"{op.name}: the function cannot be sent to workers, since {named} cannot be pickled "
             f"({type(error).__name__}: {error}). Create it inside the function, or in a module that workers import.",
             op=op.name,
-            variable=culprit,
+            variable=variable,
         ) from error
 
 

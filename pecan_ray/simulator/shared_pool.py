@@ -43,15 +43,15 @@ class PooledJob:
 
 
 @dataclass(frozen=True)
-class Dealt:
-    """What came of dealing a pool out."""
+class DistributedPool:
+    """What came of distributing a pool."""
 
     bill: float
     """$ for an hour of own work of every trainer."""
     worst: float
     """Greatest time of a batch, over that with all workers that are wanted."""
     workers: int
-    """Workers dealt."""
+    """Workers distributed."""
 
 
 def pooled_job(workload: Workload, most: int = 64) -> PooledJob:
@@ -83,7 +83,7 @@ def naturals(start: int) -> Iterator[int]:
         start += 1
 
 
-Deal = Callable[[Sequence[PooledJob], int, random.Random], list[int]]
+DistributionRule = Callable[[Sequence[PooledJob], int, random.Random], list[int]]
 
 
 def first_come(jobs: Sequence[PooledJob], workers: int, chance: random.Random) -> list[int]:
@@ -104,22 +104,22 @@ def in_proportion(jobs: Sequence[PooledJob], workers: int, chance: random.Random
 
 
 def where_it_saves_most(jobs: Sequence[PooledJob], workers: int, chance: random.Random) -> list[int]:
-    """Deal workers by their marginal savings."""
+    """Distribute workers by their marginal savings."""
     given = allocate([job.demand() for job in jobs], workers)
     return [given[job.name] for job in jobs]
 
 
-DEALS: dict[str, Deal] = {
+RULES: dict[str, DistributionRule] = {
     "first come": first_come,
     "in proportion": in_proportion,
     "where it saves most": where_it_saves_most,
 }
 
 
-def deal(jobs: Sequence[PooledJob], how: str, share: float, seed: int) -> Dealt:
-    """Deal a pool that has such a share of what the jobs want."""
+def distribute(jobs: Sequence[PooledJob], how: str, share: float, seed: int) -> DistributedPool:
+    """Distribute a pool that has such a share of what the jobs want."""
     workers = math.floor(share * sum(job.wants for job in jobs))
-    given = DEALS[how](jobs, workers, random.Random(seed))
+    given = RULES[how](jobs, workers, random.Random(seed))
     bill = sum(job.bill[count] for job, count in zip(jobs, given, strict=True))
     slower = [job.slowness[count] / job.slowness[job.wants] for job, count in zip(jobs, given, strict=True)]
-    return Dealt(bill, max(slower), sum(given))
+    return DistributedPool(bill, max(slower), sum(given))

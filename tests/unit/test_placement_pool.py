@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
 from pecan_ray.placement.pool import Demand, allocate, falling, savings_of, scarce, shares, slowness_of
-from pecan_ray.simulator.shared_pool import deal, jobs_of
+from pecan_ray.simulator.shared_pool import distribute, jobs_of
 
 
 def test_a_worker_goes_to_the_highest_bid() -> None:
@@ -75,7 +75,7 @@ SAVINGS = st.lists(st.floats(0.01, 10.0), max_size=4).map(lambda each: tuple(sor
 
 @given(st.lists(SAVINGS, min_size=1, max_size=4), st.integers(0, 10))
 @settings(max_examples=100, deadline=None)
-def test_no_other_deal_saves_more(curves: list[tuple[float, ...]], cpus: int) -> None:
+def test_no_other_distribution_saves_more(curves: list[tuple[float, ...]], cpus: int) -> None:
     demands = [Demand(str(number), curve) for number, curve in enumerate(curves)]
     given_ = allocate(demands, cpus)
     assert sum(given_.values()) == min(cpus, sum(map(len, curves)))
@@ -83,9 +83,9 @@ def test_no_other_deal_saves_more(curves: list[tuple[float, ...]], cpus: int) ->
     saved = sum(sum(curve[: given_[str(number)]]) for number, curve in enumerate(curves))
     others = itertools.product(*(range(len(curve) + 1) for curve in curves))
     best = max(
-        sum(sum(curve[:count]) for curve, count in zip(curves, deal, strict=True))
-        for deal in others
-        if sum(deal) <= cpus
+        sum(sum(curve[:count]) for curve, count in zip(curves, counts, strict=True))
+        for counts in others
+        if sum(counts) <= cpus
     )
     assert saved == pytest.approx(best)
 
@@ -94,9 +94,9 @@ def test_no_other_deal_saves_more(curves: list[tuple[float, ...]], cpus: int) ->
 def test_in_a_model_of_many_jobs_bills_fall_and_nobody_starves(seed: int) -> None:
     """Twenty random jobs on half of what they want; `python -m benchmarks.shared_pool` shows sixty-four."""
     jobs = jobs_of(seed, 20)
-    first = [deal(jobs, "first come", 0.5, order) for order in range(3)]
-    best = deal(jobs, "where it saves most", 0.5, 0)
+    first = [distribute(jobs, "first come", 0.5, order) for order in range(3)]
+    best = distribute(jobs, "where it saves most", 0.5, 0)
     assert best.workers == first[0].workers
     assert best.bill < 0.84 * fmean(one.bill for one in first)
     assert best.worst < 3.5 < max(one.worst for one in first)
-    assert best.bill <= deal(jobs, "in proportion", 0.5, 0).bill
+    assert best.bill <= distribute(jobs, "in proportion", 0.5, 0).bill

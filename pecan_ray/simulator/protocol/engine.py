@@ -54,13 +54,13 @@ class Made:
         if item.bad is not None:
             self.left_out.append(item.bad)
 
-    def carry(self, loose: Made) -> None:
+    def carry(self, undelivered: Made) -> None:
         """Take positions over that yield nothing."""
-        for key, spans in loose.spans.items():
+        for key, spans in undelivered.spans.items():
             self.spans.setdefault(key, []).extend(spans)
             self.without_data.setdefault(key, []).extend(spans)
-        self.left_out += loose.left_out
-        loose.spans, loose.left_out = {}, []
+        self.left_out += undelivered.left_out
+        undelivered.spans, undelivered.left_out = {}, []
 
 
 class EngineModel:
@@ -70,7 +70,7 @@ class EngineModel:
         self._scenario, self._epoch, self._random = scenario, epoch, random
         self._items: deque[ModelItem] = deque()
         self._made = Made(epoch)
-        self._loose = Made(epoch)
+        self._undelivered = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
         self._rows = 0
         """Outputs so far, where only some are taken."""
@@ -109,22 +109,22 @@ class EngineModel:
                 take = self._scenario.take
                 if take is not None and self._rows > take:
                     continue
-            (self._loose if item.piece is None else self._made).add(item)
+            (self._undelivered if item.piece is None else self._made).add(item)
             if self._made.rows == self._scenario.batch_size:
                 made, self._made = self._made, Made(self._epoch)
-                made.carry(self._loose)
+                made.carry(self._undelivered)
                 return made, worked
         return None, worked
 
     def rest(self) -> tuple[Made, Made]:
         """Return what fills no batch once all leases have been worked on, and positions that yield nothing."""
-        made, loose = self._made, self._loose
+        made, undelivered = self._made, self._undelivered
         if self._scenario.serial:
             for lease in self._given:
-                loose.spans.setdefault(lease.key, []).extend(lease.spans)
+                undelivered.spans.setdefault(lease.key, []).extend(lease.spans)
         if self._scenario.serial or not self._scenario.apart:
-            made.carry(loose)
-        return made, loose
+            made.carry(undelivered)
+        return made, undelivered
 
     # --- reading -------------------------------------------------------------------------------------------
 

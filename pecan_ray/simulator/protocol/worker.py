@@ -240,15 +240,15 @@ class WorkerModel(Party):
     def _end_assignment(self) -> None:
         assert self._engine is not None
         self._ending = True
-        (rest, loose), held, self._held = self._engine.rest(), self._held, None
+        (rest, undelivered), held, self._held = self._engine.rest(), self._held, None
         if held is not None:
             if not rest.rows:
                 held.carry(rest)
             self._deal(held)
         if self._assignment.delivered and not rest.rows:
-            loose.carry(rest)
-        if loose.spans or loose.left_out:
-            ending = EndData(loose.epoch, loose.spans, 0, tuple(loose.left_out))
+            undelivered.carry(rest)
+        if undelivered.spans or undelivered.left_out:
+            ending = EndData(undelivered.epoch, undelivered.spans, 0, tuple(undelivered.left_out))
             self._channel("run").ask(ending, lambda _: self._ask_end(rest))
         else:
             self._ask_end(rest)
