@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from pecan_ray.job.facts import JobEvent, JobFacts
-from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
@@ -19,6 +18,21 @@ from pecan_ray.plan.windows import Deployment
 
 MOST_EPOCHS = 10
 """Newest epochs of which the text tells what they cost."""
+
+
+@dataclass(frozen=True)
+class WorkerReport:
+    """What one worker has produced; `worker["batches"]` is `worker.batches`, as in the report's JSON."""
+
+    placement: Placement
+    elements: int
+    batches: int
+    threads: int
+    """At the end; 0: it has not said."""
+
+    def __getitem__(self, name: str) -> str | int:
+        found: dict[str, str | int] = asdict(self)
+        return found[name]
 
 
 @dataclass(frozen=True)
@@ -40,8 +54,8 @@ class Report:
     left_out_elements: int = 0
     """Elements of dropped remainders, and what could not be shared equally among trainers."""
     workers_lost: int = 0
-    workers: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Per worker: placement, elements and batches produced, threads at the end."""
+    workers: dict[str, WorkerReport] = field(default_factory=dict)
+    """By the workers' names."""
     events: tuple[JobEvent, ...] = ()
     deployments: tuple[tuple[float, Deployment], ...] = ()
     """What ran from when on, in seconds since the job began."""
@@ -75,12 +89,7 @@ class Report:
         """Combine the controller's facts with what a trainer has seen, and a sample of operators."""
         cost = cost_so_far(facts, trainer)
         workers = {
-            name: {
-                "placement": worker.placement,
-                "elements": worker.elements,
-                "batches": worker.batches,
-                "threads": worker.threads,
-            }
+            name: WorkerReport(worker.placement, worker.elements, worker.batches, worker.threads)
             for name, worker in facts.workers.items()
         }
         return cls(
@@ -126,8 +135,8 @@ class Report:
         ]
         for name, worker in self.workers.items():
             lines.append(
-                f"  {name} ({worker['placement']}): {worker['elements']} elements in {worker['batches']} batches"
-                + (f", {worker['threads']} threads" if worker.get("threads") else "")
+                f"  {name} ({worker.placement}): {worker.elements} elements in {worker.batches} batches"
+                + (f", {worker.threads} threads" if worker.threads else "")
             )
         if self.bad_elements:
             lines.append(f"  {self.bad_elements} bad elements were left out (on_error)")

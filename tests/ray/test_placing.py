@@ -125,7 +125,7 @@ def test_a_node_that_never_comes_is_done_without() -> None:
     assert "1 local + 0 remote run where" in settles and "settle for what there is" in settles
     told = [event.text for event in report.events]
     assert any("zone=moon" in text for text in told) and any(settles in text for text in told)
-    assert all(worker["placement"] == "local" for worker in report.workers.values())
+    assert all(worker.placement == "local" == worker["placement"] for worker in report.workers.values())
 
 
 @pytest.mark.slow

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from pecan_ray.cli import main
-from pecan_ray.observe.report import Report
+from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost
 from pecan_ray.plan.windows import Deployment
 
 
 def finished() -> str:
     """The report of a run: two remote workers, the trainer waited half of the time."""
-    worker = {"placement": "remote", "elements": 400, "batches": 100}
+    worker = WorkerReport("remote", elements=400, batches=100, threads=2)
     return Report(
         job="resnet",
         seconds=20.0,
@@ -34,6 +35,20 @@ def test_simulate_tells_the_path_of_a_policy_and_where_it_ends(capsys: pytest.Ca
     assert "RetinaNet on TPUv2-8" in said
     assert "on average 1.0 local + 0.0 remote workers" in said
     assert "per epoch" in said
+
+
+def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_json() -> None:
+    text = finished()
+    assert json.loads(text)["workers"]["remote-1"] == {
+        "placement": "remote",
+        "elements": 400,
+        "batches": 100,
+        "threads": 2,
+    }
+    worker = WorkerReport("local", elements=40, batches=10, threads=0)
+    assert worker["batches"] == worker.batches == 10
+    report = Report(job="one", seconds=2.0, batches=10, elements=40, workers={"local-0": worker})
+    assert "local-0 (local): 40 elements in 10 batches\n" in f"{report}\n"
 
 
 def test_simulate_draws_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
