@@ -33,6 +33,7 @@ from pecan_ray.engines.python.chain import Chain, complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
 from pecan_ray.errors import ElementError
+from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
@@ -63,7 +64,10 @@ class PythonRunner:
 
     traced = False
 
-    def __init__(self, stretch: Stretch, *, seed: int, limits: SampleLimits, clock: SampleClock) -> None:
+    def __init__(
+        self, stretch: Stretch, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
+    ) -> None:
+        self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
@@ -95,7 +99,7 @@ class PythonRunner:
         """Return the operators as chains."""
         ops = [self._ops[name] for name in order]
         if pushed:
-            ops = [op for op in merged(ops, "python")[0] if isinstance(op, ElementOp)]
+            ops = [op for op in merged(ops, self._engine)[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def passage(self, order: Sequence[str]) -> CountedRun:

@@ -178,10 +178,10 @@ def make_runner(stretch: Stretch, engine: EngineName, seed: int, limits: SampleL
     if ENGINES[engine].framework is not None:
         from pecan_ray.autoorder.tensorflow_runner import TensorFlowRunner
 
-        return TensorFlowRunner(stretch, seed=seed, limits=limits, clock=clock)
+        return TensorFlowRunner(stretch, engine, seed=seed, limits=limits, clock=clock)
     from pecan_ray.autoorder.python_runner import PythonRunner
 
-    return PythonRunner(stretch, seed=seed, limits=limits, clock=clock)
+    return PythonRunner(stretch, engine, seed=seed, limits=limits, clock=clock)
 
 
 @dataclass

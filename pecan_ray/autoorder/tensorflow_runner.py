@@ -34,6 +34,7 @@ from pecan_ray.engines.tensorflow.single import (
     columns_of,
     compile_groups,
 )
+from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Map
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
@@ -71,7 +72,10 @@ class TensorFlowRunner:
 
     traced = True
 
-    def __init__(self, stretch: Stretch, *, seed: int, limits: SampleLimits, clock: SampleClock) -> None:
+    def __init__(
+        self, stretch: Stretch, engine: EngineName, *, seed: int, limits: SampleLimits, clock: SampleClock
+    ) -> None:
+        self._engine = engine
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
@@ -114,7 +118,7 @@ class TensorFlowRunner:
         """Return the operators, compiled for what arrives at their places."""
         ops = [self._ops[name] for name in order]
         if pushed:
-            ops = [op for op in merged(ops, "tensorflow")[0] if isinstance(op, ElementOp)]
+            ops = [op for op in merged(ops, self._engine)[0] if isinstance(op, ElementOp)]
         spec = self._singles.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:
