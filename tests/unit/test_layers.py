@@ -66,6 +66,8 @@ def test_imports_point_downwards() -> None:
         ("pecan_ray/engines/planted.py", "import ray"),
         ("pecan_ray/engines/planted.py", "import pecan_ray.transport.ring"),
         ("pecan_ray/transport/planted.py", "import ray"),
+        ("pecan_ray/sources/planted.py", "import pecan_ray.images"),
+        ("pecan_ray/engines/planted.py", "import pecan_ray.quarantine"),
     ],
 )
 def test_an_import_that_points_upwards_is_caught(tree: Path, file: str, line: str) -> None:
