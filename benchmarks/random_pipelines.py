@@ -35,12 +35,12 @@ import numpy as np
 import pecan_ray as pecan
 from benchmarks.guard import plans
 from benchmarks.guard.elements import elements
-from benchmarks.guard.ops import Element
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.engines.foreign import as_array
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.splits import Element
 
 ROUNDS, MOST_ROUNDS = 3, 200
 LEAST_TIMED_S = 0.3
@@ -57,7 +57,7 @@ SLOWER = 1.05
 class PipelineOutcome:
     """What became of one pipeline."""
 
-    case: plans.Case
+    case: plans.GuardCase
     order: tuple[str, ...]
     changed: bool
     wrong: str = ""
@@ -94,7 +94,7 @@ def judged(seed: int, seen: Sequence[Element], unseen: Sequence[Element], second
     return PipelineOutcome(case, order, True, wrong, stretch.whole_speedup or 1.0, usual / other, found.seconds)
 
 
-def _columns(case: plans.Case) -> tuple[str, ...]:
+def _columns(case: plans.GuardCase) -> tuple[str, ...]:
     return next(family.columns for family in plans.all_families() if family.name == case.family)
 
 

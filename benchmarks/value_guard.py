@@ -23,10 +23,10 @@ import pecan_ray as pecan
 from benchmarks.guard import plans
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange, harmful, harmless
-from benchmarks.guard.ops import Element
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch, undisturbed
 from pecan_ray.autoorder.trial import Trial
+from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder.value_guard import ColumnDifference
 
@@ -36,7 +36,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDif
     pipe = pecan.PecanPipeline(pecan.sources.Items(given))
     steps = (*exchange.before, exchange.first, exchange.second, *exchange.behind)
     for number, step in enumerate(steps):
-        pipe = plans.add(pipe, plans.Part(replace(step, name=f"{number}-{step.name}")))
+        pipe = plans.add(pipe, plans.PlanPart(replace(step, name=f"{number}-{step.name}")))
     (stretch,) = stretches(pipe.plan)
     place = len(exchange.before)
     order = (*stretch.names[:place], *stretch.names[place : place + 2][::-1], *stretch.names[place + 2 :])

@@ -10,8 +10,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from benchmarks.guard.ops import Element
 from examples.photographs import parent_photographs, random_crop_box
+from pecan_ray.plan.splits import Element
 
 DATA = Path(__file__).resolve().parents[2] / "examples" / "data"
 LONGEST = 320

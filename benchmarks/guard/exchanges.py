@@ -11,7 +11,8 @@ import numpy as np
 
 from benchmarks.guard import ops
 from benchmarks.guard.joint import FIT, SharedFlip, flip_all, resize_all
-from benchmarks.guard.ops import Element, GuardStep, image, random_whole, whole
+from benchmarks.guard.ops import GuardStep, image, random_whole, whole
+from pecan_ray.plan.splits import Element
 
 _resize_all, _flip_all = whole(resize_all), random_whole(flip_all)
 FIT_SMOOTHLY = ops.resize_to(ops.SIDE, cv2.INTER_AREA)

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 
 from benchmarks.guard import ops
-from benchmarks.guard.ops import Element
+from pecan_ray.plan.splits import Element
 
 FIT = ops.resize_to(ops.SIDE)
 

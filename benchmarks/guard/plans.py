@@ -17,8 +17,9 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 import pecan_ray as pecan
 from benchmarks.guard import ops
 from benchmarks.guard.joint import SharedFlip, flip_all, resize_all
-from benchmarks.guard.ops import Element, GuardStep
+from benchmarks.guard.ops import GuardStep
 from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.plan.splits import Element
 
 GuardedKind: TypeAlias = Literal["map", "filter", "flat_map"]
 Sees: TypeAlias = Callable[[Any], Hashable]

@@ -12,12 +12,13 @@ from benchmarks.guard import ops
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange
 from benchmarks.guard.joint import FIT
-from benchmarks.guard.ops import Element, GuardStep
+from benchmarks.guard.ops import GuardStep
 from benchmarks.value_guard import look
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.sample import sample_stretch
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.engines.foreign import with_array
+from pecan_ray.plan.splits import Element
 from pecan_ray.plan.splits import Element as Columns
 from pecan_ray.plan.stretches import stretches
 from pecan_ray.reorder.decides import jumps

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.guard.elements import elements
 from benchmarks.guard.exchanges import Exchange, harmful, harmless
-from benchmarks.guard.ops import Element
 from benchmarks.value_guard import look
 from pecan_ray.autoorder.values import summaries
+from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.value_guard import ValueGuard
 from pecan_ray.reorder.value_summary import Field, Text, summarise
 

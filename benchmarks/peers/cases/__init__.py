@@ -27,7 +27,7 @@ CASES: tuple[PeerCase, ...] = (
     STRAGGLERS,
 )
 
-__all__ = ["CASES", "Case", "Target", "by_key"]
+__all__ = ["CASES", "PeerCase", "Target", "by_key"]
 
 
 def by_key(key: str) -> PeerCase:
