@@ -262,7 +262,9 @@ class Flow:
 def advance_alone(flow: Flow, client: Client, feed: SimulatedFeed, until: float, most: int) -> bool:
     """Do what `Flow.advance_together` does, for one client and written out: this loop is where simulations spend time.
 
-    Everything is kept in local variables meanwhile.
+    Everything is kept in local variables meanwhile, the sums of `StepTotals.step` too: a new value for each batch makes
+    runs of benchmarks/simulator.py 12 % (3,000 batches a job) to 39 % (100,000) slower.  That both loops give the same
+    sums is tested (test_simulator_flow.py).
     """
     heap, ready, taken, capacity = feed.heap, feed.ready, feed.taken, feed.capacity
     service_s, remote, totals, ahead = feed.service_s, feed.remote, client.totals, flow.ahead
