@@ -42,11 +42,11 @@ def main(argv: list[str] | None = None) -> int:
     found: dict[str, dict[str, Any]] = {}
     for case in options.cases:
         kept = CASES[case]()
-        loose = kept.with_config(journal="off")
+        without_journal = kept.with_config(journal="off")
         rounds = []
         for _ in range(options.rounds):
             exact = batches_per_s(kept, WORKERS, options.seconds, visitation="exactly_once")
-            at_most = batches_per_s(loose, WORKERS, options.seconds, visitation="at_most_once")
+            at_most = batches_per_s(without_journal, WORKERS, options.seconds, visitation="at_most_once")
             rounds.append((exact, at_most))
             print(f"  {case}: exactly once {exact:,.1f}, at most once {at_most:,.1f} batches/s", flush=True)
         ratios = sorted(exact / at_most for exact, at_most in rounds)

@@ -14,6 +14,7 @@ class Bell:
 
     def __init__(self) -> None:
         self._silent = threading.Lock()
+        """Guards nothing: it is held until the bell rings."""
         self._silent.acquire()
 
     def ring(self) -> None:

@@ -29,5 +29,5 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def samples_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets AutoOrder run its samples in this process, which takes a second less; `test_sample_apart` undoes it."""
+    """Lets AutoOrder run its samples in this process, which takes a second less; `test_sample_subprocess` undoes it."""
     monkeypatch.setattr(job_order, "APART", False)

@@ -6,7 +6,6 @@ Benchmarks and examples keep to it too, but may repeat an alias, so that they ca
 from __future__ import annotations
 
 import ast
-import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -62,18 +61,6 @@ def repeats(files: Sequence[str], meanings: Sequence[str]) -> bool:
     return len(of_package) < 2 and "" not in meanings and len(set(meanings)) == 1
 
 
-def several_above(source: str) -> list[int]:
-    """Lines of docstrings that stand under an assignment to several names."""
-    found = []
-    for scope in ast.walk(ast.parse(source)):
-        if isinstance(scope, (ast.Module, ast.ClassDef)):
-            for above, below in itertools.pairwise(scope.body):
-                of_several = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
-                if of_several and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    found.append(below.lineno)
-    return found
-
-
 def test_a_type_name_has_one_meaning() -> None:
     assert shared_names() == {}
 
@@ -83,9 +70,3 @@ def test_programs_may_repeat_an_alias_and_nothing_else() -> None:
     assert not repeats(["examples/a.py", "benchmarks/b.py"], ["Any", "int"])
     assert not repeats(["cache/a.py", "pecan_ray/b.py"], ["Any", "Any"])
     assert not repeats(["examples/a.py", "benchmarks/b.py"], ["", ""]), "classes"
-
-
-def test_a_docstring_stands_under_the_one_constant_that_it_explains() -> None:
-    found = {path: several_above(path.read_text()) for path in python_files((*PACKAGE, *PROGRAMS, "tests"))}
-    assert {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines} == {}
-    assert several_above('A, B = 1, 2\n"""Both."""\n') == [2]

@@ -134,10 +134,10 @@ def test_what_fails_in_both_orders_is_an_error_of_the_users_order() -> None:
 def test_shapes_that_do_not_fit_in_another_order_are_that_orders_fault() -> None:
     pipe = pipeline().batch(8)
     plain = pecan.PecanPipeline(pecan.sources.Items(items())).map(lambda image: image, on="image", name="to_rgb")
-    loose = plain.map(lambda image: image, on="image", name="darken").batch(8).plan
-    users = UsersOrder(loose, {(0,): ("darken", "to_rgb")}, lambda: pipe.plan)
+    running = plain.map(lambda image: image, on="image", name="darken").batch(8).plan
+    users = UsersOrder(running, {(0,): ("darken", "to_rgb")}, lambda: pipe.plan)
     with pytest.raises(OrderError, match="AutoOrder's order of operators led to this: batch: column 'image'"):
-        run_engine(loose, users_order=users)
+        run_engine(running, users_order=users)
 
 
 def test_an_engine_can_be_told_to_run_the_users_order() -> None:

@@ -1,0 +1,55 @@
+"""What constants, and the locks of threads, say of themselves."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+
+from tests.unit.test_names import PACKAGE, PROGRAMS, ROOT, python_files
+
+
+def several_above(source: str) -> list[int]:
+    """Lines of docstrings that stand under an assignment to several names."""
+    found = []
+    for scope in ast.walk(ast.parse(source)):
+        if isinstance(scope, (ast.Module, ast.ClassDef)):
+            for above, below in itertools.pairwise(scope.body):
+                of_several = isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Tuple)
+                if of_several and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    found.append(below.lineno)
+    return found
+
+
+def unexplained_locks(source: str) -> list[int]:
+    """Lines that make a lock without a docstring below them, or a comment above or behind them, on what it guards."""
+    lines, found = source.splitlines(), []
+    bodies = [node.body for node in ast.walk(ast.parse(source)) if isinstance(getattr(node, "body", None), list)]
+    for body in bodies:
+        for statement, below in itertools.zip_longest(body, body[1:]):
+            if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not makes_lock(statement.value):
+                continue
+            said = isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant)
+            commented = "#" in lines[statement.lineno - 1] or lines[statement.lineno - 2].lstrip().startswith("#")
+            if not said and not commented:
+                found.append(statement.lineno)
+    return found
+
+
+def makes_lock(value: ast.expr | None) -> bool:
+    """Tell whether a value is a new lock, or a condition with a lock of its own."""
+    calls = [node for node in ast.walk(value) if isinstance(node, ast.Call)] if value is not None else []
+    names = [call.func.attr for call in calls if isinstance(call.func, ast.Attribute) and not call.args]
+    return bool({"Lock", "RLock", "Condition"} & set(names))
+
+
+def test_a_docstring_stands_under_the_one_constant_that_it_explains() -> None:
+    found = {path: several_above(path.read_text()) for path in python_files((*PACKAGE, *PROGRAMS, "tests"))}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines} == {}
+    assert several_above('A, B = 1, 2\n"""Both."""\n') == [2]
+
+
+def test_each_lock_says_what_it_guards() -> None:
+    found = {path: unexplained_locks(path.read_text()) for path in python_files(PACKAGE)}
+    assert {str(path.relative_to(ROOT)): lines for path, lines in found.items() if lines} == {}
+    assert unexplained_locks("import threading\n\nlock = threading.Lock()\nnumber = 0\n") == [3]
+    assert unexplained_locks('import threading\n\nlock = threading.Lock()\n"""Guards it."""\n') == []
