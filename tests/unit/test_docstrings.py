@@ -23,8 +23,8 @@ def several_above(source: str) -> list[int]:
 def unexplained_locks(source: str) -> list[int]:
     """Lines that make a lock without a docstring below them, or a comment above or behind them, on what it guards."""
     lines, found = source.splitlines(), []
-    bodies = [node.body for node in ast.walk(ast.parse(source)) if isinstance(getattr(node, "body", None), list)]
-    for body in bodies:
+    scopes = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for body in [node.body for node in ast.walk(ast.parse(source)) if isinstance(node, scopes)]:
         for statement, below in itertools.zip_longest(body, body[1:]):
             if not isinstance(statement, (ast.Assign, ast.AnnAssign)) or not makes_lock(statement.value):
                 continue
