@@ -16,6 +16,7 @@
     │   ├── BatchShapeError       elements of one batch differ in columns, shape or dtype
     │   └── OrderError            an element failed in an order of operators that AutoOrder chose, not in the user's
     ├── ErrorBudgetError          too many bad elements were skipped or quarantined
+    ├── CacheError                a folder of cached entries cannot be used
     ├── JournalError              what a job has written down cannot be read
     ├── StateError                a state that was saved cannot be gone on from: damaged, or of something else
     ├── ClusterError              Ray cannot be reached or cannot do what was asked
@@ -126,6 +127,10 @@ class StateError(PecanError):
 
 class JournalError(PecanError):
     """What a job has written down cannot be read: another version of the format, or damaged."""
+
+
+class CacheError(PecanError):
+    """A folder of cached entries cannot be used: not allowed, no room, or of another version of the format."""
 
 
 class ClusterError(PecanError):

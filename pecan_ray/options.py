@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from pecan_ray.errors import PlanError
@@ -28,6 +29,7 @@ PlacementMode: TypeAlias = Literal[
 ObjectiveName: TypeAlias = Literal["cost", "no_wait"]
 
 MIB = 1 << 20
+GIB = 1 << 30
 MOST_STREAMS = 16
 
 
@@ -102,6 +104,29 @@ class AutoWorkers:
 
 
 @dataclass(frozen=True)
+class Cache:
+    """Where the entries of `autocache` points lie, and how much room they have on each node."""
+
+    path: str | os.PathLike[str] | None = None
+    """A folder on a disk of the node; None: ``pecan_ray/cache`` in the user's cache folder."""
+    max_bytes: int = 32 * GIB
+    """What no longer fits goes: that which saves least time for its bytes."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder."""
+        if self.path is not None:
+            return Path(self.path)
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.max_bytes, int) or isinstance(self.max_bytes, bool) or self.max_bytes < MIB:
+            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes!r}.")
+        if self.path is not None and "://" in os.fspath(self.path):
+            raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
+
+
+@dataclass(frozen=True)
 class Config:
     """Settings of a pipeline that have good defaults.
 
@@ -137,6 +162,8 @@ class Config:
     """With ``on_error="skip"`` or ``"quarantine"``: the share of elements that may be bad (at least 10 may)."""
     quarantine_path: str | None = None
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
+    cache: Cache = Cache()
+    """For pipelines with `autocache` points."""
     journal: str | os.PathLike[str] | None = None
     """Folder of the controller's journal, from which a controller goes on whose process was lost; None: one beside
     Ray's session, on the controller's node; "off": there is none, and the job ends with its controller."""

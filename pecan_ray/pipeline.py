@@ -34,6 +34,7 @@ from pecan_ray.options import (
 from pecan_ray.plan.arguments import a_function, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
+    Autocache,
     Batch,
     BucketByLength,
     ElementOp,
@@ -246,6 +247,24 @@ class PecanPipeline:
         """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
         positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
+
+    def autocache(self, *, name: str | None = None, version: str = "") -> PecanPipeline:
+        """Let elements be kept here, where later epochs and other jobs read them instead of computing them again.
+
+        Whether that is worth it, and at which of several points, is decided before the first epoch.  `version` stands
+        for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
+        variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
+        """
+        behind = next((op for op in self._plan.ops if not isinstance(op, (ElementOp, Autocache, Prefetch))), None)
+        where = self._plan.head.kind if isinstance(self._plan.head, Join) else None if behind is None else behind.name
+        if where is not None:
+            raise PlanError(
+                f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
+                "before."
+            )
+        if not isinstance(version, str):
+            raise PlanError(f"autocache(version=...) must be a text, but got {version!r}.")
+        return self._then(Autocache(name=self._unique(name or "autocache"), version=version))
 
     # --- joins ---------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ import numpy as np
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.users_order import UsersOrder
-from pecan_ray.options import OnError, Order
+from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source
+from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Source, Split
 
 SpansByKey: TypeAlias = dict[LeaseKey, list[tuple[int, int]]]
 """Lease key -> intervals of positions."""
@@ -117,6 +117,8 @@ class EngineOptions:
     """Count bytes in and out of operators during this epoch; None: never."""
     users_order: UsersOrder | None = None
     """The order of a plan whose operators run in another one: an element that fails in that is run in this."""
+    cache: Cache | None = None
+    """Where entries of `autocache` points lie; None: nothing is kept, and nothing taken from there."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +159,10 @@ class Engine(Protocol):
 
         Nothing is noted between two questions: what both of them meet has been under way since the first one.
         """
+        ...
+
+    def reads(self, branch: int, split: Split) -> bool:
+        """Tell whether a split of a source would be read from there, and not taken from a cache."""
         ...
 
     def close(self) -> None:

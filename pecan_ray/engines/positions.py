@@ -38,6 +38,8 @@ class UndeliveredPositions:
         """By branch, of those whose bytes are known: these, and their elements."""
         self.due = False
         """Whether so much waits that it must not wait for a batch any longer."""
+        self.spoiled: set[LeaseKey] = set()
+        """Splits of which an element was bad."""
 
     def add(self, parts: Iterable[Part], bad: BadElement | None = None) -> None:
         """Add positions, and the reason if they are bad."""
@@ -46,6 +48,8 @@ class UndeliveredPositions:
             self._dropped += 1
             if bad is not None:
                 self._bad.append(bad)
+                origin = bad.origin or bad.first
+                self.spoiled.update(() if origin is None else ((origin.branch, origin.repetition, origin.split),))
             if len(self._parts) >= self._merge_at:
                 self._parts = parts_of_spans(merge(self._parts))
                 self._merge_at = max(2 * MOST_INTERVALS, 2 * len(self._parts))

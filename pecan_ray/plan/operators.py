@@ -152,6 +152,21 @@ class Prefetch(Op):
     count: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Autocache(Op):
+    """Marks where elements may be kept, for later epochs and for other jobs (Cachew §4.4)."""
+
+    version: str = ""
+    """Stands for what cannot be seen of the functions before: with another one nothing is found that was kept."""
+    key: str = ""
+    """What the entries kept here are named by, beside their splits; empty: nothing is kept here."""
+
+
+def is_idle(op: Op) -> bool:
+    """Tell whether an operator is a point at which nothing is kept."""
+    return isinstance(op, Autocache) and not op.key
+
+
 JoinKind: TypeAlias = Literal["zip", "concat", "mix"]
 MixStop: TypeAlias = Literal["first", "all"]
 

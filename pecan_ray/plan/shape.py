@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import (
+    Autocache,
     BatchingOp,
     BucketByLength,
     ElementOp,
@@ -140,7 +141,9 @@ def _times(count: float | None, repetitions: int | None) -> float | None:
 
 
 def _after(op: Op, count: float) -> float | None:
-    if isinstance(op, (Map, Shuffle, Prefetch)) or (math.isinf(count) and isinstance(op, (FixedSizeBatchingOp, Skip))):
+    if isinstance(op, (Map, Shuffle, Prefetch, Autocache)):
+        return count
+    if math.isinf(count) and isinstance(op, (FixedSizeBatchingOp, Skip)):
         return count
     if isinstance(op, FixedSizeBatchingOp):
         return count // op.size if op.drop_remainder else -(-count // op.size)
@@ -173,6 +176,17 @@ def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
             passed += missed
         return [], passed
     return (_before_batching(plan.ops), None) if branch == 0 else ([], 1)
+
+
+def kept_points(plan: Plan) -> dict[int, Autocache]:
+    """Return the points at which elements are kept, by the number of the source that they stand behind."""
+    return {branch: point for branch, point in enumerate(_points(plan)) if point is not None}
+
+
+def _points(plan: Plan) -> list[Autocache | None]:
+    if isinstance(plan.head, Join):
+        return [point for branch in plan.head.inputs for point in _points(branch)]
+    return [next((op for op in plan.ops if isinstance(op, Autocache) and op.key), None)]
 
 
 def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:

@@ -129,6 +129,31 @@ class Chainlike(Protocol):
         ...
 
 
+class Chains:
+    """Several chains, one behind the other."""
+
+    def __init__(self, chains: Sequence[Chainlike]) -> None:
+        self._first, self._others = chains[0], chains[1:]
+
+    def run(self, item: Item) -> list[Item]:
+        """Return what becomes of an item."""
+        return self._on(self._first.run(item))
+
+    def run_all(self, items: Sequence[Item]) -> list[Item]:
+        """Return what becomes of several items."""
+        return self._on(self._first.run_all(items))
+
+    def _on(self, items: list[Item]) -> list[Item]:
+        for chain in self._others:
+            items = chain.run_all(items)
+        return items
+
+    @property
+    def goes_out(self) -> bool:
+        """Whether several calls had better go together, since they go to another process."""
+        return self._first.goes_out
+
+
 class Chain:
     """Runs its operators on items; errors follow the `on_error` policy."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pecan_ray.engines.contract import EngineOptions, Slots
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
-from pecan_ray.plan.operators import Batch, ElementOp, Join, Op, Plan, Prefetch, Repeat
+from pecan_ray.plan.operators import Batch, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
 from pecan_ray.plan.splits import ColumnarSource, Source
 
 MOST_AHEAD = 8
@@ -32,7 +32,8 @@ class ColumnarPlan:
 
 def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     """Divide a plan; None for one in which anything happens to single elements, before they are batched or later."""
-    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat))]  # `repeat` gives the splits out again
+    # `repeat` gives the splits out again.
+    ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
     if isinstance(plan.head, Join) or not isinstance(source, ColumnarSource):
         return None
     if not ops or not isinstance(batch := ops[0], Batch):

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.items import ItemIterator
@@ -26,9 +27,9 @@ from pecan_ray.engines.slots import HeapSlots, into_slot
 from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
-from pecan_ray.plan.operators import Batch, ElementOp, Op, Plan, Prefetch
-from pecan_ray.plan.shape import name_of_last, plan_shape
-from pecan_ray.plan.splits import Source
+from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Op, Plan, Prefetch
+from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
+from pecan_ray.plan.splits import Source, Split
 
 
 class PythonEngine:
@@ -39,6 +40,10 @@ class PythonEngine:
         self._threads, self._slots = engine_threads(options, slots)
         self._processes: dict[str, Processes] = {}
         """For the functions of the plan, and for those of the plan as the user wrote it."""
+        self._kept = kept_points(plan) if options.cache is not None else {}
+        self._cache = (
+            SplitCache(options.cache.folder, options.cache.max_bytes) if options.cache and self._kept else None
+        )
         self._counts = None if options.count_epoch is None else Counts()
         self._watch = StackWatch({**calls_under(options), **reading_of(sources)})
         limit_native_threads()
@@ -70,6 +75,7 @@ class PythonEngine:
             call=self._callable,
             counts=self._counts,
             users_call=self._users_callable,
+            cache=self._cache,
         )
         produced = self._with_the_rest(stream)
         yield from ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced
@@ -183,9 +189,16 @@ class PythonEngine:
         """Return which operator or source has been at one element for longer than a few seconds."""
         return self._watch.look(now)
 
+    def reads(self, branch: int, split: Split) -> bool:
+        """Tell whether a split of a source would be read from there, and not taken from a cache."""
+        point = self._kept.get(branch)
+        return self._cache is None or point is None or not self._cache.holds(point, split)
+
     def close(self) -> None:
         """Stop threads and processes."""
         self._threads.close()
+        if self._cache is not None:
+            self._cache.close()
         for processes in self._processes.values():
             processes.close()
 
@@ -196,7 +209,7 @@ class FusedPlan:
 
     before: list[Op]
     """What lies before the element operators."""
-    ops: list[ElementOp]
+    ops: list[ElementOp | Autocache]
     batch: Batch
     ready: int
     """Batches to keep ready."""
@@ -211,8 +224,8 @@ def _fused(plan: Plan) -> FusedPlan | None:
         ops.pop()
     if not ops or not isinstance(batch := ops.pop(), Batch):
         return None
-    run: list[ElementOp] = []
-    while ops and isinstance(op := ops[-1], ElementOp):
+    run: list[ElementOp | Autocache] = []
+    while ops and (isinstance(op := ops[-1], ElementOp) or (isinstance(op, Autocache) and not op.key)):
         run.insert(0, op)
         ops.pop()
     return FusedPlan(ops, run, batch, ready or MOST_READY)

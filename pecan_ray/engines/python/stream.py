@@ -7,17 +7,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pecan_ray.engines.caching import CachedBranch, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
-from pecan_ray.engines.python.chain import Chain, Chainlike, check_sendable, set_aside
+from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.plan.operators import (
+    Autocache,
     Batch,
     BatchingOp,
     BucketByLength,
@@ -54,11 +56,15 @@ class ItemStream:
         call: MakeCall,
         counts: Counts | None = None,
         users_call: MakeCall | None = None,
+        cache: SplitCache | None = None,
     ) -> None:
-        """`users_call`: what makes the functions of the user's order, where the plan runs in another one."""
+        """`users_call`: what makes the functions of the user's order, where the plan runs in another one.
+
+        `cache`: the entries of points at which something is kept; None: these are points like the others.
+        """
         self.plan, self._sources, self._options = plan, sources, options
         self._leases, self.undelivered, self._pool, self._call = leases, undelivered, pool, call
-        self._counts, self._users_call = counts, users_call or call
+        self._counts, self._users_call, self._cache = counts, users_call or call, cache
         self.epoch = 0
         self._serial = plan_shape(plan).serial
         self._taken: list[Lease] = []
@@ -114,8 +120,13 @@ class ItemStream:
                 self._taken.append(lease)
         return lease
 
-    def chain(self, ops: Sequence[ElementOp]) -> Chainlike:
-        """Return the chain that runs some operators under this stretch's rules."""
+    def chain(self, ops: Sequence[ElementOp | Autocache]) -> Chainlike:
+        """Return the chain that runs some operators under this stretch's rules; what is kept has been dealt with."""
+        runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
+        chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
+        return chains[0] if len(chains) == 1 else Chains(chains)
+
+    def _chain_of(self, ops: Sequence[ElementOp]) -> Chainlike:
         chain = Chain(ops, self._options, self.undelivered, self._call, self._counts)
         order = self._options.users_order
         if order is None or not ops or not order.differs(ops):
@@ -140,16 +151,34 @@ class ItemStream:
             items = self._joined(head, branches)
         else:
             branch = next(branches)
-            items = self._read_all(branch, self._sources[branch])
+            ops = plan.ops if ops is None else ops
+            kept = next((op for op in ops if isinstance(op, Autocache) and op.key), None)
+            if kept is not None and self._cache is not None:
+                before, ops = ops[: ops.index(kept)], ops[ops.index(kept) + 1 :]
+                items = self._cached(self._cache, kept, branch, plan, before)
+            else:
+                items = self._read_all(branch, self._sources[branch])
         return self._through(items, plan.ops if ops is None else ops, plan, outermost=outermost)
+
+    def _cached(self, cache: SplitCache, point: Autocache, branch: int, plan: Plan, ops: Sequence[Op]) -> ItemIterator:
+        """Yield what a point gives: kept before, or computed now and kept."""
+        source = self._sources[branch]
+        return CachedBranch(
+            cache,
+            point,
+            self._leases,
+            self.undelivered,
+            take=lambda: self._take(branch),
+            read=lambda lease, leases: self._read(source, lease, leases),
+            compute=lambda items: self._through(items, ops, plan, outermost=False),
+        ).items()
 
     def _through(self, items: ItemIterator, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> ItemIterator:
         todo = list(ops)
         while todo:
-            run = list(itertools.takewhile(lambda op: isinstance(op, ElementOp), todo))
+            run = [op for op in itertools.takewhile(runs_on_elements, todo) if isinstance(op, (ElementOp, Autocache))]
             if run:
-                chain = self.chain([op for op in run if isinstance(op, ElementOp)])
-                items = operators.mapped(items, chain.run, self._pool)
+                items = operators.mapped(items, self.chain(run).run, self._pool)
                 todo = todo[len(run) :]
                 continue
             op = todo.pop(0)
@@ -215,14 +244,22 @@ class ItemStream:
         raise _unknown(op)
 
     def _read_all(self, branch: int, source: Source) -> ItemIterator:
-        undelivered = self.undelivered
         while (lease := self._take(branch)) is not None:
-            for number, value, parts in read_lease(source, lease, self._leases, undelivered, self._options.on_error):
-                yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
-                if undelivered.due:
-                    yield None
+            yield from self._read(source, lease, self._leases)
+
+    def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
+        undelivered = self.undelivered
+        for number, value, parts in read_lease(source, lease, leases, undelivered, self._options.on_error):
+            yield Item(value, parts, lease, number, width=1 << OUTPUT_BITS)
             if undelivered.due:
                 yield None
+        if undelivered.due:
+            yield None
+
+
+def runs_on_elements(op: Op) -> bool:
+    """Tell whether an operator takes elements one by one: a function, or a point that lets all through."""
+    return isinstance(op, (ElementOp, Autocache))
 
 
 def changes(ops: Sequence[Op]) -> bool:

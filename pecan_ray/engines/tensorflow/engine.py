@@ -39,7 +39,7 @@ from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import ElementError, OpError, OrderError, PlanError
 from pecan_ray.plan.operators import BatchingOp, ElementOp, FixedSizeBatchingOp, Join, Plan, wants_rng
 from pecan_ray.plan.shape import element_ops_from, last_batching, plan_shape
-from pecan_ray.plan.splits import AtWork, Source
+from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -265,6 +265,10 @@ class TensorFlowEngine:
         """Return which source has been at one element, or the graph at one result, for longer than a few seconds."""
         reading, computing = self._reading.look(now), self._computing.look(now)
         return reading or computing
+
+    def reads(self, branch: int, split: Split) -> bool:
+        """Tell whether a split of a source would be read from there: always, since nothing is kept."""
+        return True
 
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""

@@ -22,6 +22,7 @@ from pecan_ray.engines.tensorflow.sums import OpPassage, Sums, columns_bytes
 from pecan_ray.engines.tensorflow.watched_calls import WatchedCalls
 from pecan_ray.errors import ColumnError, OpError, OutputTypeError, PecanError, PlanError, is_interrupt, told
 from pecan_ray.plan.operators import (
+    Autocache,
     Batch,
     BatchingOp,
     BucketByLength,
@@ -164,6 +165,8 @@ class Graph:
             return data.cache().repeat(op.count) if self._serial else data
         if isinstance(op, Prefetch):
             return data.prefetch(op.count)
+        if isinstance(op, Autocache):
+            return data  # entries are kept by the python engine
         raise PlanError(f"{op.name}: the tensorflow engine does not know the operator {type(op).__name__}.")
 
     def _seed(self, name: str) -> int:

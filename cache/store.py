@@ -1,0 +1,393 @@
+"""Entries on disk: many in a file, an index beside them; published whole or not at all, checked when they are read.
+
+A folder holds segments, files of about `segment_bytes` that only grow, and `index.sqlite`, which says where entries
+lie in them.  Any number of processes may use a folder, on one machine: each writes into a segment of its own, an entry
+exists once its line is in the index, and segments are what goes when there is no room: whoever has opened one reads
+what it was promised, and no bytes are ever moved.
+
+The one part of `pecan_ray.cache` that touches a disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import google_crc32c
+
+from pecan_ray.cache.checked import checked_count
+from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict
+from pecan_ray.errors import CacheError
+
+FORMAT_VERSION = 1
+SEGMENT_BYTES = 256 << 20
+LEAST_SEGMENTS = 16
+"""A store has room for so many segments at least, since a whole one goes at a time."""
+ALIGNMENT = 64
+BUSY_S = 30.0
+"""How long to wait for another process that writes into the index."""
+USES_NOTED = 256
+"""Reads are noted in the index so many at a time, and with every write."""
+TABLES = """
+CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, kind TEXT NOT NULL, segment TEXT NOT NULL, start INTEGER NOT NULL, nbytes INTEGER NOT NULL,
+    elements INTEGER NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX entries_by_segment ON entries (segment);
+CREATE INDEX entries_by_kind ON entries (kind);
+"""
+
+
+@dataclass(frozen=True)
+class KindSize:
+    """What a store holds of one kind: of one pipeline's results at one point."""
+
+    kind: str
+    entries: int
+    elements: int
+    nbytes: int
+    seconds: float
+    """That computing them took."""
+
+
+class EntryStore:
+    """The entries of a folder, by key; not safe for threads: one at a time.
+
+    What is wrong with the disk never comes out of `put` and `get`: nothing is kept then, or found, and `trouble` says
+    why.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        policy: EvictionPolicy = "benefit",
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        """Open a folder, or make it, for this user alone; raises CacheError where that cannot be."""
+        self.folder, self._policy = folder, policy
+        self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
+        self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
+        self._writing: _Writing | None = None
+        self._used: set[str] = set()
+        """Segments that were read from and are not noted yet."""
+        self._reads = 0
+        self.trouble = ""
+        """Why something could not be kept, or read, lately."""
+        try:
+            (folder / "segments").mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._index = _opened(folder / "index.sqlite")
+        except (OSError, sqlite3.Error) as error:
+            raise CacheError(f"the cache in {folder} cannot be opened: {error}.", path=str(folder)) from error
+        self._remove_orphans()
+
+    def __enter__(self) -> EntryStore:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __contains__(self, key: str) -> bool:
+        return self._found("SELECT 1 FROM entries WHERE key = ?", key) is not None
+
+    # --- one entry -----------------------------------------------------------------------------------------
+
+    def get(self, key: str) -> bytes | None:
+        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped."""
+        found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
+        if found is None:
+            return None
+        segment, start, nbytes, checksum = found
+        try:
+            data = self._read(segment, start, nbytes)
+        except FileNotFoundError:
+            self._forget(segment)  # another process has removed it just before its last entry was published
+            return None
+        except OSError as error:
+            self._drop(key, f"{segment} cannot be read: {error}")
+            return None
+        if len(data) != nbytes or google_crc32c.value(data) != checksum:
+            self._drop(key, f"{segment} is damaged at byte {start}")
+            return None
+        self._note_use(segment)
+        return data
+
+    def put(self, key: str, kind: str, parts: Sequence[bytes], *, elements: int, seconds: float) -> bool:
+        """Keep an entry, whose bytes are those of `parts` in a row; tell whether it is there now.
+
+        `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.
+        """
+        nbytes = sum(map(len, parts))
+        if nbytes > self._max_bytes:
+            self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
+            return False
+        try:
+            if key in self:
+                return True
+            writing = self._segment_for(nbytes)
+            start, checksum = writing.append(parts)
+            with self._index:
+                self._index.execute(
+                    "INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (key, kind, writing.name, start, nbytes, elements, seconds, checksum),
+                )
+                self._index.execute(
+                    "INSERT INTO segments VALUES (?, ?, 0) ON CONFLICT (name) DO UPDATE SET nbytes = excluded.nbytes",
+                    (writing.name, writing.end),
+                )
+                self._write_uses({*self._used, writing.name})
+                gone = self._evict()
+        except (OSError, sqlite3.Error) as error:
+            self.trouble = f"an entry of {nbytes} bytes could not be written: {error}"
+            return False
+        self._unlink(gone)
+        return key in self
+
+    # --- all of them ---------------------------------------------------------------------------------------
+
+    def sizes(self) -> tuple[KindSize, ...]:
+        """Return what there is of each kind, the largest first; raises CacheError where the index cannot be read."""
+        with self._telling():
+            rows = self._index.execute(
+                "SELECT kind, COUNT(*), SUM(elements), SUM(nbytes), SUM(seconds) FROM entries GROUP BY kind "
+                "ORDER BY SUM(nbytes) DESC, kind"
+            ).fetchall()
+        return tuple(KindSize(*row) for row in rows)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all segments: what counts against `max_bytes`."""
+        with self._telling():
+            return int(self._index.execute("SELECT COALESCE(SUM(nbytes), 0) FROM segments").fetchone()[0])
+
+    def remove(self, kinds: Iterable[str] | None = None) -> int:
+        """Drop the entries of some kinds, or all; return how many.  Segments go when nothing is left in them."""
+        with self._telling(), self._index:
+            if kinds is None:
+                count = self._index.execute("DELETE FROM entries").rowcount
+            else:
+                count = self._index.executemany("DELETE FROM entries WHERE kind = ?", [(k,) for k in kinds]).rowcount
+            gone = self._empty_segments()
+        self._unlink(gone)
+        return max(0, count)
+
+    def verify(self) -> tuple[int, tuple[str, ...]]:
+        """Read every entry; return how many are whole, and the keys of those that were not, which are dropped."""
+        with self._telling():
+            rows = self._index.execute("SELECT key FROM entries ORDER BY segment, start").fetchall()
+        keys = [key for (key,) in rows]
+        damaged = tuple(key for key in keys if self.get(key) is None)
+        return len(keys) - len(damaged), damaged
+
+    def close(self) -> None:
+        """Note what was used, and let go of all files."""
+        with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
+            self._write_uses(self._used)
+        if self._writing is not None:
+            self._writing.close()
+        self._index.close()
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise CacheError(f"the cache index in {self.folder}: {error}.", path=str(self.folder)) from error
+
+    def _found(self, query: str, key: str) -> tuple[str, int, int, int] | None:
+        try:
+            row: tuple[str, int, int, int] | None = self._index.execute(query, (key,)).fetchone()
+        except sqlite3.Error as error:
+            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            return None
+        return row
+
+    def _read(self, segment: str, start: int, nbytes: int) -> bytes:
+        """Return bytes of a segment, fewer where it ends before them."""
+        with open(self._path(segment), "rb", buffering=0) as file:
+            data = os.pread(file.fileno(), nbytes, start)
+            while len(data) < nbytes and (more := os.pread(file.fileno(), nbytes - len(data), start + len(data))):
+                data += more
+        return data
+
+    def _drop(self, key: str, why: str) -> None:
+        self.trouble = f"the entry {key} was dropped: {why}"
+        with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to read it drops it
+            self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    def _forget(self, segment: str) -> None:
+        with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to miss it does so
+            self._index.execute("DELETE FROM entries WHERE segment = ?", (segment,))
+            self._index.execute("DELETE FROM segments WHERE name = ?", (segment,))
+
+    def _note_use(self, segment: str) -> None:
+        self._used.add(segment)
+        self._reads += 1
+        if self._reads >= USES_NOTED:
+            self._reads = 0
+            with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
+                self._write_uses(self._used)
+
+    def _write_uses(self, segments: Iterable[str]) -> None:
+        """Note that segments were used now: by a counter, since clocks jump."""
+        used = [(name,) for name in segments]
+        self._index.executemany(
+            "UPDATE segments SET last_used = (SELECT MAX(last_used) + 1 FROM segments) WHERE name = ?", used
+        )
+        self._used.clear()
+
+    def _segment_for(self, nbytes: int) -> _Writing:
+        """Return the segment that this process writes into, a new one where the entry no longer fits well."""
+        writing = self._writing
+        if writing is not None and not writing.gone() and writing.end + nbytes <= max(self._segment_bytes, nbytes):
+            return writing
+        if writing is not None:
+            self._writing = None
+            writing.close()
+        while self._writing is None:
+            made = _Writing(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
+            if made.held and not made.gone():  # else another process has just taken it for left over
+                self._writing = made
+            else:
+                made.close()
+        return self._writing
+
+    def _evict(self) -> list[str]:
+        """Take the entries of the segments that are worth least out of the index until the rest fits."""
+        rows = self._index.execute(
+            "SELECT s.name, s.nbytes, s.last_used, COALESCE(SUM(e.seconds), 0) FROM segments s "
+            "LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
+        ).fetchall()
+        if sum(row[1] for row in rows) <= self._max_bytes:
+            return []
+        mine = self._writing.name if self._writing is not None else ""
+        stored = [StoredEntry(name, size, used, seconds, name == mine) for name, size, used, seconds in rows]
+        gone = entries_to_evict(stored, self._max_bytes, self._policy)
+        names = [(name,) for name in gone]
+        self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
+        self._index.executemany("DELETE FROM segments WHERE name = ?", names)
+        return list(gone)
+
+    def _empty_segments(self) -> list[str]:
+        names = "SELECT name FROM segments WHERE name NOT IN (SELECT segment FROM entries)"
+        gone = [name for (name,) in self._index.execute(names).fetchall()]
+        self._index.executemany("DELETE FROM segments WHERE name = ?", [(name,) for name in gone])
+        return gone
+
+    def _unlink(self, segments: Iterable[str]) -> None:
+        for name in segments:
+            with contextlib.suppress(FileNotFoundError):  # another process was quicker
+                self._path(name).unlink()
+
+    def _remove_orphans(self) -> None:
+        """Remove segments of writers that are gone and have published nothing."""
+        for path in (self.folder / "segments").glob("*.segment"):
+            with contextlib.suppress(OSError), _held_by_nobody(path):  # its writer lives, or it is gone already
+                # Asked now: its writer may have published, and ended, since the folder was listed.
+                if self._index.execute("SELECT 1 FROM segments WHERE name = ?", (path.name,)).fetchone() is None:
+                    path.unlink()
+
+    def _path(self, segment: str) -> Path:
+        return self.folder / "segments" / segment
+
+
+class _Writing:
+    """A segment that this process appends to; its lock tells others that it lives."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.end = name, 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(folder / name, flags, 0o600)
+        self.held = False
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.held = True
+
+    def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
+        """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
+        start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, 0
+        at = start
+        try:
+            for part in parts:
+                checksum = google_crc32c.extend(checksum, part)
+                left = memoryview(part)
+                while left:
+                    written = os.pwrite(self._fd, left, at)
+                    left, at = left[written:], at + written
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is told
+                os.ftruncate(self._fd, self.end)
+            raise
+        self.end = at
+        return start, checksum
+
+    def gone(self) -> bool:
+        """Tell whether the file has been removed, as one that was worth least."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._fd)
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    """Open the index; raises CacheError for one of another version, makes anew one that is no database."""
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # locked, full, not allowed
+            raise
+        # What it said about the segments is lost: they are orphans now.
+        path.rename(path.with_suffix(f".damaged-{secrets.token_hex(4)}"))
+        for rest in ("-wal", "-shm"):
+            path.with_name(path.name + rest).unlink(missing_ok=True)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    index = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+    try:
+        path.chmod(0o600)
+        index.execute("PRAGMA journal_mode = WAL")
+        index.execute("PRAGMA synchronous = NORMAL")
+        with index:
+            index.execute("BEGIN IMMEDIATE")
+            (version,) = index.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in filter(str.strip, TABLES.split(";")):
+                    index.execute(statement)
+                index.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        if version not in (0, FORMAT_VERSION):
+            raise CacheError(
+                f"the cache index {path} has format {version}, and this pecan_ray reads {FORMAT_VERSION}: use another "
+                "folder (Cache(path=...)), or remove this one.",
+                path=str(path),
+            )
+    except BaseException:
+        index.close()
+        raise
+    return index
+
+
+@contextlib.contextmanager
+def _held_by_nobody(path: Path) -> Iterator[None]:
+    """Keep a segment from being taken up; raises OSError where a writer lives that appends to it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)

@@ -1,0 +1,286 @@
+"""Points at which the python engine keeps what splits give: the same data, from the cache or computed."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pecan_ray as pecan
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.engines import caching
+from pecan_ray.engines.contract import Produced
+from pecan_ray.errors import OpError, PlanError
+from pecan_ray.options import Cache
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Autocache, Plan
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.stretches import with_ops
+from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+
+READS: Counter[int] = Counter()
+CALLS: Counter[str] = Counter()
+
+
+class Numbers:
+    """Splits of numbers, whose reads are counted."""
+
+    def __init__(self, splits: int = 7, each: int = 5, version: str = "") -> None:
+        self._splits, self._each, self._version = splits, each, version
+
+    def splits(self) -> Iterator[Split]:
+        for index in range(self._splits):
+            yield Split(index, path=f"{index}.bin", version=self._version)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        READS[split.index] += 1
+        for place in range(start, self._each):
+            number = split.index * self._each + place
+            yield {"i": number, "x": np.full(3, number, np.float32)}
+
+    def num_elements(self) -> int:
+        return self._splits * self._each
+
+    def identity(self) -> str:
+        return f"{self._splits} {self._each}"
+
+
+def double(value: dict[str, Any]) -> dict[str, Any]:
+    CALLS["double"] += 1
+    return {**value, "x": value["x"] * 2}
+
+
+def odd(value: dict[str, Any]) -> bool:
+    return bool(value["i"] % 2)
+
+
+def twice(value: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for number in range(value["i"] % 4):
+        yield {**value, "n": number}
+
+
+def spoil(value: dict[str, Any]) -> dict[str, Any]:
+    value["x"] += 1000  # in place, as users do
+    return value
+
+
+def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**value, "r": rng.random()}
+
+
+def kept(pipe: PecanPipeline, key: str = "k") -> Plan:
+    points = [op for op in pipe.plan.all_ops() if isinstance(op, Autocache)]
+    return with_ops(pipe.plan, {points[0].name: replace(points[0], key=key)})
+
+
+@pytest.fixture(autouse=True)
+def counted() -> None:
+    READS.clear()
+    CALLS.clear()
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", 64 << 20)
+
+
+def flat(produced: list[Produced]) -> dict[str, list[Any]]:
+    names = produced[0].columns
+    return {
+        name: np.concatenate([one.columns[name] for one in produced if one.rows], axis=None).tolist() for name in names
+    }
+
+
+def numbers(produced: list[Produced]) -> list[int]:
+    return sorted(int(i) for i in column(produced, "i"))
+
+
+PIPES = {
+    "maps": lambda p: p.map(double).autocache().map(spoil).batch(4),
+    "nothing behind": lambda p: p.map(double).autocache().batch(4),
+    "nothing before": lambda p: p.autocache().map(spoil).batch(4),
+    "nothing at all": lambda p: p.autocache().batch(4),
+    "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
+    "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
+    "elements": lambda p: p.map(double).autocache().map(spoil),
+    "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
+    "padded": lambda p: p.map(double).autocache().padded_batch(4),
+    "shuffled": lambda p: p.map(double).autocache().shuffle(9).batch(4),
+    "taken": lambda p: p.map(double).autocache().take(17).batch(4),
+    "random": lambda p: p.map(double).autocache().map(drawn).batch(4),
+    "repeated": lambda p: p.map(double).autocache().batch(4).repeat(2),
+    "prefetched": lambda p: p.map(double).autocache().prefetch(3).map(spoil).batch(4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("shape", PIPES)
+def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int, cache: Cache) -> None:
+    pipe = PIPES[shape](pecan.PecanPipeline(Numbers()))
+    plan = kept(pipe) if shape != "two points" else with_ops(
+        pipe.plan, {"kept": replace(next(op for op in pipe.plan.ops if op.name == "kept"), key="k")}
+    )  # fmt: skip
+    plain = run_engine(pipe, threads=threads, order="strict")
+    reads, calls = READS.copy(), CALLS.copy()
+    assert reads and not cache.folder.exists(), "a point at which nothing is kept costs nothing"
+    first = run_engine(plan, threads=threads, order="strict", cache=cache)
+    second = run_engine(plan, threads=threads, order="strict", cache=cache)
+    for made in (first, second):
+        assert shape == "taken" or delivered(made) == delivered(plain)
+        assert flat(made) == flat(plain)
+    again = READS - reads - reads
+    if shape == "taken":  # what it has read ahead, and not gone through, is not kept
+        assert again.keys() <= {3, 4, 5, 6}
+        return
+    assert not again, "the second pass has read nothing"
+    assert CALLS["double"] <= 2 * calls["double"]
+
+
+def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).filter(lambda value: value["i"] >= 20, name="late").autocache().batch(4))
+    leases = ListedLeases(whole_leases(list(plan.sources())))
+    assert numbers(run_engine(plan, cache=cache)) == list(range(20, 35))
+    again = run_engine(plan, leases, cache=cache)
+    assert numbers(again) == list(range(20, 35)) and sum(READS.values()) == 7
+    assert delivered(again) == leases.wanted() and set(leases.lengths.values()) == {5}
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6), threads=st.integers(1, 3)
+)
+@settings(max_examples=60, deadline=None)
+def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], threads: int) -> None:
+    unit = 1 << (OUTPUT_BITS - 3)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(folder, 64 << 20)
+        pipe = pecan.PecanPipeline(Numbers(1)).flat_map(twice).autocache().map(drawn).batch(3)
+        whole = {(int(i), int(n)): r for i, n, r in _rows(run_engine(kept(pipe), cache=cache))}
+        at, asked = 0, []
+        for gap, size in spans:
+            asked.append(((at + gap % 5) * unit, (at + gap % 5 + size) * unit))
+            at += gap % 5 + size + 1
+        lease = Lease(0, next(Numbers(1).splits()), tuple(asked))
+        computed = run_engine(pipe, [lease], threads=threads)
+        read = run_engine(kept(pipe), [lease], threads=threads, cache=cache)
+        assert delivered(read) == delivered(computed)
+        assert sorted(_rows(read)) == sorted(_rows(computed))
+        assert all(whole[int(i), int(n)] == r for i, n, r in _rows(read))
+
+
+def _rows(produced: list[Produced]) -> list[tuple[Any, ...]]:
+    return list(zip(*(column(produced, name) for name in ("i", "n", "r")), strict=True))
+
+
+def test_a_part_of_a_split_makes_no_entry(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers(1)).map(double).autocache().batch(2))
+    split = next(Numbers(1).splits())
+    run_engine(plan, [Lease(0, split, ((0, 3 << OUTPUT_BITS),))], cache=cache)
+    assert numbers(run_engine(plan, [Lease(0, split)], cache=cache)) == [0, 1, 2, 3, 4]
+    assert READS[0] == 2
+    run_engine(plan, [Lease(1, split)], cache=cache)
+    assert READS[0] == 2
+
+
+def test_a_split_with_a_bad_element_makes_no_entry_and_the_element_is_told_in_each_epoch(cache: Cache) -> None:
+    def fails(value: dict[str, Any]) -> dict[str, Any]:
+        if value["i"] == 12:
+            raise ValueError("twelve")
+        return value
+
+    plan = kept(pecan.PecanPipeline(Numbers()).map(fails).autocache().batch(4))
+    for _ in range(3):
+        made = run_engine(plan, cache=cache, on_error="skip")
+        assert [bad.where for one in made for bad in one.bad] == ["element 2 of 2.bin"]
+        assert numbers(made) == [i for i in range(35) if i != 12]
+    assert Counter({2: 3, **dict.fromkeys((0, 1, 3, 4, 5, 6), 1)}) == READS
+    with pytest.raises(OpError, match="twelve"):
+        run_engine(plan, cache=cache)
+
+
+def test_what_cannot_be_kept_is_computed_in_each_epoch_and_said_once(
+    cache: Cache, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Own:
+        pass
+
+    plan = kept(pecan.PecanPipeline(Numbers()).map(lambda v: {**v, "own": Own()}, name="own").autocache().map(
+        lambda v: {"i": v["i"]}, name="without").batch(4))  # fmt: skip
+    for _ in range(2):
+        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+    assert READS[0] == 2
+    said = [record.message for record in caplog.records if record.name == "pecan_ray.cache"]
+    assert len(said) == 2 and "column 'own', which holds a" in said[0] and "computed in each epoch" in said[0]
+
+
+def test_a_split_that_gives_too_much_is_not_kept(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(caching, "MOST_ENTRY_BYTES", 40)
+    plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
+    for _ in range(2):
+        assert numbers(run_engine(plan, cache=cache)) == list(range(35))
+    assert READS[0] == 2
+
+
+def test_a_damaged_entry_is_computed_again(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
+    run_engine(plan, cache=cache)
+    (segment,) = (cache.folder / "segments").iterdir()
+    data = bytearray(segment.read_bytes())
+    for place in range(0, len(data), 1500):
+        data[place] ^= 0xFF
+    segment.write_bytes(data)
+    for _ in range(2):
+        made = run_engine(plan, cache=cache)
+        assert sorted(float(x) for x in column(made, "x") for x in x) == sorted(
+            2.0 * i for i in range(35) for _ in "123"
+        )
+    assert max(READS.values()) == 2, "the second pass has mended it"
+
+
+def test_without_a_folder_it_goes_on_without_a_cache(caplog: pytest.LogCaptureFixture) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).autocache().batch(4))
+    assert numbers(run_engine(plan, cache=Cache("/proc/nowhere"))) == list(range(35))
+    assert "nothing is kept" in caplog.text
+
+
+def test_other_keys_other_versions_of_a_file_and_other_splits_have_other_entries(cache: Cache) -> None:
+    def run(key: str, version: str) -> int:
+        READS.clear()
+        run_engine(kept(pecan.PecanPipeline(Numbers(version=version)).autocache().batch(4), key), cache=cache)
+        return sum(READS.values())
+
+    assert [run("a", "1"), run("a", "1"), run("b", "1"), run("a", "2"), run("b", "1")] == [7, 0, 7, 7, 0]
+
+
+def test_entries_that_went_are_computed_again_among_those_that_stayed(cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().map(spoil).batch(4))
+    first = run_engine(plan, cache=cache, order="strict")
+    rng = random.Random(3)
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        keys = [key for (key,) in store._index.execute("SELECT key FROM entries")]
+        gone = rng.sample(keys, 3)
+        with store._index:
+            store._index.executemany("DELETE FROM entries WHERE key = ?", [(key,) for key in gone])
+    second = run_engine(plan, cache=cache, order="strict", threads=2)
+    assert sorted(READS.values()) == [1, 1, 1, 1, 2, 2, 2]
+    assert delivered(second) == delivered(first)
+    assert np.array_equal(np.concatenate(column(second, "x")), np.concatenate(column(first, "x")))
+
+
+@pytest.mark.parametrize("before", ["batch", "shuffle", "take", "repeat", "zip"])
+def test_a_point_behind_what_is_not_of_one_split_is_refused(before: str) -> None:
+    pipe = pecan.PecanPipeline(Numbers())
+    other = pecan.PecanPipeline(Numbers()).map(lambda v: {"j": v["i"]}, name="other")
+    made = pipe.zip(other) if before == "zip" else getattr(pipe, before)(2)
+    with pytest.raises(PlanError, match=f"autocache: it stands behind {before}"):
+        made.autocache()
+    with pytest.raises(PlanError, match="version"):
+        pipe.autocache(version=3)  # type: ignore[arg-type]
