@@ -43,6 +43,7 @@ CREATE TABLE entries (
 ) WITHOUT ROWID;
 CREATE INDEX entries_by_segment ON entries (segment);
 CREATE INDEX entries_by_kind ON entries (kind);
+CREATE TABLE notes (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 """
 
 
@@ -153,6 +154,25 @@ class EntryStore:
             return False
         self._unlink(gone)
         return key in self
+
+    # --- beside the entries ---------------------------------------------------------------------------------
+
+    def note(self, key: str, text: str) -> None:
+        """Write something down for whoever uses the folder later, in place of what was noted by this key before."""
+        try:
+            with self._index:
+                self._index.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (key, text))
+        except sqlite3.Error as error:
+            self.trouble = f"a note could not be written: {error}"
+
+    def noted(self, key: str) -> str | None:
+        """Return what was written down by a key; None where nothing was."""
+        try:
+            row = self._index.execute("SELECT text FROM notes WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            return None
+        return None if row is None else str(row[0])
 
     # --- all of them ---------------------------------------------------------------------------------------
 

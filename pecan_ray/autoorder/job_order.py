@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
+from pecan_ray.autoorder.keeping import with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
@@ -124,7 +125,17 @@ class JobOrder:
         if self._mode == "cost" or (self._config.order_file is not None and self._config.reorder == "cost"):
             after, pushed = push_down(plan, self._engine)
             plan = after if pushed else plan
-        said = [text for text in (ordering.summary(), *(one.told() for one in pushed)) if text]
+        keeps = with_kept_points(
+            plan,
+            lambda: self._with_all_facts(ordering),
+            name=self._name,
+            engine=self._engine,
+            seed=self._seed,
+            cache=self._config.cache,
+            cpus=1.0 if job is None else job.cpus,
+        )
+        plan = keeps.plan
+        said = [text for text in (ordering.summary(), *(one.told() for one in pushed), *keeps.said) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
@@ -244,6 +255,12 @@ class JobOrder:
         moved = tuple(_moved(one, orders[tuple(sorted(one.names))], known.origin) for one in found.stretches)
         notes = tuple(dict.fromkeys([*known.notes, *found.notes]))
         return replace(known, stretches=moved, seconds=found.seconds, notes=notes)
+
+    def _with_all_facts(self, ordering: Ordering) -> Ordering:
+        """Return an order with what a sample shows of all stretches, also of those in which nothing can move."""
+        if len(ordering.stretches) == len(stretches(self._plan)):
+            return ordering
+        return order_for_job(replace(self._request(skip_bad=True, sample_all=True), mode="off"))
 
     def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch; None where nothing can move."""

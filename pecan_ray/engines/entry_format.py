@@ -127,8 +127,7 @@ class EntryWriter:
             about.append(told)
         facts = {"format": FORMAT_VERSION, "length": length, "columns": about}
         schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)])
-        told = json.dumps(facts).encode()
-        schema = schema.with_metadata({ABOUT: told, BLOBS: bytes(self._blobs)})
+        schema = schema.with_metadata({ABOUT: json.dumps(facts).encode(), BLOBS: bytes(self._blobs)})
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))

@@ -31,25 +31,30 @@ def fingerprint(plan: Plan, upto: str | None = None) -> str:
     return _digest("\0".join(_parts(plan, upto)))
 
 
-def described(plan: Plan) -> tuple[tuple[str, str], ...]:
+def described(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...]:
     """Return what a plan consists of, part by part: (what it is, a short hash of all that it computes).
 
-    A source counts by its kind and settings, not by what lies in its files: that costs a listing.
+    A source counts by its kind and settings, not by what lies in its files: that costs a listing.  With `strict` a
+    value of which nothing but its type can be told raises PlanError: two different ones would look alike.
     """
     head = plan.head
     if isinstance(head, Join):
-        parts = [part for branch in head.inputs for part in described(branch)]
+        parts = [part for branch in head.inputs for part in described(branch, strict=strict)]
         parts.append((f"join {head.kind}", _digest(f"{head.weights} {head.stop}")[:12]))
     else:
-        parts = [(f"source {type(head).__name__}", _digest(spelled_out(head))[:12])]
+        parts = [(f"source {type(head).__name__}", _digest(spelled_out(head, strict=strict))[:12])]
     for op in plan.ops:
-        parts.append((f"operator {op.name}", _digest(f"{type(op).__name__}{spelled_out(_fields(op))}")[:12]))
+        text = f"{type(op).__name__}{spelled_out(_fields(op), strict=strict)}"
+        parts.append((f"operator {op.name}", _digest(text)[:12]))
     return tuple(parts)
 
 
-def spelled_out(value: Any) -> str:
-    """Return a text for a value, such that values which behave alike have the same, in any process."""
-    return Speller().spell(value)
+def spelled_out(value: Any, *, strict: bool = False) -> str:
+    """Return a text for a value, such that values which behave alike have the same, in any process.
+
+    With `strict` it raises PlanError for one that holds something of which no more than its type is known.
+    """
+    return Speller(strict=strict).spell(value)
 
 
 def _parts(plan: Plan, upto: str | None) -> list[str]:
@@ -89,7 +94,8 @@ ADDED = ("__dataclass_", "__annotat", "__firstline", "__static", "__slotnames__"
 class Speller:
     """Spells out one value; functions and classes that occur again are not walked through again."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, strict: bool = False) -> None:
+        self._strict = strict
         self._under_way: list[int] = []
         self._done: dict[int, tuple[object, str]] = {}
         """Text by id; the object is kept, so that its id stays its own."""
@@ -206,7 +212,11 @@ class Speller:
         try:
             registered = copyreg.dispatch_table.get(type(value))
             reduced = registered(value) if registered else value.__reduce_ex__(4)
-        except Exception:
+        except Exception as error:
+            if self._strict:
+                raise PlanError(
+                    f"nothing stands for a {type(value).__qualname__} that the pipeline uses: {error}"
+                ) from error
             return self.spell(getattr(value, "__dict__", {}))
         if isinstance(reduced, str):
             return reduced

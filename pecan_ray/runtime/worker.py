@@ -115,6 +115,7 @@ class PreprocessingWorker:
             on_error=job.options.on_error,
             count_epoch=0 if job.look_again else None,
             users_order=self._users_order,
+            cache=job.config.cache,
         )
         if self._engine is not None:
             self._engine.close()
@@ -140,7 +141,9 @@ class PreprocessingWorker:
 
     def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
         """Begin to fetch what leases of a source will read."""
-        fetch_files_ahead(self._sources[branch], [lease.split for lease in leases])
+        engine = self._engine
+        splits = [lease.split for lease in leases]
+        fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:

@@ -33,7 +33,7 @@ def same(a: Any, b: Any) -> bool:
     if isinstance(a, np.ndarray) and a.dtype.hasobject:
         return a.dtype == b.dtype and a.shape == b.shape and same(a.ravel().tolist(), b.ravel().tolist())
     if isinstance(a, (np.ndarray, np.generic)):
-        return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+        return a.dtype == b.dtype and a.shape == b.shape and bool(a.tobytes() == b.tobytes())
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
     if isinstance(a, dict):
@@ -88,7 +88,8 @@ def test_single_values(value: Any) -> None:
 
 
 def test_a_column_of_several_types_keeps_each() -> None:
-    rows = [{"x": value} for value in (np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7)]
+    values: list[Any] = [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7]
+    rows = [{"x": value} for value in values]
     assert same(there_and_back(*rows), rows)
     rows = [{"x": value} for value in (5, "five", None, 2**65, True, 5.5)]
     assert same(there_and_back(*rows), rows)
@@ -119,11 +120,14 @@ def test_origins_and_the_length_of_the_split_are_kept() -> None:
     assert list(EntryReader(EntryWriter().finish(4))) == []
 
 
+MASKED = np.ma.masked_array([1, 2], [False, True])
+
+
 class Own:
     """Nothing that anybody knows."""
 
 
-@pytest.mark.parametrize("value", [Own(), [Own()], np.array([Own()], object), np.ma.masked_array([1, 2], [0, 1])])
+@pytest.mark.parametrize("value", [Own(), [Own()], np.array([Own()], object), MASKED])
 def test_what_is_not_plain_is_refused_by_the_name_of_its_column(value: Any) -> None:
     with pytest.raises(NotPlainError, match="column 'x', which holds a"):
         there_and_back({"y": 1, "x": value})

@@ -1,0 +1,261 @@
+"""What a job keeps at its `autocache` points: decided before its first epoch, from a sample and the store's speed.
+
+The decision is `pecan_ray.cache.choose_execution`; this gives it its numbers, and writes its answer into the plan.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+
+from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.facts import OpSample
+from pecan_ray.autoorder.spread import list_splits
+from pecan_ray.cache.execution import ExecutionChoice, choose_execution
+from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.engines.entry_format import FORMAT_VERSION, EntryReader, EntryWriter
+from pecan_ray.errors import CacheError, PlanError
+from pecan_ray.options import Cache, EngineName
+from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.operators import Autocache, ElementOp, Join, Plan
+from pecan_ray.plan.renaming import free_name
+from pecan_ray.plan.shape import element_ops_from, name_of_last
+from pecan_ray.plan.splits import OUTPUT_BITS, Source
+from pecan_ray.sources.memory import Arrays, Items
+
+logger = logging.getLogger("pecan_ray")
+
+UNKNOWN_ELEMENTS = 100_000
+"""Of a source whose length is not known: all ways to run it take time in proportion."""
+ELEMENTS_OF_A_SPLIT = 64
+"""Where splits do not say how many they hold."""
+REMOTE_WAITING = 0.9
+"""Share of reading from a bucket in which a thread needs no CPU."""
+BENCHED = ((256, 1 << 10), (512, 4 << 10), (64, 64 << 10), (32, 256 << 10), (8, 1 << 20))
+"""Elements, and bytes of each, of the entries by which a store's speed is measured,"""
+BENCHED_TIMES = 3
+"""each so often."""
+NAME = "name "
+"""How notes begin that say, for people, what entries of a kind are of."""
+MODEL = "model"
+"""Under which note of a store its speed is written down."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan with the points at which it keeps something, and why."""
+
+    plan: Plan
+    choices: tuple[ExecutionChoice, ...] = ()
+    said: tuple[str, ...] = ()
+    """The reason of each choice, and what to know about it, in words."""
+
+
+def has_points(plan: Plan) -> bool:
+    """Tell whether there is any point at which something may be kept."""
+    return any(isinstance(op, Autocache) for op in plan.all_ops())
+
+
+def with_kept_points(
+    plan: Plan, facts: Callable[[], Ordering], *, name: str, engine: EngineName, seed: int, cache: Cache, cpus: float
+) -> Kept:
+    """Return a plan with what it is to keep; `facts` gives what a sample shows, and is asked where it is not known.
+
+    What cannot be decided is computed, as if there were no point, and said.
+    """
+    if not has_points(plan):
+        return Kept(plan)
+    if engine != "python":
+        return Kept(plan, said=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
+    try:
+        with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+            return _Decision(plan, name, facts, store, engine, seed, cache, cpus).made(plan)
+    except (CacheError, PlanError) as error:
+        return Kept(plan, said=(f"autocache: everything is computed, since {error.message}",))
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """All that the decision about one plan needs."""
+
+    whole: Plan
+    name: str
+    facts: Callable[[], Ordering]
+    store: EntryStore
+    engine: EngineName
+    seed: int
+    cache: Cache
+    cpus: float
+
+    def made(self, plan: Plan) -> Kept:
+        """Return a plan, or an input of a join, with what it is to keep."""
+        head = plan.head
+        if isinstance(head, Join):
+            inputs = [self.made(branch) for branch in head.inputs]
+            joined = replace(head, inputs=tuple(one.plan for one in inputs))
+            choices = tuple(choice for one in inputs for choice in one.choices)
+            return Kept(replace(plan, head=joined), choices, tuple(text for one in inputs for text in one.said))
+        if not has_points(plan):
+            return Kept(plan)
+        profile = self._profile(plan, head)
+        if profile is None:
+            return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
+        choice = choose_execution(profile, store_model(self.store), max_bytes=self.cache.max_bytes)
+        said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in choice.warnings))
+        return Kept(self._with_choice(plan, choice), (choice,), said)
+
+    def _with_choice(self, plan: Plan, choice: ExecutionChoice) -> Plan:
+        if choice.mode == "compute":
+            return plan
+        ops = list(plan.ops)
+        if choice.point is None:  # what the source gives, where nobody has marked it
+            ops.insert(0, Autocache(name=free_name("autocache_source", {op.name for op in self.whole.all_ops()})))
+            place = 0
+        else:
+            place = next(number for number, op in enumerate(ops) if op.name == choice.point)
+        point = ops[place]
+        assert isinstance(point, Autocache)
+        before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache")))
+        key = prefix_key(before, self.engine, self.seed)
+        self.store.note(f"{NAME}{key}", f"{self.name}: {point.name} behind {name_of_last(before.ops)}")
+        ops[place] = replace(point, key=key)
+        return replace(plan, ops=tuple(ops))
+
+    def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
+        """Return what is known of a plan's costs: written down by an earlier job, or sampled now."""
+        note = f"profile {prefix_key(plan, self.engine, self.seed)}"
+        written = self.store.noted(note)
+        costs = None if written is None else _costs_from_json(written)
+        if costs is None:
+            costs = _costs(plan, self.facts().stretches)
+            if costs is None:
+                return None
+            self.store.note(note, json.dumps(asdict(costs)))
+        listing = list_splits(source)
+        elements = source.num_elements() or listing.elements or UNKNOWN_ELEMENTS
+        known = [split.elements for split in listing.splits if split.elements]
+        each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
+        return ExecutionProfile(
+            source=costs.source,
+            ops=costs.ops,
+            points=_points(plan),
+            elements=elements,
+            splits=len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each)),
+            threads=max(1, round(self.cpus)),
+        )
+
+
+@dataclass(frozen=True)
+class _Costs:
+    source: SourceCost
+    ops: tuple[OperatorCost, ...]
+
+
+def _costs(plan: Plan, orders: Sequence[StretchOrder]) -> _Costs | None:
+    """Return what reading and the operators of a plan cost, as a sample shows it; None where it does not."""
+    samples = {op.name: op for one in orders for op in one.sample.ops}
+    names = [op.name for op in element_ops_from(plan, 0)]
+    if not names or any(name not in samples or not _measured(samples[name]) for name in names):
+        return None
+    first = next((one.sample for one in orders if names[0] in one.names), None)
+    if first is None or first.reading_s is None:
+        return None
+    head = samples[names[0]]
+    remote = "://" in str(getattr(plan.head, "patterns", "") or getattr(plan.head, "root", ""))
+    # What lies in memory is read no faster from a disk, whatever the sample says.
+    reading = 0.0 if type(plan.head) in (Arrays, Items) else first.reading_s
+    source = SourceCost(reading, head.bytes_in / head.elements_in, REMOTE_WAITING if remote else 0.0)
+    return _Costs(source, tuple(_cost(samples[name]) for name in names))
+
+
+def _measured(op: OpSample) -> bool:
+    return op.elements_in > 0 and op.seconds is not None
+
+
+def _cost(op: OpSample) -> OperatorCost:
+    size = op.bytes_out / op.elements_out if op.elements_out else 0.0
+    return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.random)
+
+
+def _costs_from_json(text: str) -> _Costs | None:
+    try:
+        written = json.loads(text)
+        return _Costs(SourceCost(**written["source"]), tuple(OperatorCost(**op) for op in written["ops"]))
+    except (KeyError, TypeError, ValueError):
+        return None  # another version has written it
+
+
+def _points(plan: Plan) -> tuple[CachePoint, ...]:
+    found, behind = [], None
+    for op in plan.ops:
+        if isinstance(op, ElementOp):
+            behind = op.name
+        elif isinstance(op, Autocache):
+            found.append(CachePoint(op.name, behind))
+    return tuple(found)
+
+
+def prefix_key(plan: Plan, engine: EngineName, seed: int) -> str:
+    """Return what stands for all that a plan computes, beside its splits; raises PlanError where nothing can.
+
+    That is so where a function holds something without a stable text: two different ones would look alike.
+    """
+    text = json.dumps([FORMAT_VERSION, OUTPUT_BITS, engine, seed, described(plan, strict=True)])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def name_of(store: EntryStore, key: str) -> str:
+    """Say what entries of a kind are of: the pipeline and the point that they were kept for first."""
+    return store.noted(f"{NAME}{key}") or "a pipeline"
+
+
+def store_model(store: EntryStore) -> StoreModel:
+    """Return the speed of a store as it was measured, now if it was not before."""
+    written = store.noted(MODEL)
+    if written is not None:
+        try:
+            return StoreModel(**json.loads(written))
+        except (TypeError, ValueError):
+            logger.info("the speed of the cache in %s is measured again", store.folder)
+    model = measured_model(store)
+    note_model(store, model)
+    return model
+
+
+def note_model(store: EntryStore, model: StoreModel) -> None:
+    """Write a store's speed down for later jobs."""
+    told = {name: value for name, value in asdict(model).items() if name != "most_bytes_per_s"}
+    store.note(MODEL, json.dumps(told))
+
+
+def measured_model(store: EntryStore) -> StoreModel:
+    """Measure how long entries of several sizes take to be read, as elements; raises CacheError where none can."""
+    reads, kind = [], f"bench {secrets.token_hex(8)}"
+    noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+    try:
+        for number, (elements, nbytes) in enumerate(BENCHED):
+            writer = EntryWriter()
+            for element in range(elements):
+                writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise[:nbytes], "i": element})
+            key, entry = f"{kind} {number}", writer.finish(elements)
+            if not store.put(key, kind, [entry], elements=elements, seconds=0.0):
+                continue  # it is larger than the store
+            for _ in range(BENCHED_TIMES):
+                began = time.perf_counter()
+                found = store.get(key)
+                if found is not None and sum(1 for _ in EntryReader(found)) == elements:
+                    reads.append((elements * nbytes, elements, time.perf_counter() - began))
+    finally:
+        store.remove([kind])
+    if not reads:
+        raise CacheError(f"nothing can be kept in {store.folder}: {store.trouble}.")
+    return StoreModel.fit(reads)

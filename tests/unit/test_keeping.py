@@ -1,0 +1,225 @@
+"""What is kept at autocache points: decided from a sample, written into the plan, told to the user."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.autoorder import keeping
+from pecan_ray.autoorder.adopted import Ordering
+from pecan_ray.autoorder.job_order import JobOrder
+from pecan_ray.autoorder.keeping import Kept, prefix_key, with_kept_points
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.cache import StoreModel
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.cli import main
+from pecan_ray.errors import CacheError, PlanError
+from pecan_ray.options import Cache, EngineName
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.operators import Autocache
+
+ROWS = 400
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache", 64 << 20)
+
+
+def source() -> pecan.sources.Arrays:
+    return pecan.sources.Arrays({"x": np.zeros((ROWS, 64), np.float32), "i": np.arange(ROWS)})
+
+
+def waits(value: dict[str, Any]) -> dict[str, Any]:
+    time.sleep(0.002)
+    return value
+
+
+def large(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "x": np.zeros((500, 500), np.float32)}
+
+
+def small(value: dict[str, Any]) -> dict[str, Any]:
+    return {"i": value["i"]}
+
+
+def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+    return {**value, "r": rng.random()}
+
+
+def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python") -> Kept:
+    request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
+    return with_kept_points(
+        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=1
+    )
+
+
+def kept_at(kept: Kept) -> list[str]:
+    return [op.name for op in kept.plan.all_ops() if isinstance(op, Autocache) and op.key]
+
+
+def test_what_takes_long_is_kept_and_said_with_its_numbers(cache: Cache) -> None:
+    kept = decide(pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4), cache)
+    assert kept_at(kept) == ["autocache"]
+    assert len(kept.said) == 1 and "cache at 'autocache':" in kept.said[0] and "against compute" in kept.said[0]
+
+
+def test_what_is_computed_sooner_than_read_is_not_kept(cache: Cache) -> None:
+    pipe = pecan.PecanPipeline(source()).map(small).map(large).autocache().map(small, name="again").batch(4)
+    kept = decide(pipe, cache)
+    assert kept_at(kept) == [] and kept.plan == pipe.plan and "autocache: compute:" in kept.said[0]
+
+
+def test_of_several_points_the_best_is_taken(cache: Cache) -> None:
+    pipe = pecan.PecanPipeline(source()).map(waits).autocache(name="first").map(large).autocache(name="second").batch(4)
+    assert kept_at(decide(pipe, cache)) == ["first"]
+    pipe = pecan.PecanPipeline(source()).map(small).autocache(name="first").map(waits).autocache(name="second").batch(4)
+    assert kept_at(decide(pipe, cache)) == ["second"]
+
+
+def test_a_source_that_is_slow_is_kept_though_nobody_has_marked_it(cache: Cache, tmp_path: Path) -> None:
+    class Slow(pecan.sources.Items):
+        def read(self, split: Any, start: int = 0) -> Any:
+            for value in super().read(split, start):
+                time.sleep(0.002)
+                yield value
+
+    items = Slow([{"i": i} for i in range(ROWS)])
+    kept = decide(pecan.PecanPipeline(items).map(large).autocache(name="large").map(small).batch(4), cache)
+    assert kept_at(kept) == ["autocache_source"]
+    assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.said[0]
+
+
+def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
+    kept = decide(pecan.PecanPipeline(source()).map(waits).map(drawn).autocache().batch(4), cache)
+    assert any("behind the random operator 'drawn'" in text for text in kept.said)
+
+
+def test_each_input_of_a_join_has_its_own(cache: Cache) -> None:
+    one = pecan.PecanPipeline(source()).map(waits).autocache(name="one")
+    other = pecan.PecanPipeline(source()).map(large).autocache(name="other").map(small)
+    kept = decide(one.concat(other).batch(4), cache)
+    assert kept_at(kept) == ["one"] and len(kept.choices) == 2 == len(kept.said)
+
+
+def test_a_later_job_needs_no_sample_and_finds_the_same_entries(cache: Cache) -> None:
+    def pipe() -> PecanPipeline:
+        return pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
+
+    def no_sample() -> Ordering:
+        raise AssertionError("nothing is sampled")
+
+    first = decide(pipe(), cache)
+    second = with_kept_points(pipe().plan, no_sample, name="x", engine="python", seed=0, cache=cache, cpus=1)
+    assert first.plan.ops[1] == second.plan.ops[1]
+
+
+def test_keys_stand_for_all_that_is_computed_before(cache: Cache) -> None:
+    def key(pipe: PecanPipeline, seed: int = 0) -> str:
+        return prefix_key(pipe.plan, "python", seed)
+
+    base = pecan.PecanPipeline(source()).map(waits)
+    same = pecan.PecanPipeline(source()).map(waits)
+    assert key(base.autocache()) == key(same.autocache())
+    others = [
+        key(base.autocache(), seed=1),
+        key(base.autocache(version="2")),
+        key(base.map(large).autocache()),
+        key(pecan.PecanPipeline(source()).map(large).autocache()),
+        key(pecan.PecanPipeline(pecan.sources.Arrays({"x": np.ones(3)})).map(waits).autocache()),
+        key(base.map(lambda v: {**v, "y": 1}).autocache()),
+        key(base.map(lambda v: {**v, "y": 2}).autocache()),
+    ]
+    assert len({key(base.autocache()), *others}) == 1 + len(others)
+
+
+class Untold:
+    """Of which nobody can tell what it holds."""
+
+    def __init__(self, factor: int) -> None:
+        self.factor = factor
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("it cannot be pickled")
+
+
+def test_a_function_that_holds_what_nothing_stands_for_is_never_taken_for_another_one(cache: Cache) -> None:
+    held = Untold(2)
+    pipe = pecan.PecanPipeline(source()).map(lambda v: {**v, "y": held.factor}).autocache().batch(4)
+    with pytest.raises(PlanError, match="Untold"):
+        prefix_key(pipe.plan, "python", 0)
+    kept = decide(pipe, cache)
+    assert kept_at(kept) == [] and "everything is computed" in kept.said[0] and "Untold" in kept.said[0]
+
+
+def test_what_cannot_be_decided_is_computed_and_said(cache: Cache) -> None:
+    pipe = pecan.PecanPipeline(source()).map(waits).autocache().batch(4)
+    assert "tensorflow engine keeps nothing" in decide(pipe, cache, engine="tensorflow").said[0]
+    assert "cannot be opened" in decide(pipe, Cache("/proc/nowhere")).said[0]
+    bare = pecan.PecanPipeline(source()).autocache().batch(4)
+    assert "did not show" in decide(bare, cache).said[0]
+    without = pecan.PecanPipeline(source()).map(waits).batch(4)
+    assert decide(without, Cache("/proc/nowhere")) == Kept(without.plan)
+
+
+@pytest.mark.parametrize("bad", [Cache, lambda **k: Cache("s3://bucket/cache", **k)])
+def test_a_cache_that_cannot_be_is_refused(bad: Any) -> None:
+    with pytest.raises(PlanError, match=r"Cache\((max_bytes|path)="):
+        bad(max_bytes=1 if bad is Cache else 1 << 30)
+
+
+def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        model = keeping.store_model(store)
+        assert model.read_seconds(1 << 20, 8) > 0 and model.measurements == 15
+        assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
+        monkeypatch.setattr(keeping, "measured_model", lambda store: StoreModel())
+        assert keeping.store_model(store) == model
+    monkeypatch.undo()
+    small = EntryStore(cache.folder / "small", max_bytes=100)
+    with small, pytest.raises(CacheError, match="nothing can be"):
+        keeping.store_model(small)
+
+
+def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
+    config = pecan.Config(cache=cache, order_folder="", reorder="off")
+    pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().batch(4)
+    order = JobOrder(pipe.plan, name="ours", engine="python", seed=0, config=replace(config))
+    ordered = order.ordered(skip_bad=False, once=True, job=None, here=True)
+    assert [op.name for op in ordered.plan.ops if isinstance(op, Autocache) and op.key] == ["autocache"]
+    assert any(text.startswith("autocache: full cache at 'autocache'") for text in ordered.said)
+
+
+def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        status = main(["cache", "--path", str(cache.folder), *arguments])
+        out, err = capsys.readouterr()
+        return status, out + err
+
+    assert run("ls") == (
+        1,
+        f"pecan: nothing is kept in {cache.folder}. Name the folder by --path, if it is another one.\n",
+    )
+    kept = decide(pecan.PecanPipeline(source()).map(waits).autocache().batch(4), cache)
+    point = next(op for op in kept.plan.ops if isinstance(op, Autocache))
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        store.put("one", point.key, [b"1" * 2_000_000], elements=7, seconds=1.5)
+        store.put("two", "another", [b"2" * 100], elements=1, seconds=0.5)
+    status, text = run("ls")
+    assert status == 0 and "ours: autocache behind waits" in text and "2.0" in text and "another" in text
+    assert run("du")[1].startswith("2.0 MB in ")
+    assert run("verify") == (0, "2 entries are whole, 0 were damaged and are dropped\n")
+    assert run("rm")[0] == 1 and run("rm", "--all", "x")[0] == 1
+    assert run("rm", "ano") == (0, "1 entries removed\n")
+    segment = next((cache.folder / "segments").iterdir())
+    segment.write_bytes(b"0" + segment.read_bytes()[1:])
+    assert run("verify") == (1, "0 entries are whole, 1 were damaged and are dropped\n")
+    assert "us for an entry" in run("bench")[1]
+    assert run("rm", "--all")[0] == 0 and "0.0 MB" in run("du")[1]
