@@ -11,7 +11,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.errors import CacheError
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.operators import Autocache
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 
 logger = logging.getLogger("pecan_ray.cache")
 
@@ -110,44 +110,75 @@ def covers(lease: Lease) -> bool:
     return stop == END or (elements is not None and stop >= elements << OUTPUT_BITS)
 
 
-@dataclass
 class Recording:
-    """What a split gives at a point, while it is being gone through."""
+    """What a split gives at a point, while threads go through it; it is kept once all have done so."""
 
-    cache: SplitCache
-    point: Autocache
-    lease: Lease
-    writer: EntryWriter | None
-    """None: it cannot be kept."""
-    began: float
-    length: int | None = None
-    """How many elements the split holds, once it has been read to its end."""
+    def __init__(self, cache: SplitCache, point: Autocache, lease: Lease, undelivered: UndeliveredPositions) -> None:
+        self._cache, self._point, self._lease, self._undelivered = cache, point, lease, undelivered
+        self._lock = threading.Lock()
+        """Guards all that follows."""
+        self._writer: EntryWriter | None = EntryWriter()
+        self._began = time.monotonic()
+        self._handed = self._done = 0
+        """Elements that were read, and those of them that have come to the point, or were dropped before."""
+        self._length = lease.split.elements
+        self._read = False
 
-    def add(self, item: Item) -> None:
+    def handed(self) -> None:
+        """Note that an element was read."""
+        with self._lock:
+            self._handed += 1
+
+    def length(self, elements: int) -> None:
+        """Note how many elements the split holds."""
+        with self._lock:
+            self._length = elements
+
+    def read(self) -> None:
+        """Note that the split was read to its end."""
+        with self._lock:
+            self._read = True
+        self._publish()
+
+    def add(self, made: Sequence[Item]) -> None:
         """Add what has become of an element."""
-        if self.writer is None:
+        with self._lock:
+            self._write(made)
+            self._done += 1
+            last = self._read and self._done == self._handed
+        if last:
+            self._publish()
+
+    def _write(self, made: Sequence[Item]) -> None:
+        if self._writer is None:
             return
         try:
-            self.writer.add(item.element, item.output, item.width, item.value)
+            for one in made:
+                self._writer.add(one.element, one.output, one.width, one.value)
         except NotPlainError as error:
-            self.cache.cannot_keep(self.point, str(error))
-            self.writer = None
+            self._give_up(str(error))
             return
-        if self.writer.nbytes > MOST_ENTRY_BYTES:
-            self.cache.cannot_keep(self.point, f"a split gives more than {MOST_ENTRY_BYTES >> 20} MiB here")
-            self.writer = None
+        if self._writer.nbytes > MOST_ENTRY_BYTES:
+            self._give_up(f"a split gives more than {MOST_ENTRY_BYTES >> 20} MiB here")
 
-    def publish(self, undelivered: UndeliveredPositions) -> None:
-        """Keep the entry, if the split was read to its end and no element of it was bad."""
-        if self.writer is None or self.length is None or self.lease.key in undelivered.spoiled:
-            return
-        entry = self.writer.finish(self.length)
-        self.cache.keep(self.point, self.lease.split, entry, self.length, time.monotonic() - self.began)
+    def _give_up(self, why: str) -> None:
+        self._writer = None
+        self._cache.cannot_keep(self._point, why)
+
+    def _publish(self) -> None:
+        """Keep the entry, once all elements are there, if none was bad."""
+        with self._lock:
+            if not self._read or self._done < self._handed or self._length is None:
+                return
+            writer, self._writer = self._writer, None
+        if writer is not None and self._lease.key not in self._undelivered.spoiled:
+            seconds = time.monotonic() - self._began
+            self._cache.keep(self._point, self._lease.split, writer.finish(self._length), self._length, seconds)
 
 
 @dataclass(frozen=True)
 class RecordedLeases:
-    """Leases whose ends are noted by those that are recorded, too."""
+    """Leases whose ends are noted by a recording, too."""
 
     leases: Leases
     recording: Recording
@@ -158,12 +189,12 @@ class RecordedLeases:
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Tell how many elements a split holds."""
-        self.recording.length = elements
+        self.recording.length(elements)
         self.leases.ended(lease, elements)
 
 
-class CachedBranch:
-    """The elements of one source behind a point: from entries where there are some, else computed, and kept."""
+class CachedReading:
+    """Reads the leases of one source: what is kept of them comes as it was kept, all else is recorded on its way."""
 
     def __init__(
         self,
@@ -171,56 +202,37 @@ class CachedBranch:
         point: Autocache,
         leases: Leases,
         undelivered: UndeliveredPositions,
-        *,
-        take: Callable[[], Lease | None],
         read: Callable[[Lease, Leases], Iterator[Item | None]],
-        compute: Callable[[Iterator[Item | None]], Iterator[Item | None]],
     ) -> None:
-        """`read`: gives what a lease asks for of the source; `compute`: what becomes of it before the point."""
+        """`read`: gives what a lease asks for of the source."""
         self._cache, self._point, self._leases, self._undelivered = cache, point, leases, undelivered
-        self._take, self._read, self._compute = take, read, compute
-        self._found: tuple[Lease, EntryReader] | None = None
-        """A lease with an entry, behind those that are computed at the moment."""
-        self._recordings: list[Recording] = []
-        """Of the leases that are computed at the moment, the earliest first."""
-        self._over = False
+        self._read_source = read
+        self._lock = threading.Lock()
+        """Guards the recordings, of leases that are not done."""
+        self._recordings: dict[LeaseKey, Recording] = {}
 
-    def items(self) -> Iterator[Item | None]:
-        """Yield the items, in the order of the leases."""
-        while not self._over:
-            for item in self._compute(self._missing()):
+    def items(self, lease: Lease) -> Iterator[Item | None]:
+        """Yield the items of a lease: marked as kept, or as the source gives them."""
+        entry = self._cache.find(self._point, lease.split)
+        if entry is not None:
+            yield from self._kept(lease, entry)
+        elif not covers(lease):
+            yield from self._read_source(lease, self._leases)
+        else:
+            recording = Recording(self._cache, self._point, lease, self._undelivered)
+            with self._lock:
+                self._recordings[lease.key] = recording
+            for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
                 if item is not None:
-                    self._record(item)
+                    recording.handed()
                 yield item
-            while self._recordings:
-                self._recordings.pop(0).publish(self._undelivered)
-            if self._found is not None:
-                lease, entry = self._found
-                self._found = None
-                yield from self._kept(lease, entry)
+            recording.read()
 
-    def _missing(self) -> Iterator[Item | None]:
-        """Yield what must be computed, up to the first lease that need not be."""
-        while True:
-            lease = self._take()
-            if lease is None:
-                self._over = True
-                return
-            entry = self._cache.find(self._point, lease.split)
-            if entry is not None:
-                self._found = lease, entry
-                return
-            writer = EntryWriter() if covers(lease) else None
-            recording = Recording(self._cache, self._point, lease, writer, time.monotonic(), lease.split.elements)
-            self._recordings.append(recording)
-            yield from self._read(lease, RecordedLeases(self._leases, recording))
-
-    def _record(self, item: Item) -> None:
-        """Record an item; those of a lease come one after the other, so what was before it is whole."""
-        while self._recordings and self._recordings[0].lease is not item.lease:
-            self._recordings.pop(0).publish(self._undelivered)
-        if self._recordings:
-            self._recordings[0].add(item)
+    def record(self, item: Item, made: Sequence[Item]) -> None:
+        """Note what has become of an item at the point."""
+        recording = self._recordings.get(item.lease.key)
+        if recording is not None:
+            recording.add(made)
 
     def _kept(self, lease: Lease, entry: EntryReader) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
@@ -232,7 +244,7 @@ class CachedBranch:
             at = begin + kept.width
             parts = _clipped(key, spans, begin, at)
             if parts:
-                yield Item(kept.value, parts, lease, kept.element, kept.output, kept.width)
+                yield Item(kept.value, parts, lease, kept.element, kept.output, kept.width, kept=True)
             if self._undelivered.due:
                 yield None
         self._undelivered.add(_clipped(key, spans, at, entry.length << OUTPUT_BITS))

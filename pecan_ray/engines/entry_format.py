@@ -60,7 +60,7 @@ class _Column:
 
 
 class EntryWriter:
-    """Puts an entry together, element by element: values are copied at once, whoever changes them later."""
+    """Puts an entry together, element by element, in any order: values are copied, whoever changes them later."""
 
     def __init__(self) -> None:
         self._origins: list[tuple[int, int, int]] = []
@@ -191,10 +191,11 @@ class EntryReader:
         return int(self._batch.num_rows)
 
     def __iter__(self) -> Iterator[CachedElement]:
-        """Yield the elements in order; their arrays are their own, and may be written into."""
+        """Yield the elements in the order of the split; their arrays are their own, and may be written into."""
         origins = [self._batch.column(place).to_pylist() for place in range(3)]
         columns = [(told["name"], self._values(number, told)) for number, told in enumerate(self._columns)]
-        for row, (element, output, width) in enumerate(zip(*origins, strict=True)):
+        for row in sorted(range(len(self)), key=lambda row: (origins[0][row], origins[1][row])):
+            element, output, width = (origin[row] for origin in origins)
             yield CachedElement(element, output, width, {name: value(row) for name, value in columns})
 
     def _values(self, number: int, told: dict[str, Written]) -> Callable[[int], Any]:

@@ -225,7 +225,7 @@ def _fused(plan: Plan) -> FusedPlan | None:
     if not ops or not isinstance(batch := ops.pop(), Batch):
         return None
     run: list[ElementOp | Autocache] = []
-    while ops and (isinstance(op := ops[-1], ElementOp) or (isinstance(op, Autocache) and not op.key)):
+    while ops and isinstance(op := ops[-1], (ElementOp, Autocache)):
         run.insert(0, op)
         ops.pop()
     return FusedPlan(ops, run, batch, ready or MOST_READY)

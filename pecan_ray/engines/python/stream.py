@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pecan_ray.engines.caching import CachedBranch, SplitCache
+from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
@@ -15,6 +16,7 @@ from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
 from pecan_ray.engines.python.fallback import FallbackChain
+from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import OpError, PlanError
@@ -35,7 +37,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.shape import last_batching, name_of_last, plan_shape
+from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
@@ -64,12 +66,25 @@ class ItemStream:
         """
         self.plan, self._sources, self._options = plan, sources, options
         self._leases, self.undelivered, self._pool, self._call = leases, undelivered, pool, call
-        self._counts, self._users_call, self._cache = counts, users_call or call, cache
+        self._counts, self._users_call = counts, users_call or call
         self.epoch = 0
         self._serial = plan_shape(plan).serial
+        self._points = {} if cache is None else kept_points(plan)
+        """By source: where what it gives is kept."""
+        self._cached = {} if cache is None else self._readings(cache)
+        """By the name of a point: how what is behind it is read."""
         self._taken: list[Lease] = []
         self._taking = threading.Lock()
         """Guards the taking of leases where several threads read."""
+
+    def _readings(self, cache: SplitCache) -> dict[str, CachedReading]:
+        def read(branch: int, lease: Lease, leases: Leases) -> ItemIterator:
+            return self._read(self._sources[branch], lease, leases)
+
+        return {
+            point.name: CachedReading(cache, point, self._leases, self.undelivered, functools.partial(read, branch))
+            for branch, point in self._points.items()
+        }
 
     def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
@@ -121,7 +136,10 @@ class ItemStream:
         return lease
 
     def chain(self, ops: Sequence[ElementOp | Autocache]) -> Chainlike:
-        """Return the chain that runs some operators under this stretch's rules; what is kept has been dealt with."""
+        """Return the chain that runs some operators under this stretch's rules."""
+        for place, op in enumerate(ops):
+            if isinstance(op, Autocache) and op.name in self._cached:
+                return KeptChain(self.chain(ops[:place]), self._cached[op.name], self.chain(ops[place + 1 :]))
         runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
         chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
         return chains[0] if len(chains) == 1 else Chains(chains)
@@ -151,27 +169,8 @@ class ItemStream:
             items = self._joined(head, branches)
         else:
             branch = next(branches)
-            ops = plan.ops if ops is None else ops
-            kept = next((op for op in ops if isinstance(op, Autocache) and op.key), None)
-            if kept is not None and self._cache is not None:
-                before, ops = ops[: ops.index(kept)], ops[ops.index(kept) + 1 :]
-                items = self._cached(self._cache, kept, branch, plan, before)
-            else:
-                items = self._read_all(branch, self._sources[branch])
+            items = self._read_all(branch, self._sources[branch])
         return self._through(items, plan.ops if ops is None else ops, plan, outermost=outermost)
-
-    def _cached(self, cache: SplitCache, point: Autocache, branch: int, plan: Plan, ops: Sequence[Op]) -> ItemIterator:
-        """Yield what a point gives: kept before, or computed now and kept."""
-        source = self._sources[branch]
-        return CachedBranch(
-            cache,
-            point,
-            self._leases,
-            self.undelivered,
-            take=lambda: self._take(branch),
-            read=lambda lease, leases: self._read(source, lease, leases),
-            compute=lambda items: self._through(items, ops, plan, outermost=False),
-        ).items()
 
     def _through(self, items: ItemIterator, ops: Sequence[Op], plan: Plan, *, outermost: bool) -> ItemIterator:
         todo = list(ops)
@@ -244,8 +243,10 @@ class ItemStream:
         raise _unknown(op)
 
     def _read_all(self, branch: int, source: Source) -> ItemIterator:
+        point = self._points.get(branch)
+        cached = None if point is None else self._cached[point.name]
         while (lease := self._take(branch)) is not None:
-            yield from self._read(source, lease, self._leases)
+            yield from self._read(source, lease, self._leases) if cached is None else cached.items(lease)
 
     def _read(self, source: Source, lease: Lease, leases: Leases) -> ItemIterator:
         undelivered = self.undelivered

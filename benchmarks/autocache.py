@@ -1,0 +1,150 @@
+"""What keeping costs and gains: photographs that are decoded and resized, kept as bytes, then flipped and normalized.
+
+    python -m benchmarks.autocache [--photographs 1024] [--rounds 5] [--json FILE]
+
+One local worker on a Ray cluster of this machine, a trainer that does nothing, in turns:
+
+- `computed`: an epoch without a point, `filling`: the first epoch of a job that keeps, in a folder of its own;
+  ratio: how much slower filling is.
+- `kept`: the second epoch of that job; ratio: how much faster than computed.  `promised`: what the decision said that
+  an epoch would take, over what it took.
+- `read`: elements out of entries, in this process, against PyArrow that reads the same bytes from the same files into
+  arrays (`pyarrow.ipc` of a memory map, copied); ratio of their times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import pyarrow as pa
+import ray
+
+import pecan_ray as pecan
+from examples import image_ops
+from examples.photographs import derived_photographs
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.engines.entry_format import EntryReader
+from pecan_ray.options import Cache
+
+GIB = 1 << 30
+
+
+def resize(image: Any) -> Any:
+    """Return a photograph of 224 x 224 pixels, as bytes: what is kept should be small."""
+    return np.clip(np.rint(image_ops.resize(image)), 0, 255).astype(np.uint8)
+
+
+def pipeline(root: Path, folder: Path | None) -> pecan.PecanPipeline:
+    """Return the pipeline, with a point if there is a folder to keep things in."""
+    config = pecan.Config(reorder="off", cache=Cache(folder, 8 * GIB), order_folder="")
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(root, split_files=64), name="autocache", config=config)
+    pipe = pipe.map(image_ops.decode_and_random_crop, on="image").map(resize, on="image")
+    if folder is not None:
+        pipe = pipe.autocache()
+    return pipe.map(image_ops.random_flip, on="image").map(image_ops.subtract_mean, on="image").batch(32)
+
+
+def epochs_s(pipe: pecan.PecanPipeline, epochs: int) -> tuple[list[float], list[str]]:
+    """Return the seconds of each epoch, from its first batch to its last, and what was said about what is kept."""
+    seconds: list[list[float]] = [[] for _ in range(epochs)]
+    with pipe.iter_batches(epochs=epochs, workers=pecan.Workers(local=1)) as batches:
+        for _ in batches:
+            assert batches.provenance is not None
+            seconds[batches.provenance.epoch].append(time.perf_counter())
+        said = [event.text for event in batches.report().events if event.text.startswith("autocache")]
+    return [times[-1] - times[0] for times in seconds], said
+
+
+def promised_s(pipe: pecan.PecanPipeline, folder: Path) -> float:
+    """Return what the decision says that an epoch takes."""
+    from pecan_ray.autoorder.keeping import with_kept_points
+
+    def known() -> Any:
+        raise AssertionError("an earlier job has written down what a sample shows")
+
+    cpus = float(len(os.sched_getaffinity(0)))
+    kept = with_kept_points(
+        pipe.plan, known, name="autocache", engine="python", seed=0, cache=Cache(folder, 8 * GIB), cpus=cpus
+    )
+    return kept.choices[0].seconds
+
+
+def read_s(folder: Path) -> dict[str, float]:
+    """Return the seconds that reading all entries takes, as elements, and by PyArrow alone."""
+    with EntryStore(folder, max_bytes=8 * GIB) as store:
+        keys = [key for (key,) in store._index.execute("SELECT key FROM entries")]
+        began = time.perf_counter()
+        count = sum(1 for key in keys for _ in EntryReader(store.get(key) or b""))
+        ours = time.perf_counter() - began
+        places = store._index.execute("SELECT segment, start, nbytes FROM entries").fetchall()
+    began, rows = time.perf_counter(), 0
+    for segment, start, nbytes in places:
+        with pa.memory_map(str(folder / "segments" / segment)) as file:
+            file.seek(start)
+            batch = pa.ipc.open_stream(pa.py_buffer(file.read_buffer(nbytes))).read_next_batch()
+            for column in batch.columns:
+                rows += len(column)
+                for buffer in column.buffers():
+                    if buffer is not None:
+                        bytearray(buffer)
+    assert rows >= count
+    return {"ours": ours, "pyarrow": time.perf_counter() - began}
+
+
+def one_round(root: Path) -> dict[str, float]:
+    """Measure everything once."""
+    folder = Path(tempfile.mkdtemp(prefix="pecan-autocache-"))
+    try:
+        (computed,), _ = epochs_s(pipeline(root, None), 1)
+        (filling, kept), said = epochs_s(pipeline(root, folder), 2)
+        assert any("cache at" in text for text in said), said
+        read = read_s(folder)
+        return {
+            "computed": computed,
+            "filling": filling,
+            "kept": kept,
+            "filling / computed": filling / computed,
+            "computed / kept": computed / kept,
+            "promised / kept": promised_s(pipeline(root, folder), folder) / kept,
+            "read": read["ours"],
+            "read / pyarrow": read["ours"] / read["pyarrow"],
+        }
+    finally:
+        shutil.rmtree(folder)
+
+
+def main() -> None:
+    """Measure and print medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photographs", type=int, default=1024)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    root = derived_photographs(asked.photographs)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.getenv("PYTHONPATH"))))
+    ray.init(address="local", num_cpus=max(2, os.cpu_count() or 1), log_to_driver=False, logging_level=logging.WARNING)
+    rounds = [one_round(root) for _ in range(asked.rounds)]
+    print(f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, {asked.rounds} rounds")
+    for name in rounds[0]:
+        values = sorted(one[name] for one in rounds)
+        print(f"{name:20s} {statistics.median(values):7.3f}  ({values[0]:.3f} to {values[-1]:.3f})")
+    if asked.json:
+        asked.json.write_text(json.dumps(rounds, indent=1))
+
+
+if __name__ == "__main__":
+    main()
