@@ -56,7 +56,7 @@ from pecan_ray.plan.operators import (
     Unbatch,
 )
 from pecan_ray.plan.renaming import free_name, renamed
-from pecan_ray.plan.shape import num_batches
+from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
@@ -255,9 +255,7 @@ class PecanPipeline:
         for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
         variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
         """
-        behind = next((op for op in self._plan.ops if not isinstance(op, (ElementOp, Autocache, Prefetch))), None)
-        where = self._plan.head.kind if isinstance(self._plan.head, Join) else None if behind is None else behind.name
-        if where is not None:
+        if (where := mixes_splits(self._plan)) is not None:
             raise PlanError(
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."

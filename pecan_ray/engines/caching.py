@@ -110,7 +110,7 @@ def covers(lease: Lease) -> bool:
     return stop == END or (elements is not None and stop >= elements << OUTPUT_BITS)
 
 
-class Recording:
+class SplitRecording:
     """What a split gives at a point, while threads go through it; it is kept once all have done so."""
 
     def __init__(self, cache: SplitCache, point: Autocache, lease: Lease, undelivered: UndeliveredPositions) -> None:
@@ -181,7 +181,7 @@ class RecordedLeases:
     """Leases whose ends are noted by a recording, too."""
 
     leases: Leases
-    recording: Recording
+    recording: SplitRecording
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease."""
@@ -209,7 +209,7 @@ class CachedReading:
         self._read_source = read
         self._lock = threading.Lock()
         """Guards the recordings, of leases that are not done."""
-        self._recordings: dict[LeaseKey, Recording] = {}
+        self._recordings: dict[LeaseKey, SplitRecording] = {}
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
@@ -219,7 +219,7 @@ class CachedReading:
         elif not covers(lease):
             yield from self._read_source(lease, self._leases)
         else:
-            recording = Recording(self._cache, self._point, lease, self._undelivered)
+            recording = SplitRecording(self._cache, self._point, lease, self._undelivered)
             with self._lock:
                 self._recordings[lease.key] = recording
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):

@@ -20,16 +20,16 @@ from pecan_ray.plan.splits import Element
 
 FORMAT_VERSION = 1
 ABOUT, BLOBS = b"pecan_ray.entry", b"pecan_ray.blobs"
-Kind: TypeAlias = Literal["array", "scalar", "text", "bytes", "int", "float", "bool", "plain"]
+KeptAs: TypeAlias = Literal["array", "scalar", "text", "bytes", "int", "float", "bool", "plain"]
 """How the values of a column are kept; values of another type than the first one are plain."""
-ARROW: dict[Kind, pa.DataType] = {
+ARROW: dict[KeptAs, pa.DataType] = {
     "text": pa.large_string(),
     "bytes": pa.large_binary(),
     "int": pa.int64(),
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
-PYTHON: dict[type, Kind] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
+PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class CachedElement:
 class _Column:
     """The values of a column so far."""
 
-    kind: Kind
+    kind: KeptAs
     dtype: str = ""
     data: bytearray = field(default_factory=bytearray)
     ends: list[int] = field(default_factory=lambda: [0])
@@ -139,7 +139,7 @@ def _column_of(value: Any) -> _Column:
     return _Column(kind, dtype)
 
 
-def _kind_of(value: Any) -> tuple[Kind, str]:
+def _kind_of(value: Any) -> tuple[KeptAs, str]:
     """Return how a value is kept best, and of what type its items are."""
     kind = type(value)
     if kind is int:
@@ -201,7 +201,7 @@ class EntryReader:
     def _values(self, number: int, told: dict[str, Written]) -> Callable[[int], Any]:
         """Return what gives a column's value of a row."""
         plain: dict[int, Written] = {whole(row): written for row, written in told["plain"]}
-        kind: Kind = told["kind"]
+        kind: KeptAs = told["kind"]
         if kind == "plain":
             return lambda row: decode(plain[row], self._get)
         if kind in ARROW:

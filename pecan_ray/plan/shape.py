@@ -178,6 +178,13 @@ def _path(plan: Plan, branch: int) -> tuple[list[ElementOp], int | None]:
     return (_before_batching(plan.ops), None) if branch == 0 else ([], 1)
 
 
+def mixes_splits(plan: Plan) -> str | None:
+    """Return the name of the first operator or join behind which elements are no longer those of one split."""
+    if isinstance(plan.head, Join):
+        return plan.head.kind
+    return next((op.name for op in plan.ops if not isinstance(op, (ElementOp, Autocache, Prefetch))), None)
+
+
 def kept_points(plan: Plan) -> dict[int, Autocache]:
     """Return the points at which elements are kept, by the number of the source that they stand behind."""
     return {branch: point for branch, point in enumerate(_points(plan)) if point is not None}
