@@ -11,6 +11,9 @@ import asyncio
 import math
 import pickle
 from collections.abc import Callable, Iterable
+from dataclasses import fields
+from operator import attrgetter
+from typing import Any
 
 import cloudpickle
 
@@ -26,6 +29,9 @@ MANY_TRAINERS = 100
 ALLOWANCE_PER_TRAINER_S = 0.012
 """so much for each trainer; most of them have reported by then."""
 
+_words = attrgetter(*(field.name for field in fields(Orders) if field.name != "error"))
+"""All that orders say but an error, which the number stands for: one of a user's kind may bear no hash."""
+
 
 class NoticeBoard:
     """The calls of trainers that wait for orders."""
@@ -38,7 +44,8 @@ class NoticeBoard:
         self._answering: asyncio.TimerHandle | None = None
         """What will answer those that are due."""
         self._handles: dict[str, bytes] = {}
-        self._pickled: dict[tuple[int, tuple[str, ...], int | None, tuple[str, ...]], bytes] = {}
+        self._pickled: dict[tuple[Any, ...], bytes] = {}
+        """Of orders of one number: those of ranks that are told the same are the same bytes."""
         self._pickled_number = -1
 
     def add_worker(self, worker: WorkerInfo) -> None:
@@ -110,7 +117,7 @@ class NoticeBoard:
         if orders.number != self._pickled_number:
             self._pickled_number = orders.number
             self._pickled.clear()
-        key = (orders.number, orders.settle, orders.keep, orders.newcomers)
+        key = _words(orders)
         if key not in self._pickled:
             handles = [self._handles[worker] for worker in orders.newcomers if worker in self._handles]
             dump = pickle.dumps if orders.error is None else cloudpickle.dumps  # errors may be of the user's own kinds

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pecan_ray.job.messages import Orders
+from pecan_ray.job.messages import LeftOutElement, Orders
 from pecan_ray.runtime.notice_board import MANY_TRAINERS, NoticeBoard
 
 RANKS = MANY_TRAINERS + 20
@@ -79,3 +79,29 @@ def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
         return {3}
 
     assert run(late()) == {3}
+
+
+BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"quarantine": (BAD,), "quarantined": 2},
+        {"quarantined": 2},
+        {"settle": ("local-1",)},
+        {"keep": 3},
+        {"newcomers": ("local-1",)},
+    ],
+)
+@pytest.mark.parametrize("first", [0, 1])
+def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any], first: int) -> None:
+    orders = [replace(Orders(number=2), **own), Orders(number=2)]
+    board = NoticeBoard(lambda rank: orders[rank])
+    for rank in (first, 1 - first, first):
+        assert pickle.loads(board.answer(rank))[0] == orders[rank]
+
+
+def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
+    board = NoticeBoard(lambda rank: Orders(number=2, quarantine=(BAD,)))
+    assert board.answer(0) is board.answer(1)
