@@ -165,7 +165,8 @@ class LoadedController(AutoPlacementController):
     async def open(self, job: bytes) -> None:
         """Begin with a job whose workers are simulated."""
         await super().open(job)
-        self._host.workers = SimulatedActors(self._host.job, None, self._host.happened, self._host.board.add_worker)
+        host = self._host
+        host.workers = SimulatedActors(host.job, None, host.happened, host.board.add_worker, host.fail)
 
     async def running(self) -> list[str]:
         """Return the names of the workers that run."""

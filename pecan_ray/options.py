@@ -203,6 +203,9 @@ class Config:
             )
         if not self.storage_patience_s >= 0:
             raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")
+        for label, value in self.remote_labels.items():
+            if not (isinstance(label, str) and isinstance(value, str)):
+                raise PlanError(f"Config(remote_labels=...) takes strings, but got {label!r}: {value!r}.")
         if self.cpus_per_worker <= 0:
             raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:

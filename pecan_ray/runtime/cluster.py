@@ -15,6 +15,7 @@ import ray
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.messages import Placement
 from pecan_ray.job.placing import Room
+from pecan_ray.runtime.long_wait import LongWait
 
 logger = logging.getLogger(__name__)
 
@@ -39,12 +40,13 @@ def attach() -> bool:
     try:
         if address:
             _knock(address)
-        ray.init(
-            namespace=NAMESPACE,
-            log_to_driver=True,
-            logging_level=logging.WARNING,
-            include_dashboard=None if address else False,
-        )
+        with LongWait(_where(address)):
+            ray.init(
+                namespace=NAMESPACE,
+                log_to_driver=True,
+                logging_level=logging.WARNING,
+                include_dashboard=None if address else False,
+            )
     except Exception as error:  # Ray raises a bare one where its processes do not come up in time
         raise ClusterError(
             f"Ray cannot be reached{f' at RAY_ADDRESS={address}' if address else ''}: {error}. Start a cluster "
@@ -54,6 +56,20 @@ def attach() -> bool:
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _where(address: str | None) -> str:
+    """Say in words which Ray `ray.init` tries."""
+    if address:
+        return f"Ray at RAY_ADDRESS={address} has not let this process in yet"
+    found = ray._private.services.find_bootstrap_address(None)
+    if found:
+        return (
+            f"Ray at {found}, which the file ray_current_cluster in Ray's folder for temporary files names, has not "
+            "answered yet. If that cluster is gone, stop this program, remove the file (`ray stop` does so), and start "
+            "it again"
+        )
+    return "Ray is being started on this machine"
 
 
 def _note_fork() -> None:

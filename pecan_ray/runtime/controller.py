@@ -49,6 +49,8 @@ class AutoPlacementController:
     def _host(self) -> JobHost:
         if self._opened is None:
             raise JournalError(f"the controller of job {self._name} was lost, and there is no journal to go on from.")
+        if self._opened.broken is not None:
+            raise self._opened.broken
         return self._opened
 
     async def watch(self) -> None:
@@ -136,7 +138,8 @@ class AutoPlacementController:
         self._counts[worker] = counts
         known = self._host.state.fleet.workers.get(worker)
         if known is not None:
-            self._host.metrics.told(worker, known.placement, progress)
+            with self._host.tasks.guarded(f"counting what {worker} has done"):  # which waits for no answer
+                self._host.metrics.told(worker, known.placement, progress)
         self._host.happened(events.WorkerTold(worker, progress))
 
     async def failed(self, worker: str, error: PecanError) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import pickle
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,6 +22,7 @@ from pecan_ray.job.messages import Reply
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import remote_selector, room_for
+from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
 from pecan_ray.runtime.listing import list_sources
@@ -49,19 +50,27 @@ class JobHost:
         self._sources: list[Source] = pickle.loads(self.job.sources)
         self._journaled = JournaledJob(self.job.spec, place, None if again else pickled, LONGEST_GAP_S)
         self.state = self._journaled.state
-        self.board = NoticeBoard(self.state.orders)
+        self.tasks = JobTasks(self.fail)
+        self.board = NoticeBoard(self.state.orders, self.tasks)
         self.metrics = JobMetrics(self.job.spec.name)
         self.workers = WorkerActors(
-            self.job, ray.get_runtime_context().current_actor, self.happened, self.board.add_worker
+            self.job,
+            ray.get_runtime_context().current_actor,
+            self.happened,
+            self.board.add_worker,
+            self.fail,
         )
         self.refused: dict[str, PecanError] = {}
         """Why trainers cannot take part, by incarnation."""
         self.ended = False
+        self.broken: PecanError | None = None
+        """Why the job's state takes no event any more: whoever calls is told."""
         self._calls: dict[tuple[str, str, int], list[asyncio.Future[Reply]]] = {}
         """Questions of workers that wait for their answers."""
         self._bidding: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._hindered = False
+        """The storage makes the listing wait, as the job has been told."""
         self._perform_by: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
@@ -95,13 +104,38 @@ class JobHost:
             self._loop = asyncio.get_running_loop()
             if self._journaled.restarted:
                 self.happened(events.ControllerRestarted())
-            self._spawn(self._let_time_pass())
+            self.tasks.begin("letting time pass", self._let_time_pass())
 
     def happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
         self.begin()
+        with self.tasks.guarded(f"handling {type(event).__name__}"):
+            self._handle(event)
+
+    def _handle(self, event: events.Event) -> None:
         for instruction in self._journaled.handle(event):
-            self._perform_by[type(instruction)](instruction)
+            with self.tasks.guarded(f"performing {type(instruction).__name__}"):
+                self._perform_by[type(instruction)](instruction)
+
+    def fail(self, doing: str, error: Exception) -> None:
+        """End the job with an error that was not foreseen: the trainers raise it."""
+        if self.ended or self.broken is not None or self.state.error is not None:
+            logger.info("job %s: after its end, while %s: %r", self.job.spec.name, doing, error)
+            return
+        failure = unforeseen(self.job.spec.name, doing, error)
+        logger.error("job %s fails while %s", self.job.spec.name, doing, exc_info=error)
+        try:
+            self._handle(events.JobFailed(failure))
+        except Exception as second:
+            logger.error("job %s takes no event any more", self.job.spec.name, exc_info=second)
+            self._break(failure)
+
+    def _break(self, failure: PecanError) -> None:
+        """End all that acts for the job, and this process once the trainers have heard why."""
+        self.broken = failure
+        self.workers.kill_all()
+        actor = ray.get_runtime_context().current_actor
+        asyncio.get_running_loop().call_later(self.job.config.trainer_timeout_s, ray.kill, actor)
 
     def _happened_elsewhere(self, event: events.Event) -> Future[None]:
         """Let the job know what has happened in another thread; what is returned ends when that was handled."""
@@ -109,31 +143,27 @@ class JobHost:
         handled: Future[None] = Future()
 
         def handle() -> None:
-            try:
-                self.happened(event)
-            finally:
-                handled.set_result(None)
+            self.happened(event)
+            handled.set_result(None)
 
         self._loop.call_soon_threadsafe(handle)
         return handled
 
     async def _let_time_pass(self) -> None:
-        hindered = False
         while not self.ended:
-            now = time.monotonic()
-            retrying = long_retry(now)
-            if retrying or hindered:
-                hindered = retrying is not None
-                since = (retrying.text, now - retrying.since) if retrying else ("",)
-                self.happened(events.ListingHindered(*since))
-            self.happened(events.TimePassed())
-            self.metrics.job(self.state, self.now())
+            with self.tasks.guarded("letting time pass"):
+                self._tick()
             await asyncio.sleep(TICK_S)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _tick(self) -> None:
+        now = time.monotonic()
+        retrying = long_retry(now)
+        if retrying or self._hindered:
+            self._hindered = retrying is not None
+            since = (retrying.text, now - retrying.since) if retrying else ("",)
+            self.happened(events.ListingHindered(*since))
+        self.happened(events.TimePassed())
+        self.metrics.job(self.state, self.now())
 
     async def answer_to(self, asked: events.WorkerAsked) -> Reply:
         """Let the job know what a worker asks; return the answer as soon as there is one."""
@@ -160,8 +190,11 @@ class JobHost:
     def _find_room(self, instruction: instructions.FindRoom) -> None:
         self.workers.trainer_nodes = instruction.nodes
         bidding = Bidding(self.job.spec.name, self.happened)
-        self._bidding = asyncio.ensure_future(bidding.run(instruction.nodes, self.job.config.remote_labels))
-        self._spawn(self._look_for_room(instruction.nodes))
+        self._bidding = self.tasks.begin(
+            "asking other jobs what they bid for workers",
+            bidding.run(instruction.nodes, self.job.config.remote_labels),
+        )
+        self.tasks.begin("looking for nodes that workers may run on", self._look_for_room(instruction.nodes))
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self.job.config.remote_labels)

@@ -36,6 +36,16 @@ def list_sources(
             threading.Thread(target=_list, args=work, name="pecan-list", daemon=True).start()
 
 
+def _check_numbers(source: Source, page: Sequence[Split], first: int) -> None:
+    for place, split in enumerate(page, first):
+        if split.index != place:
+            of_file = split.path and f" ({split.path})"
+            raise SourceError(
+                f"{type(source).__name__}.splits() has numbered split {split.index}{of_file} where split {place} was "
+                "due: it must number its splits 0, 1, 2 and so on, in the same order each time."
+            )
+
+
 def _list(branch: int, source: Source, known: int, happened: Callable[[Event], Future[None]]) -> None:
     try:
         splits: Iterator[Split] = iter(source.splits())
@@ -43,8 +53,10 @@ def _list(branch: int, source: Source, known: int, happened: Callable[[Event], F
             digest = ListingDigest()
             digest.add(islice(splits, known))
             happened(ListingResumed(branch, digest.groups())).result()
-        size, pages = 1, 0
+        size, pages, place = 1, 0, known
         while page := tuple(islice(splits, size)):
+            _check_numbers(source, page, place)
+            place += len(page)
             happened(SplitsListed(branch, page)).result()
             size, pages = PAGE, pages + 1
             if pages % FREEZE_EVERY == 0:

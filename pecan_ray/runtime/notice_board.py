@@ -18,6 +18,7 @@ from typing import Any
 import cloudpickle
 
 from pecan_ray.job.messages import Orders
+from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.messages import WorkerInfo
 
 GATHER_S = 0.002
@@ -36,8 +37,8 @@ _words = attrgetter(*(field.name for field in fields(Orders) if field.name != "e
 class NoticeBoard:
     """The calls of trainers that wait for orders."""
 
-    def __init__(self, orders: Callable[[int], Orders]) -> None:
-        self._orders = orders
+    def __init__(self, orders: Callable[[int], Orders], tasks: JobTasks) -> None:
+        self._orders, self._tasks = orders, tasks
         self._listening: dict[int, asyncio.Future[None]] = {}
         self._due: dict[int, float] = {}
         """When each rank of those for which there is something new shall have it, at the latest."""
@@ -99,6 +100,10 @@ class NoticeBoard:
 
     def _answer(self) -> None:
         self._answering = None
+        with self._tasks.guarded("answering trainers that wait for orders"):
+            self._answer_due()
+
+    def _answer_due(self) -> None:
         loop = asyncio.get_running_loop()
         soon = loop.time() + GATHER_S
         for rank, at in self._due.items():

@@ -36,6 +36,7 @@ from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.leaving import Leaving
+from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.pickling import pickle_plan
 
@@ -50,6 +51,7 @@ MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 PATIENCE_S: dict[type[Exception], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
 """How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
+UNHEARD = "its controller does not answer: its process or node hangs, is busy, or is being started again"
 OWN = ("rank", "format", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -110,6 +112,10 @@ class Session:
 
     def _register(self, job: Job, parts: tuple[tuple[str, str], ...]) -> Any:
         """Find or start the controller and become one of its trainers; raises PecanError if that cannot be."""
+        with LongWait(f"job {self.name}: its controller is being started on node {self._node}") as wait:
+            return self._registered(job, parts, wait)
+
+    def _registered(self, job: Job, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
         began, pickled = time.monotonic(), pickle.dumps(job)
         controller: Any = None
         while True:
@@ -125,6 +131,7 @@ class Session:
                     if self._options.world_size == 1:
                         ray.kill(controller)
                     raise error.cause if isinstance(error.cause, Exception) else error from None
+                wait.becomes(f"this run cannot begin yet: {error.cause}")
                 controller = None
             except ray.exceptions.ActorAlreadyExistsError:  # a job of one trainer joins no other one
                 if time.monotonic() > began + PATIENCE_S[RankTakenError]:
@@ -132,9 +139,11 @@ class Session:
                         f"job {self.name}: another run of the same name is active on this cluster: pass "
                         "iter_batches(job=...) with a name of its own."
                     ) from None
+                wait.becomes(f"job {self.name}: another run of the same name is active on this cluster, or just ending")
             except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
                 if time.monotonic() > began + RESTART_S:
                     raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error
+                wait.becomes(f"job {self.name}: its controller's process was lost, and is being started again")
             except ray.exceptions.RayActorError as error:
                 controller = None
                 # Of several trainers one may have found a controller that was just ending.
@@ -148,6 +157,7 @@ class Session:
                         "of the pipeline's source, must be importable on every node: install them there, or send "
                         "them by `ray job submit --working-dir .`."
                     ) from error
+                wait.becomes(f"job {self.name}: a job of the same name has ended, and its controller goes")
             time.sleep(0.2)
 
     def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
@@ -173,12 +183,17 @@ class Session:
 
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told.
         """
-        self.client.calls.ask_again(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
+        self._ask(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
         """Change the numbers of workers while the job runs."""
-        self.client.calls.ask_again(self.controller.scale, workers.local, workers.remote)
+        self._ask(self.controller.scale, workers.local, workers.remote)
+
+    def _ask(self, method: Any, *arguments: Any) -> Any:
+        """Ask the controller, and say if it does not answer."""
+        with LongWait(f"job {self.name}: {UNHEARD}"):
+            return self.client.calls.ask_again(method, *arguments)
 
     @property
     def closed(self) -> bool:
@@ -187,24 +202,25 @@ class Session:
 
     def replan(self, plan: Plan, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        self.client.calls.ask_again(self.controller.replan, pickle_plan(plan), said)
+        self._ask(self.controller.replan, pickle_plan(plan), said)
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""
-        used = self.client.tell_all()
-        point = pickle.loads(self.client.calls.ask_again(self.controller.resume_point, used))
+        with LongWait(f"job {self.name}: {UNHEARD}; it must know what the training loop has before there is a state"):
+            used = self.client.tell_all()
+        point = pickle.loads(self._ask(self.controller.resume_point, used))
         if not isinstance(point, ResumePoint):
             raise StateError("there is no state: the job does not know of all batches that were used.")
         return point, used
 
     def counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""
-        return dict(self.client.calls.ask_again(self.controller.op_counts))
+        return dict(self._ask(self.controller.op_counts))
 
     def facts(self) -> JobFacts:
         """Return the controller's facts about the job, also after its end."""
         if self._facts is None:
-            found: JobFacts = self.client.calls.ask_again(self.controller.facts)
+            found: JobFacts = self._ask(self.controller.facts)
             return found
         return self._facts
 

@@ -7,16 +7,17 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
 from pecan_ray.job.events import Event, JobFailed, WorkerLost, WorkerPlaced, WorkerReady, WorkerUnplaced
 from pecan_ray.job.instructions import StartWorker
 from pecan_ray.runtime.cluster import alive_nodes, local_selector, remote_selector, why_unplaced
+from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.worker import worker_actor
 
@@ -46,11 +47,16 @@ class WorkerActors:
     """All workers of a job that were started."""
 
     def __init__(
-        self, job: Job, controller: Any, happened: Callable[[Event], None], met: Callable[[WorkerInfo], None]
+        self,
+        job: Job,
+        controller: Any,
+        happened: Callable[[Event], None],
+        met: Callable[[WorkerInfo], None],
+        failed: Failed,
     ) -> None:
         self._job, self._controller, self._happened, self._met = job, controller, happened, met
         self._actors: dict[str, WorkerActor] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = JobTasks(failed)
         self._reasons: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
         self._looking = asyncio.Lock()
         """Guards the reasons: one look at the cluster serves all that wait for the same."""
@@ -61,16 +67,22 @@ class WorkerActors:
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker)
-        self._spawn(self._follow(actor, instruction, selector))
+        self._tasks.begin(f"following {actor.name}", self._follow(actor, instruction, selector))
 
     def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
         job, config = self._job, self._job.config
-        made = worker_actor(job.options.world_size).options(
-            name=instruction.worker,
-            num_cpus=config.cpus_per_worker if instruction.reserve else 0,
-            label_selector=selector,
-        )
+        try:
+            made = worker_actor(job.options.world_size).options(
+                name=instruction.worker,
+                num_cpus=config.cpus_per_worker if instruction.reserve else 0,
+                label_selector=selector,
+            )
+        except (TypeError, ValueError) as error:
+            raise ClusterError(
+                f"Ray refuses the labels {dict(selector)} with which nodes are chosen for {instruction.worker}: "
+                f"{error}. Correct Config(remote_labels=...)."
+            ) from error
         actor.handle = made.remote(instruction.worker, job, self._controller, instruction.sharing)
         if actor.killed:
             ray.kill(actor.handle)
@@ -127,15 +139,20 @@ class WorkerActors:
     def drain(self, name: str) -> None:
         """Let a worker finish what it has begun to send."""
         actor = self._actors.get(name)
-        if actor is not None:
+        if actor is not None and actor.handle is not None:
             # Its death is told by the call that follows it.
             actor.handle.drain.remote().future().add_done_callback(lambda future: future.exception())
 
     def use_users_order(self, name: str) -> None:
-        """Let a worker run the user's order of operators from now on."""
+        """Let a worker run the user's order of operators from now on; one that Ray is yet to make is given no other."""
         actor = self._actors.get(name)
-        if actor is not None and not actor.killed:
+        if actor is not None and actor.handle is not None and not actor.killed:
             actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
+
+    def kill_all(self) -> None:
+        """End all of them."""
+        for name in self._actors:
+            self.kill(name)
 
     def kill(self, name: str) -> None:
         """End a worker's process, also one that does not react."""
@@ -147,7 +164,7 @@ class WorkerActors:
             return  # it is killed as soon as it is made
         ray.kill(actor.handle)
         if actor.pid and not actor.ended:
-            self._spawn(self._make_sure(actor))
+            self._tasks.begin(f"making sure of the end of {actor.name}", self._make_sure(actor))
 
     async def _make_sure(self, actor: WorkerActor) -> None:
         """A frozen process does not end when Ray asks it to: end it by a signal."""
@@ -163,13 +180,7 @@ class WorkerActors:
 
     def stop(self) -> None:
         """Follow no worker any more."""
-        for task in self._tasks:
-            task.cancel()
-
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.cancel()
 
 
 def end_process(pid: int, actor: str) -> bool:

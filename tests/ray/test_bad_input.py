@@ -149,12 +149,16 @@ def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
     assert sorted(found[0] + found[1]) == list(range(64))
 
 
-def test_a_second_job_of_one_trainer_begins_when_the_first_has_ended_and_not_before() -> None:
+def test_a_second_job_of_one_trainer_begins_when_the_first_has_ended_and_not_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64)), name="alone").batch(8)
     options: dict[str, Any] = {"job": "alone", "workers": pecan.Workers(local=1)}
     first = pipe.iter_batches(**options)
     with pytest.raises(errors.RankTakenError, match=r"another run of the same name.*pass iter_batches\(job="):
         pipe.iter_batches(**options)
+    said = [text for text in caplog.messages if text.startswith("waiting: job alone: another run of the same name")]
+    assert len(said) == 1, caplog.messages
     assert len(next(iter(first))["i"]) == 8, "the first goes on"
     del first  # which leaves the job in a thread of its own
     with pipe.iter_batches(**options) as second:

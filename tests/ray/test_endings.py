@@ -129,3 +129,18 @@ def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> N
     assert done.returncode == 1
     assert "ClusterError: Ray cannot be reached at RAY_ADDRESS=127.0.0.1:1" in done.stderr
     assert "iter_batches(debug=True)" in done.stderr
+
+
+def test_a_file_of_ray_that_names_a_cluster_that_is_gone_is_named(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
+    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    environment.pop("RAY_ADDRESS", None)
+    with (tmp_path / "log").open("w") as log:
+        program = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, stderr=log)
+        try:
+            said = "waiting: Ray at 127.0.0.1:1, which the file ray_current_cluster"
+            until(lambda: said in (tmp_path / "log").read_text(), (tmp_path / "log").read_text)
+        finally:
+            program.kill()
+            program.wait()

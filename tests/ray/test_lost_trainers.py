@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import ray
 
+import pecan_ray as pecan
+from pecan_ray.runtime import long_wait
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
 from tests.ray.long_form import some_later
@@ -123,6 +126,24 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
         for trainer in both:
             trainer.kill()
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
+
+
+def test_a_new_run_says_that_it_waits_for_what_killed_trainers_have_left(
+    trainers: Trainers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    both = [trainers.start(rank, timeout_s=LONG_S) for rank in range(2)]
+    for trainer in both:
+        trainers.until_said(trainer, "running")
+    for trainer in both:
+        trainer.kill()
+    monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.1)
+    (name,) = (name for name in living_actors() if name.endswith("controller"))
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64))).batch(8)
+    job = name.removeprefix("pecan:").removesuffix(":controller")
+    with pipe.iter_batches(rank=1, world_size=2, job=job, workers=pecan.Workers(local=1)):
+        said = [text for text in caplog.messages if text.startswith("waiting: ")]
+    assert any("rank 1 is already served" in text for text in said), said
+    assert len(said) == len(set(said))
 
 
 @pytest.mark.slow

@@ -11,15 +11,23 @@ from typing import Any
 import pytest
 
 from pecan_ray.job.messages import LeftOutElement, Orders
+from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.notice_board import MANY_TRAINERS, NoticeBoard
 
 RANKS = MANY_TRAINERS + 20
 
 
+def board_of(orders: Callable[[int], Orders]) -> NoticeBoard:
+    def failed(doing: str, error: Exception) -> None:
+        raise AssertionError(doing) from error
+
+    return NoticeBoard(orders, JobTasks(failed))
+
+
 async def answered(change: Callable[[NoticeBoard], None], told: set[int]) -> set[int]:
     """Let all ranks listen, change something, and return who was answered with the new orders by then."""
     orders = Orders(number=1)
-    board = NoticeBoard(lambda rank: orders)
+    board = board_of(lambda rank: orders)
     calls = {rank: asyncio.ensure_future(board.listen(rank, 1)) for rank in range(RANKS)}
     await asyncio.sleep(0)
     orders = replace(orders, number=2)
@@ -73,7 +81,7 @@ def test_the_same_rank_is_told_at_once_and_not_later_where_both_are_due() -> Non
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:
     async def late() -> set[int]:
-        board = NoticeBoard(lambda rank: Orders(number=2))
+        board = board_of(lambda rank: Orders(number=2))
         board.tell((3,), allowance_only=True)
         await asyncio.wait_for(board.listen(3, 1), 60)
         return {3}
@@ -97,11 +105,11 @@ BAD = LeftOutElement("split 0, element 3", "decode", "a.png", "not an image")
 @pytest.mark.parametrize("first", [0, 1])
 def test_each_rank_is_told_its_own_whoever_asks_first(own: dict[str, Any], first: int) -> None:
     orders = [replace(Orders(number=2), **own), Orders(number=2)]
-    board = NoticeBoard(lambda rank: orders[rank])
+    board = board_of(lambda rank: orders[rank])
     for rank in (first, 1 - first, first):
         assert pickle.loads(board.answer(rank))[0] == orders[rank]
 
 
 def test_ranks_that_are_told_the_same_are_sent_the_same_bytes() -> None:
-    board = NoticeBoard(lambda rank: Orders(number=2, quarantine=(BAD,)))
+    board = board_of(lambda rank: Orders(number=2, quarantine=(BAD,)))
     assert board.answer(0) is board.answer(1)

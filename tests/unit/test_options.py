@@ -22,6 +22,7 @@ HALF: Any = 0.5
         (lambda: Workers(local=True), r"Workers\(local=\.\.\.\) must be .* but got True"),
         (lambda: Workers(0, 0), "would never produce a batch: ask for at least one worker"),
         (lambda: Config(cpus_per_worker=0), "cpus_per_worker must be positive, but got 0"),
+        (lambda: Config(remote_labels={"zone": HALF}), r"remote_labels=\.\.\.\) takes strings, but got 'zone': 0\.5"),
         (lambda: Config(threads_per_worker=0), "threads_per_worker must be at least 1, but got 0"),
         (lambda: Config(storage_patience_s=-1.0), "storage_patience_s must be 0 or more, but got -1.0"),
         (lambda: Config(ring_bytes=1000), "ring_bytes must be at least 1 MiB, but got 1000"),

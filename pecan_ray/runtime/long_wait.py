@@ -1,0 +1,48 @@
+"""A thread of the trainer's that waits for longer than a few seconds says for what."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+
+from pecan_ray.job import waiting
+
+logger = logging.getLogger("pecan_ray")
+
+SAY_AFTER_S = waiting.SAY_AFTER_S
+
+
+class LongWait:
+    """Says in the log what is waited for inside a `with`, once that takes long, and again when it is something else."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._lock = threading.Lock()
+        """Guards the text and what was said."""
+        self._said: set[str] | None = None
+        """None: it has not taken long."""
+        self._timer = threading.Timer(SAY_AFTER_S, self._say)
+        self._timer.daemon = True
+
+    def __enter__(self) -> LongWait:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+
+    def becomes(self, text: str) -> None:
+        """Wait for something else from now on."""
+        with self._lock:
+            self._text = text
+            if self._said is None or text in self._said:
+                return
+        self._say()
+
+    def _say(self) -> None:
+        with self._lock:
+            self._said = (self._said or set()) | {self._text}
+            logger.warning("waiting: %s", self._text)

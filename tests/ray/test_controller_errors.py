@@ -1,0 +1,133 @@
+"""Whatever goes wrong in the controller, every trainer raises it: no job hangs or ends short in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray import errors
+from pecan_ray.plan.splits import Element, Split
+from pecan_ray.runtime import session
+from pecan_ray.runtime.controller import AutoPlacementController
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+CONFIG = pecan.Config(cpus_per_worker=0.1, reorder="off", journal="off", placement_warning_s=0.1)
+
+
+def pipeline(source: Any = None, config: pecan.Config = CONFIG) -> pecan.PecanPipeline:
+    source = source or pecan.sources.Arrays(i=np.arange(10_000))
+    return pecan.PecanPipeline(source, name="broken", config=config).batch(4)
+
+
+@dataclasses.dataclass(frozen=True)
+class Numbered:
+    """A source whose splits bear certain numbers."""
+
+    numbers: tuple[int, ...]
+
+    def splits(self) -> Iterator[Split]:
+        for place, number in enumerate(self.numbers):
+            yield Split(number, f"part-{place}", elements=4)
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        for number in range(start, 4):
+            yield {"i": np.int64(number)}
+
+    def num_elements(self) -> int:
+        return 4 * len(self.numbers)
+
+    def identity(self) -> str:
+        return "numbered"
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 3, 2), (1, 2, 3), (0, 0)])
+def test_a_source_that_numbers_its_splits_wrongly_is_named(numbers: tuple[int, ...]) -> None:
+    with (
+        pipeline(Numbered(numbers)).iter_batches(workers=pecan.Workers(local=1)) as batches,
+        pytest.raises(errors.SourceError, match=r"Numbered\.splits\(\) has numbered split \d \(part-\d\) where split"),
+    ):
+        list(batches)
+
+
+@pytest.mark.parametrize("labels", [{"role": "not a label!"}, {"-": "remote"}])
+def test_labels_that_ray_refuses_are_named(labels: dict[str, str]) -> None:
+    config = dataclasses.replace(CONFIG, remote_labels=labels)
+    with (
+        pytest.raises(errors.PecanError, match="Ray refuses the labels") as caught,
+        pipeline(config=config).iter_batches(workers=pecan.Workers(local=0, remote=1)) as batches,
+    ):
+        list(batches)
+    assert "Config(remote_labels=" in str(caught.value)
+
+
+def breaking(*places: str) -> type[AutoPlacementController]:
+    """Return a controller in whose process functions raise, given as module:name."""
+
+    class Breaking(AutoPlacementController):
+        async def open(self, job: bytes) -> None:
+            def broken(*arguments: Any, **options: Any) -> Any:
+                raise KeyError("broken on purpose")
+
+            for place in places:
+                module, name = place.split(":")
+                owner: Any = importlib.import_module(f"pecan_ray.{module}")
+                *path, last = name.split(".")
+                for part in path:
+                    owner = getattr(owner, part)
+                setattr(owner, last, broken)
+            await super().open(job)
+
+    return Breaking
+
+
+@pytest.mark.parametrize(
+    ("place", "doing"),
+    [
+        ("runtime.job_host:room_for", "looking for nodes that workers may run on"),
+        ("runtime.job_host:long_retry", "letting time pass"),
+        ("runtime.bidding:other_jobs", "asking other jobs what they bid for workers"),
+        ("runtime.worker_actors:local_selector", "performing StartWorker"),
+        ("runtime.worker_actors:WorkerActors._create", "following pecan:.*:local-0"),
+        ("runtime.metrics:JobMetrics.told", "counting what pecan:.*:local-0 has done"),
+        ("job.listing:SourceListing._on_listed", "handling SplitsListed"),
+    ],
+)
+def test_what_breaks_in_the_controller_is_raised_by_the_trainer(
+    place: str, doing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "AutoPlacementController", breaking(place))
+    with (
+        pipeline().iter_batches(epochs=None, workers=pecan.Workers(local=1)) as batches,
+        pytest.raises(errors.ClusterError, match=f"failed while {doing}: KeyError: 'broken on purpose'"),
+    ):
+        list(batches)
+
+
+@ray.remote(num_cpus=0)
+def train(rank: int, places: tuple[str, ...]) -> str:
+    pytest.MonkeyPatch().setattr(session, "AutoPlacementController", breaking(*places))
+    options: dict[str, Any] = {"epochs": None, "rank": rank, "world_size": 2, "job": "broken-for-all"}
+    config = dataclasses.replace(CONFIG, trainer_timeout_s=5.0)
+    try:
+        with pipeline(config=config).iter_batches(workers=pecan.Workers(local=1), **options) as batches:
+            list(batches)
+    except errors.ClusterError as error:
+        return str(error)
+    return "ended as if well"
+
+
+@pytest.mark.parametrize(
+    "places",
+    [("job.listing:SourceListing._on_listed",), ("job.ledger:Ledger.add_splits", "job.state:JobState._renew_orders")],
+)
+def test_every_trainer_hears_it_also_where_the_job_takes_no_event_any_more(places: tuple[str, ...]) -> None:
+    for told in ray.get([train.remote(rank, places) for rank in range(2)]):
+        assert "broken-for-all: its controller has failed while" in told and "broken on purpose" in told
