@@ -17,7 +17,7 @@ from typing import Any
 
 import ray
 
-from pecan_ray.errors import ClusterError
+from pecan_ray.errors import ClusterError, PecanError
 from pecan_ray.runtime import cluster
 
 logger = logging.getLogger("pecan_ray.client")
@@ -136,8 +136,12 @@ class Calls:
             except ray.exceptions.RayActorError as error:
                 raise self.gone(error) from error
 
-    def gone(self, error: ray.exceptions.RayError) -> ClusterError:
-        """Say why the controller does not answer."""
+    def gone(self, error: ray.exceptions.RayError) -> PecanError:
+        """Say why the controller does not answer, or not as it should."""
+        if isinstance(error, ray.exceptions.RayTaskError):
+            if isinstance(error.cause, PecanError):
+                return error.cause
+            return ClusterError(f"a call of the job's controller has failed: {error}. Start the run again.")
         try:
             with self.connection():
                 return ClusterError(

@@ -259,9 +259,6 @@ class BatchClient:
             talk()
         except CallsClosedError:
             return
-        except ray.exceptions.RayTaskError as error:
-            cause = error.cause if isinstance(error.cause, Exception) else error
-            self._happened(events.TrainerFailed(_as_error(cause, "the controller")))
         except ray.exceptions.RayError as error:
             self._happened(events.TrainerFailed(self.calls.gone(error)))
         except BaseException as error:  # a thread must not end in silence

@@ -20,6 +20,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
+from pecan_ray.runtime import long_wait
 from pecan_ray.runtime.journal_file import JournalPlace
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -91,6 +92,23 @@ def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -
     restarts = [event for event in report.events if event.kind == "restart"]
     assert restarts and len(restarts) <= 3, "two that follow each other closely are one"
     assert report.elements + other.elements == 2 * KEPT.total() and not report.left_out_elements
+
+
+def test_a_state_that_waits_for_a_controller_that_hangs_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(long_wait, "SAY_AFTER_S", 0.2)
+    said = "waiting: job frozen: its controller does not answer"
+    begun = numbers("frozen").iter_batches(job="frozen", workers=pecan.Workers(local=1))
+    with begun as batches, ThreadPoolExecutor(1) as pool:
+        next(batches)
+        os.kill(pid := process_of("frozen"), signal.SIGSTOP)
+        try:
+            state = pool.submit(batches.state_dict)
+            until(lambda: any(text.startswith(said) for text in caplog.messages), "nothing was said")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert state.result(60)
 
 
 def test_the_one_trainer_of_a_job_that_scales_is_not_disturbed_by_it(tmp_path: Path) -> None:

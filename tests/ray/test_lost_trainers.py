@@ -217,6 +217,15 @@ def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     assert first.poll() is None, trainers.said(first)
 
 
+def test_ranks_whose_options_differ_are_told_in_which(trainers: Trainers) -> None:
+    first = trainers.start(0)
+    trainers.until_said(first, "rank 1 of 2 did not come")
+    other = trainers.start(1, steps=1)
+    assert other.wait(SAID_WITHIN_S) == 1
+    assert "rank 1 differs from rank 0 in iter_batches(epochs=...)" in trainers.said(other), trainers.said(other)
+    assert first.poll() is None, trainers.said(first)
+
+
 def test_a_rank_that_never_comes_is_named(trainers: Trainers) -> None:
     alone = trainers.start(1)
     trainers.until_said(alone, "rank 0 of 2 did not come within")
