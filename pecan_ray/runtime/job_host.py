@@ -104,7 +104,7 @@ class JobHost:
             self._loop = asyncio.get_running_loop()
             if self._journaled.restarted:
                 self.happened(events.ControllerRestarted())
-            self.tasks.begin("letting time pass", self._let_time_pass())
+            self.tasks.begin("letting time pass", self._let_time_pass)
 
     def happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""
@@ -192,9 +192,11 @@ class JobHost:
         bidding = Bidding(self.job.spec.name, self.happened)
         self._bidding = self.tasks.begin(
             "asking other jobs what they bid for workers",
-            bidding.run(instruction.nodes, self.job.config.remote_labels),
+            bidding.run,
+            instruction.nodes,
+            self.job.config.remote_labels,
         )
-        self.tasks.begin("looking for nodes that workers may run on", self._look_for_room(instruction.nodes))
+        self.tasks.begin("looking for nodes that workers may run on", self._look_for_room, instruction.nodes)
 
     async def _look_for_room(self, nodes: tuple[str, ...]) -> None:
         selector = remote_selector(nodes, self.job.config.remote_labels)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterator
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from pecan_ray.errors import ClusterError, PecanError, told
 
@@ -31,16 +31,16 @@ class JobTasks:
         except Exception as error:  # whatever was not foreseen
             self._failed(doing, error)
 
-    def begin(self, doing: str, work: Awaitable[None]) -> asyncio.Task[None]:
+    def begin(self, doing: str, work: Callable[..., Awaitable[object]], *arguments: Any) -> asyncio.Task[None]:
         """Begin with something; `doing` says what, if it fails."""
-        task = asyncio.ensure_future(self._guard(doing, work))
+        task = asyncio.ensure_future(self._guard(doing, work, arguments))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _guard(self, doing: str, work: Awaitable[None]) -> None:
+    async def _guard(self, doing: str, work: Callable[..., Awaitable[object]], arguments: tuple[Any, ...]) -> None:
         with self.guarded(doing):
-            await work
+            await work(*arguments)
 
     def cancel(self) -> None:
         """End all that is under way."""

@@ -67,7 +67,7 @@ class WorkerActors:
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker)
-        self._tasks.begin(f"following {actor.name}", self._follow(actor, instruction, selector))
+        self._tasks.begin(f"following {actor.name}", self._follow, actor, instruction, selector)
 
     def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
@@ -164,7 +164,7 @@ class WorkerActors:
             return  # it is killed as soon as it is made
         ray.kill(actor.handle)
         if actor.pid and not actor.ended:
-            self._tasks.begin(f"making sure of the end of {actor.name}", self._make_sure(actor))
+            self._tasks.begin(f"making sure of the end of {actor.name}", self._make_sure, actor)
 
     async def _make_sure(self, actor: WorkerActor) -> None:
         """A frozen process does not end when Ray asks it to: end it by a signal."""

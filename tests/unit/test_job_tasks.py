@@ -31,7 +31,7 @@ def test_a_task_that_fails_is_told_of_and_others_go_on() -> None:
         async def sound() -> None:
             done.set()
 
-        await asyncio.gather(tasks.begin("looking for room", broken()), tasks.begin("letting time pass", sound()))
+        await asyncio.gather(tasks.begin("looking for room", broken), tasks.begin("letting time pass", sound))
         assert done.is_set()
 
     ((doing, error),) = failures(work)
@@ -40,7 +40,7 @@ def test_a_task_that_fails_is_told_of_and_others_go_on() -> None:
 
 def test_a_task_that_is_cancelled_has_not_failed() -> None:
     async def work(tasks: JobTasks) -> None:
-        task = tasks.begin("waiting", asyncio.Event().wait())  # type: ignore[arg-type]
+        task = tasks.begin("waiting", asyncio.Event().wait)
         await asyncio.sleep(0)
         tasks.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -1,0 +1,120 @@
+"""Epochs at their limits: fewer elements than ranks want, none at all, more batches held than files may be open."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray
+
+import pecan_ray as pecan
+from tests.ray.conftest import ROOT, living_actors
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+CONFIG = pecan.Config(cpus_per_worker=0.1, reorder="off", journal="off")
+SIZE = 4
+
+
+def numbers(rows: int, name: str) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=5)
+    return pecan.PecanPipeline(source, name=name, config=CONFIG)
+
+
+def mib(pid: int) -> float:
+    """Memory of a process that is its own, in MiB."""
+    return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
+
+
+@pytest.mark.parametrize("per_rank", [1, 3])
+def test_the_tails_of_many_ranks_are_whole_batches_and_each_element_comes_once(per_rank: int) -> None:
+    ranks, epochs = 6, 3
+    rows = ranks * per_rank * SIZE
+    pipe = numbers(rows, "tails").batch(SIZE)
+
+    def train(rank: int) -> list[tuple[int, list[int]]]:
+        options: dict[str, Any] = {"epochs": epochs, "rank": rank, "world_size": ranks, "job": f"tails-{per_rank}"}
+        with pipe.iter_batches(workers=pecan.Workers(local=2, remote=1), **options) as batches:
+            found = []
+            for batch in batches:
+                assert batches.provenance is not None
+                found.append((batches.provenance.epoch, batch["i"].tolist()))
+            return found
+
+    with ThreadPoolExecutor(ranks) as pool:
+        found = list(pool.map(train, range(ranks)))
+    assert {len(batch) for of_rank in found for _, batch in of_rank} == {SIZE}
+    assert [Counter(epoch for epoch, _ in of_rank) for of_rank in found] == [
+        Counter(dict.fromkeys(range(epochs), per_rank)) for _ in range(ranks)
+    ]
+    came = Counter((epoch, i) for of_rank in found for epoch, batch in of_rank for i in batch)
+    assert came == Counter((epoch, i) for epoch in range(epochs) for i in range(rows))
+
+
+@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+def test_an_endless_run_over_epochs_in_which_nothing_is_kept_ends(engine: Any) -> None:
+    source = pecan.sources.Arrays(i=np.arange(1000))
+    pipe = pecan.PecanPipeline(source, name="none", engine=engine, config=CONFIG).filter(lambda i: i < 0, on="i")
+    with pipe.batch(SIZE).iter_batches(epochs=None, workers=pecan.Workers(local=1)) as batches:
+        assert list(batches) == []
+        assert batches.report().epochs == 1, "a second epoch would have been as empty"
+
+
+HOLDS = """
+import os, resource
+import numpy as np
+import pecan_ray as pecan
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+config = pecan.Config(cpus_per_worker=0.1, reorder="off", journal="off")
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(6_000)), name="holds", config=config).batch(4)
+held = []
+with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+    held += batches
+    assert all(batch["i"].base is not None for batch in held), "they are views"
+    print("open", len(os.listdir("/proc/self/fd")))
+assert sorted(int(i) for batch in held for i in batch["i"]) == list(range(6_000))
+print("held", len(held))
+"""
+
+
+def test_a_trainer_holds_more_batches_than_it_may_have_files_open(three_nodes: Any, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": three_nodes.address}
+    done = subprocess.run(
+        [sys.executable, "-c", HOLDS], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "held 1500" in done.stdout
+
+
+def test_memory_stays_flat_where_nothing_is_kept() -> None:
+    rows, at_most_mib = 300_000, 15.0
+    seen: dict[str, list[float]] = {}
+
+    def measure() -> None:
+        controller: Any = ray.get_actor("pecan:nothing:controller", namespace="pecan")
+        pids = {"trainer": os.getpid(), "controller": int(ray.get(controller.process_id.remote()))}
+        (worker,) = (name for name in living_actors() if ":local-" in name)
+        pids["worker"] = int(ray.get(ray.get_actor(worker, namespace="pecan").placed.remote())[1])
+        for who, pid in pids.items():
+            seen.setdefault(who, []).append(mib(pid))
+
+    # The first element and the last one are kept, so that memory is looked at before and after all others.
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(rows)), name="nothing", config=CONFIG)
+    pipe = pipe.filter(lambda i: i in (0, rows - 1), on="i").batch(1)
+    kept = []
+    with pipe.iter_batches(job="nothing", workers=pecan.Workers(local=1)) as batches:
+        for batch in batches:
+            kept += batch["i"].tolist()
+            measure()
+    assert sorted(kept) == [0, rows - 1]
+    for who, (before, after) in seen.items():
+        assert after - before < at_most_mib, f"{who}: from {before:.0f} to {after:.0f} MiB"
