@@ -32,8 +32,13 @@ class Bidding:
     async def run(self, trainer_nodes: tuple[str, ...], labels: Mapping[str, str]) -> None:
         """Ask in rounds, until the task is cancelled."""
         while True:
-            where = await asyncio.to_thread(nodes_for, trainer_nodes, labels)
-            gone = await asyncio.to_thread(self._find_others)
+            try:
+                where = await asyncio.to_thread(nodes_for, trainer_nodes, labels)
+                gone = await asyncio.to_thread(self._find_others)
+            except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
+                logger.warning("job %s does not hear what others bid, since Ray does not answer: %s", self._job, error)
+                await asyncio.sleep(ROUND_S)
+                continue
             bids = await self._ask()
             heard = BidsHeard(tuple(bids), tuple(where.by_placement.items()), tuple(where.cpus.items()), gone)
             if heard != self._known:
