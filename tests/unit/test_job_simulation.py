@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -179,6 +180,13 @@ CASES = {
         order_s=9.0,
         faults=(Fault(6.1948404653047815, "kill node", 811), Fault(7.156100974593996, "kill node", 982)),
     ),
+    "a controller stands still before it has heard that it goes on": Scenario(
+        sources=((SplitModel((1,)), SplitModel((1,)), SplitModel((1,))),),
+        ranks=2,
+        page=2,
+        page_s=1.0,
+        faults=(Fault(0.7, "kill controller", seconds=3.0), Fault(1.4, "freeze controller", seconds=90.0)),
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""
@@ -272,6 +280,13 @@ def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]
     assert next(failing, None) is not None
 
 
+def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(steps_s=(30.0,), epochs=5, faults=(Fault(10.0, "freeze controller", seconds=90.0),))
+    assert play(scenario).failure == ""
+    monkeypatch.setattr("pecan_ray.simulator.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
+    assert "has not been heard" in play(scenario).failure
+
+
 def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
     def run(scenario: Scenario) -> Any:
         return World(scenario, trainer_state=WithoutAcknowledgements).run()
@@ -282,7 +297,7 @@ def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
     assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
 
 
-@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50")])
+@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50", "--hurt-controllers")])
 def test_the_command_tells_what_it_has_played(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     said = capsys.readouterr().out

@@ -81,7 +81,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         must(trainer.ended == "end" or trainer.ended in reasons, f"{trainer.name} ended: {trainer.error}")
         since = max((at for at in world.killed if at < trainer.ended_at), default=math.inf)
         frozen = max((fault.seconds for fault in scenario.faults if fault.seconds < math.inf), default=0.0)
-        within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze)
+        within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze) + world.controller_frozen_s
         missed = trainer.used_at - min(world.missed, default=math.inf)
         must(missed < within, f"{trainer.name} got a batch {missed:.0f} s after another rank had gone without its own")
         if trainer.ended == "ClusterError":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions
+from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
 from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
@@ -45,8 +46,9 @@ class JobModel(Party):
         """Entries as they are written; none where no controller is killed."""
         self.listings: list[bytes] = []
         """Pages of listings likewise."""
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: world.clock.now)
         if before is None:
-            self.state = world.job_state(world.spec, world.clock.now)
+            self.state = world.job_state(world.spec, self.now())
         else:
             self.journal, self.listings = before.journal, before.listings
             self.state = self._replayed(before)
@@ -55,6 +57,8 @@ class JobModel(Party):
         self.dies_in: float | None = None
         """It is killed before it does anything about the next event; another process comes after so many seconds."""
         self.logged: list[str] = []
+        self._goes_on = before is not None
+        """It has yet to hear that it goes on, before anything else."""
         self._handled = 0
         splits = sum(len(source) for source in world.scenario.sources)
         self._check_every = 1 if splits < MANY_SPLITS else 50
@@ -76,24 +80,34 @@ class JobModel(Party):
             instructions.EndJob: self._end,
         }
 
+    def now(self) -> float:
+        """Return the job's time, which stands still while its process does."""
+        return self._clock.now()
+
     def begin(self) -> None:
         """Let time pass."""
-        self.world.clock.after(1.0, self, self._tick)
+        self.world.clock.after(TICK_S, self, self._tick)
 
     def _tick(self) -> None:
         self.handle(events.TimePassed())
-        self.world.clock.after(1.0, self, self._tick)
+        self.world.clock.after(TICK_S, self, self._tick)
 
     def handle(self, event: events.Event) -> None:
-        """Let the state machine take an event, check it, and do what it says."""
+        """Let the state machine take an event, check it, and do what it says; later, while the process stands still."""
         if not self.alive:
             return
-        epoch = self.state.ledger.epoch
-        done = self.state.handle(event, self.world.clock.now)
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self.handle, event)
+            return
+        self.go_on()
+        if not self.alive:
+            return  # it was killed by then, and the message with it
+        epoch, now = self.state.ledger.epoch, self.now()
+        done = self.state.handle(event, now)
         if self.journal:
             if isinstance(event, events.SplitsListed):
                 self.listings.append(packed(event))
-            self.journal.append(packed(handled(event, self.world.clock.now, done)))
+            self.journal.append(packed(handled(event, now, done)))
         if not isinstance(event, WITHOUT_LEDGER):
             self._handled += 1
             if not self._handled % self._check_every:
@@ -111,7 +125,8 @@ class JobModel(Party):
         found = [entry for entry, _ in entries(b"".join(self.journal))]
         listed = [page for page, _ in pages(b"".join(self.listings))]
         job = replay(found, self.world.spec, listed)
-        now = self.world.clock.now
+        now = job.at
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
         must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
         if self.world.clock.random.random() < 0.5:
             first = found[0]
@@ -121,17 +136,20 @@ class JobModel(Party):
             return again.state
         return job.state
 
-    def restart(self) -> None:
-        """Go on, once this process has started."""
-        self.begin()
-        self.handle(events.ControllerRestarted())
+    def go_on(self) -> None:
+        """Go on, once this process has started, unless it does."""
+        if self._goes_on:
+            self._goes_on = False
+            self.begin()
+            self.handle(events.ControllerRestarted())
 
     # --- trainers ------------------------------------------------------------------------------------------
 
     def register(self, trainer: TrainerModel, came: events.TrainerCame) -> None:
         """Take a trainer's call."""
         self.handle(came)
-        self.world.links.send(trainer, trainer.welcome)
+        if self.alive:
+            self.world.links.send(trainer, trainer.welcome)
 
     def reported(self, trainer: TrainerModel, report: TrainerReport) -> None:
         """Take a report and say what holds then."""
@@ -142,6 +160,8 @@ class JobModel(Party):
     def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int) -> None:
         """Keep a trainer's call until there are orders for it."""
         self.handle(event)
+        if not self.alive:
+            return
         self._polls[trainer.rank] = trainer, poll
         if trainer.rank in self._changed:
             self._give_orders(trainer.rank, poll)
@@ -207,6 +227,9 @@ class JobModel(Party):
         self.world.clock.after(placed + self._about(STARTS_S), worker, self._ready, worker)
 
     def _ready(self, worker: WorkerModel) -> None:
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self._ready, worker)
+            return
         worker.ready = True
         self.handle(events.WorkerReady(worker.name))
         self.world.clock.after(self.world.links.delay(), worker, worker.begin)

@@ -33,6 +33,7 @@ FaultKind: TypeAlias = Literal[
     "change plan",
     "fail order",
     "kill controller",
+    "freeze controller",
 ]
 HARMLESS: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "scale", "ask room", "change plan")
 """They lose nothing that workers hold."""
