@@ -10,6 +10,7 @@ from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
 from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
+from pecan_ray.job.notices import Notices
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
 from pecan_ray.simulator.protocol.audit import must
@@ -62,10 +63,9 @@ class JobModel(Party):
         self._handled = 0
         splits = sum(len(source) for source in world.scenario.sources)
         self._check_every = 1 if splits < MANY_SPLITS else 50
-        self._polls: dict[int, tuple[TrainerModel, int]] = {}
-        """Trainers that wait for orders, and the numbers of their calls."""
-        self._changed: set[int] = set()
-        """Ranks for which orders have changed while they did not wait."""
+        self._polls: dict[int, tuple[TrainerModel, int, int]] = {}
+        """Trainers that wait for orders, the numbers of their calls, and of the orders that they know."""
+        self._notices = Notices()
         self._performers: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
@@ -155,33 +155,45 @@ class JobModel(Party):
         """Take a report and say what holds then."""
         self.handle(events.TrainerReported(report))
         if self.alive:
+            self._notices.told(trainer.rank)
             self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
 
-    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int) -> None:
-        """Keep a trainer's call until there are orders for it."""
+    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int, known: int) -> None:
+        """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
         self.handle(event)
         if not self.alive:
             return
-        self._polls[trainer.rank] = trainer, poll
-        if trainer.rank in self._changed:
-            self._give_orders(trainer.rank, poll)
-        else:
+        self._polls[trainer.rank] = trainer, poll, known
+        if not self._give_due_orders(trainer.rank):
             self.world.clock.after(HOLD_S, self, self._give_orders, trainer.rank, poll)
+
+    def _give_due_orders(self, rank: int) -> bool:
+        """Answer a rank that listens, if that is due; tell whether it was."""
+        _, poll, known = self._polls[rank]
+        due = self._notices.is_due(rank, known, self.state.orders(rank).number, self.world.clock.now)
+        if due:
+            self._give_orders(rank, poll)
+        return due
 
     def _give_orders(self, rank: int, poll: int) -> None:
         waiting = self._polls.get(rank)
         if waiting is not None and waiting[1] == poll:
             del self._polls[rank]
-            self._changed.discard(rank)
+            self._notices.told(rank)
             trainer = waiting[0]
             self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
 
     def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
-        for rank in instruction.ranks:
-            if rank in self._polls:
-                self._give_orders(rank, self._polls[rank][1])
-            else:
-                self._changed.add(rank)
+        clock, allowance_only = self.world.clock, instruction.allowance_only
+        at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, allowance_only=allowance_only)
+        clock.after(at - clock.now, self, self._answer_due)
+
+    def _answer_due(self) -> None:
+        due, again = self._notices.answered(self._polls, self.world.clock.now)
+        for rank in due:
+            self._give_due_orders(rank)
+        if again is not None:
+            self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
 
     def _refuse(self, instruction: instructions.Refuse) -> None:
         raise AssertionError(f"rank {instruction.rank} was refused: {instruction.error}")
