@@ -187,6 +187,12 @@ CASES = {
         page_s=1.0,
         faults=(Fault(0.7, "kill controller", seconds=3.0), Fault(1.4, "freeze controller", seconds=90.0)),
     ),
+    "whole plans, one of each worker, leave a remainder": Scenario(
+        sources=FEW, batch_size=4, drop_remainder=True, serial=True, sharding="off"
+    ),
+    "a node is lost with eight workers that each give all data": Scenario(
+        sources=FEW, sharding="off", batch_size=64, element_s=1.0, local=8, faults=(Fault(1.5, "kill node"),)
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""
@@ -278,6 +284,22 @@ class ForgetsTheHeld(JobState):
 def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]) -> None:
     failing = (seed for seed in range(300) if World(draw(seed), job, trainer).run().failure)
     assert next(failing, None) is not None
+
+
+class CountsNothing(JobState):
+    """Counts no element that is left out."""
+
+    def handle(self, event: Any, now: float) -> Any:
+        done = super().handle(event, now)
+        self.ledger.left_out_elements = 0
+        return done
+
+
+@pytest.mark.parametrize("visited", [{"sharding": "off"}, {"visitation": "zero_or_more"}])
+def test_what_is_left_out_must_be_counted_at_every_level(visited: dict[str, Any]) -> None:
+    scenario = replace(Scenario(sources=FEW, batch_size=4, drop_remainder=True), **visited)
+    assert play(scenario).failure == ""
+    assert "are counted" in World(scenario, CountsNothing).run().failure
 
 
 def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from pecan_ray.simulator.protocol.check_counts import (
     check_serial,
     machines_may_be_taken_for_elements,
 )
+from pecan_ray.simulator.protocol.check_visits import check_each_worker, check_some_visits, undisturbed
 from pecan_ray.simulator.protocol.clock import HEARD_WITHIN_S
 from pecan_ray.simulator.protocol.scenario import FATAL
 
@@ -39,10 +40,12 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
     if len(trainers) < scenario.ranks:
         return  # one was lost, with what it had
     check_quarantine(audit, job, trainers)
-    if scenario.visitation == "zero_or_more" or scenario.sharding == "off":
-        return
-    if scenario.serial:
+    if scenario.sharding == "off":
+        check_each_worker(audit, job, epochs)
+    elif scenario.serial:
         check_serial(audit, job, epochs)
+    elif scenario.visitation == "zero_or_more" and not undisturbed(audit.world):
+        check_some_visits(audit, job, epochs)
     else:
         check_positions(audit, job, epochs)
 

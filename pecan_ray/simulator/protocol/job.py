@@ -11,10 +11,12 @@ from pecan_ray.job.journal import entries, handled, opening, packed, pages, repl
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.notices import Notices
+from pecan_ray.job.sharing import ROUND_S
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
 from pecan_ray.simulator.protocol.audit import must
 from pecan_ray.simulator.protocol.clock import Party
+from pecan_ray.simulator.protocol.rivals import check_shares, heard_bids
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
 
@@ -205,6 +207,18 @@ class JobModel(Party):
         hosts = tuple((node, float(scenario.cpus)) for node in instruction.nodes)
         remote = (float(scenario.cpus),) * 2
         self.world.links.call(self, self.handle, events.RoomFound(hosts, remote))
+        if scenario.rivals:
+            self.world.links.call(self, self._hear_rivals, instruction.nodes, ())
+
+    def _hear_rivals(self, hosts: tuple[str, ...], before: tuple[str, ...]) -> None:
+        """Hear what other jobs bid, of which some have ended since and others are too busy to tell."""
+        heard = heard_bids(self.world, hosts, before)
+        self.handle(heard)
+        if self.alive and not self.stands_still(self.world.clock.now):
+            check_shares(self.state)
+        self.world.faults["bids heard"] += 1
+        told = tuple(sorted({bid.demand.job for bid in heard.bids} | (set(before) - set(heard.gone))))
+        self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)
 
     def _begin_listing(self, instruction: instructions.BeginListing) -> None:
         for branch in range(len(self.world.scenario.sources)):
