@@ -123,8 +123,7 @@ class Ledger:
         """Note data that ends at the worker: filtered, skipped, or a remainder that the user wants dropped."""
         state = self.workers.get(worker)
         if epoch == self.epoch and state is not None:
-            if not self.shape.runs_whole:
-                self.left_out_elements += left_out
+            self.left_out_elements += 0 if self.shape.serial else left_out  # whole plans say it as they end
             self._fulfil(state, spans)
             self._advance()
 
@@ -146,7 +145,8 @@ class Ledger:
         self.changes += 1
         state.working = False
         state.finished_epoch, state.made = self.epoch, batches
-        self._whole.ended(worker, batches, rows if self.shape.drop_remainder else 0)
+        rest = rows if self.shape.serial and self.shape.drop_remainder else 0
+        self.left_out_elements += self._whole.ended(worker, batches, rest)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
         alone = self.shape.world_size == 1 and self.closing() and not (others or self.leftovers)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.job.events import LossCause
+from pecan_ray.job.ledger_shape import LedgerShape
 
 MOST_IN_A_ROW = 5
 TOGETHER_S = 10.0
@@ -36,6 +37,18 @@ class Losses:
         """Note that a trainer has received a batch, or why one cannot be made was found: workers can do their work."""
         self._in_a_row.clear()
 
+    def blames_work(self, loss: Loss, shape: LedgerShape) -> bool:
+        """Tell whether what a worker did may be why it is lost.
+
+        Where each worker reads all data, those of a lost node have no more to do with it than one of them.
+        """
+        if loss.cause not in ("process", "stream", "hung"):
+            return False
+        return shape.sharding != "off" or not self._known(loss)
+
+    def _known(self, loss: Loss) -> bool:
+        return any(_together(loss, other) for other in self._in_a_row)
+
     def add(self, loss: Loss, *, expected: bool = False) -> str:
         """Note a loss; return why the job cannot go on, or nothing if it can.
 
@@ -45,7 +58,7 @@ class Losses:
         if loss.cause in ("order", "restart"):
             return ""  # its own doing, and ours
         self.count += 1
-        if expected or loss.cause == "node" or any(_together(loss, other) for other in self._in_a_row):
+        if expected or loss.cause == "node" or self._known(loss):
             return ""
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:

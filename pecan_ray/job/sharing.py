@@ -30,6 +30,8 @@ class Sharing:
     def __init__(self) -> None:
         self.nodes: dict[Placement, tuple[str, ...]] = {}
         """Where the job's own workers of each kind may run."""
+        self.obeyed: dict[Placement, int | None] = {}
+        """Most workers of each kind that the job has beside others that bid, as was heard last; None: not bounded."""
         self._cpus: dict[str, float] = {}
         self._heard: dict[tuple[str, Placement], tuple[PoolBid, float]] = {}
 

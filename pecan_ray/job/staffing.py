@@ -12,7 +12,6 @@ from pecan_ray.job.events import LossCause
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
 from pecan_ray.job.losses import Loss
-from pecan_ray.job.messages import Placement
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.sharing import PoolBid, Sharing
@@ -33,7 +32,6 @@ class Staffing:
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
         self.sharing = Sharing()
-        self._shares: dict[Placement, int | None] = {}
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
@@ -113,10 +111,10 @@ class Staffing:
         mine = [bid for bid in self.bids() if self._placement.shares_nodes(bid.placement)]
         shares = self.sharing.shares(mine)
         for placement, share in shares.items():
-            if share != self._shares.get(placement):
+            if share != self.sharing.obeyed.get(placement):
                 bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
                 self._job.tell("sharing", f"{placement} workers: {bound}", now)
-        self._shares = shares
+        self.sharing.obeyed = shares
         fewer = self._placement.restrict(shares)
         if fewer is not None and fewer != self._fleet.wanted:
             said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
@@ -233,13 +231,14 @@ class Staffing:
         self._fleet.gone(name)
         self._orders.remove_worker(name)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
-        self._ledger.lost(name, died=by if cause in ("process", "stream", "hung") else None)
+        loss = Loss(name, worker.node, cause, why, worker.requested, now)
+        self._ledger.lost(name, died=by if self._fleet.losses.blames_work(loss, self._ledger.shape) else None)
         self._questions.forget(name)
         if worker.draining or self._job.over:
             self._draining.pop(name, None)
             self._placement.changed(self._fleet, now)
             return
-        fatal = self._fleet.losses.add(Loss(name, worker.node, cause, why, worker.requested, now), expected=apart)
+        fatal = self._fleet.losses.add(loss, expected=apart)
         said = f"{name} is lost: {why}; what it held is given out again"
         if apart:
             said += ", in smaller pieces: other workers have died with it"

@@ -71,7 +71,7 @@ class JobState:
         self._waits = Waits(spec.say_after_s)
         self._listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
-        self._staffing = Staffing(self, self._orders, self.questions)
+        self.staffing = Staffing(self, self._orders, self.questions)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerCame: self._on_came,
             events.TrainerReported: self._on_reported,
@@ -83,7 +83,7 @@ class JobState:
             events.ControllerRestarted: self._on_restarted,
             **self._listing.handlers,
             **self.questions.handlers,
-            **self._staffing.handlers,
+            **self.staffing.handlers,
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
@@ -94,7 +94,7 @@ class JobState:
         self._handlers[type(event)](event, now, done)
         self.epoch_ends += [now - self.began] * (self.ledger.epoch - len(self.epoch_ends))
         self.questions.answer_waiting(now, done)
-        self._staffing.release_drained(now, done)
+        self.staffing.release_drained(now, done)
         self._renew_orders(done)
         return done
 
@@ -153,7 +153,7 @@ class JobState:
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
         for worker in report.broken:
-            self._staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
+            self.staffing.lose(worker, "stream", f"its stream to rank {report.rank} broke", now, done)
         for worker in report.settled:
             self.ledger.settled(report.rank, worker)
         self.questions.leave_out(report.left_out, now, done)
@@ -162,7 +162,7 @@ class JobState:
             self.tell("transport", note, now)
         if not self.over:
             self.placement.reported(report.rank, report.progress.steps, now)
-            self._staffing.place(now, done)
+            self.staffing.place(now, done)
 
     def _on_left(self, event: events.TrainerLeft, now: float, done: Instructions) -> None:
         trainer = self.trainers.get(event.rank, event.incarnation)
@@ -191,7 +191,7 @@ class JobState:
         if self._begun:
             done += [self._listing.go_on(), FindRoom(self.trainers.nodes)]
         for worker in list(self.fleet.workers):
-            self._staffing.lose(worker, "restart", "its controller was lost", now, done)
+            self.staffing.lose(worker, "restart", "its controller was lost", now, done)
         done.append(TellTrainers(tuple(self.trainers.present)))
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
@@ -230,8 +230,8 @@ class JobState:
         if not self.over:
             for worker in self.fleet.silent(now, self.spec.silent_after_s):
                 why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
-                self._staffing.lose(worker, "stream", why, now, done, SILENT)
-        for text in self._waits.look(now, self._waiting_for(), self._staffing.stuck_since()):
+                self.staffing.lose(worker, "stream", why, now, done, SILENT)
+        for text in self._waits.look(now, self._waiting_for(), self.staffing.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
@@ -251,7 +251,7 @@ class JobState:
         elif not self.ledger.queues.listed and self.questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
-        waits.update(self._staffing.waiting_for())
+        waits.update(self.staffing.waiting_for())
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits
@@ -280,7 +280,7 @@ class JobState:
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
-        return self._staffing.bids()
+        return self.staffing.bids()
 
     def cost(self, now: float) -> Cost | None:
         """Return what the job has cost so far; None without prices."""

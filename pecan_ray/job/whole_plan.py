@@ -25,10 +25,15 @@ class WholePlan:
         """Let a worker run the plan."""
         self.runner, self.made = worker, None
 
-    def ended(self, worker: str, batches: int, rest: int) -> None:
-        """Note that a worker has read all that it needs; elements that fill no batch are left out."""
-        if worker == self.runner:
-            self.made, self.rest = batches, rest
+    def ended(self, worker: str, batches: int, rest: int) -> int:
+        """Note that a worker has read all that it needs; return how many elements, that fill no batch, it leaves out.
+
+        Those of the runner are left out once the epoch ends: it may be run again.
+        """
+        if worker != self.runner:
+            return rest
+        self.made, self.rest = batches, rest
+        return 0
 
     def given_back(self, batches: int) -> None:
         """Note batches that nobody will use."""

@@ -17,9 +17,10 @@ import ray
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import JournalError, OrderError, PecanError
 from pecan_ray.job import events
+from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
-from pecan_ray.runtime.job_host import TICK_S, JobHost
+from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
 
 logger = logging.getLogger("pecan_ray.controller")

@@ -18,6 +18,7 @@ import ray
 from pecan_ray.engines.under_way import long_retry
 from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
+from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.messages import Reply
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
@@ -33,10 +34,6 @@ from pecan_ray.runtime.worker_actors import WorkerActors
 from pecan_ray.storage.retry import set_patience, tell_elsewhere
 
 logger = logging.getLogger("pecan_ray.controller")
-
-TICK_S = 1.0
-LONGEST_GAP_S = 3 * TICK_S
-"""A controller that was asleep for longer has not heard those who called meanwhile."""
 
 
 class JobHost:

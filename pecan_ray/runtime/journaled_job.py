@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
+from pecan_ray.job.awake_clock import AwakeClock
 from pecan_ray.job.instructions import Instruction
 from pecan_ray.job.journal import (
     JournalEntry,
@@ -20,7 +22,6 @@ from pecan_ray.job.journal import (
 )
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
-from pecan_ray.runtime.awake_clock import AwakeClock
 from pecan_ray.runtime.journal_file import JournalFile, JournalPlace, remove_stale
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -52,7 +53,7 @@ class JournaledJob:
             self._open(place)
             self._clock, self.state = self._replay(longest_gap_s)
             return
-        self._clock = AwakeClock(longest_gap_s)
+        self._clock = AwakeClock(longest_gap_s, time.monotonic)
         self.state = JobState(spec, self._clock.now())
         if place is not None:
             self._begin(place, job)
@@ -89,7 +90,7 @@ class JournaledJob:
             "job %s goes on: its controller was lost, and %d events of its journal were replayed",
             *(self._spec.name, job.events),
         )
-        return AwakeClock(longest_gap_s, begin=job.at), job.state
+        return AwakeClock(longest_gap_s, time.monotonic, begin=job.at), job.state
 
     def now(self) -> float:
         """Return the job's time, which stands still while its process does."""

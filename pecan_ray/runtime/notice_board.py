@@ -1,14 +1,12 @@
 """How orders reach trainers: each waits in a call that is answered when there is something new for it.
 
-A worker's handle is costly to pickle and trainers are many: each handle is pickled when its worker comes up, orders
-once for all trainers that are due the same, and changes within a few milliseconds travel together.  What a trainer
-hears as the answer to its report it need not be told again.
+When that is, `pecan_ray.job.notices` says.  A worker's handle is costly to pickle and trainers are many: each handle is
+pickled when its worker comes up, and orders once for all trainers that are due the same.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -18,17 +16,9 @@ from typing import Any
 import cloudpickle
 
 from pecan_ray.job.messages import Orders
+from pecan_ray.job.notices import Notices
 from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.messages import WorkerInfo
-
-GATHER_S = 0.002
-"""Changes within this time reach the trainers together;"""
-GATHER_PER_TRAINER_S = 0.0005
-"""with many trainers those within a longer one: each of them is answered."""
-MANY_TRAINERS = 100
-"""With more trainers than these, those that only may use more are answered later:"""
-ALLOWANCE_PER_TRAINER_S = 0.012
-"""so much for each trainer; most of them have reported by then."""
 
 _words = attrgetter(*(field.name for field in fields(Orders) if field.name != "error"))
 """All that orders say but an error, which the number stands for: one of a user's kind may bear no hash."""
@@ -40,8 +30,7 @@ class NoticeBoard:
     def __init__(self, orders: Callable[[int], Orders], tasks: JobTasks) -> None:
         self._orders, self._tasks = orders, tasks
         self._listening: dict[int, asyncio.Future[None]] = {}
-        self._due: dict[int, float] = {}
-        """When each rank of those for which there is something new shall have it, at the latest."""
+        self._notices = Notices()
         self._answering: asyncio.TimerHandle | None = None
         """What will answer those that are due."""
         self._handles: dict[str, bytes] = {}
@@ -60,19 +49,14 @@ class NoticeBoard:
     async def listen(self, rank: int, number: int) -> bytes:
         """Return a rank's orders, pickled, as soon as they are due and newer than the ones with that number."""
         loop = asyncio.get_running_loop()
-        while not (self._orders(rank).number > number and self._is_due(rank, number, loop.time())):
-            if self._orders(rank).number <= number:
-                self._due.pop(rank, None)
+        while not self._notices.is_due(rank, number, self._orders(rank).number, loop.time()):
             waiting = self._listening[rank] = loop.create_future()
             await waiting
         return self.answer(rank)
 
-    def _is_due(self, rank: int, number: int, now: float) -> bool:
-        return number == 0 or self._due.get(rank, math.inf) <= now
-
     def answer(self, rank: int) -> bytes:
         """Return a rank's orders, pickled, which it gets now: it is not told of them again."""
-        self._due.pop(rank, None)
+        self._notices.told(rank)
         return self._pickled_for(rank)
 
     def release(self, rank: int) -> None:
@@ -83,13 +67,8 @@ class NoticeBoard:
 
     def tell(self, ranks: Iterable[int], *, allowance_only: bool = False) -> None:
         """Answer these ranks soon; not quite so soon where all that has changed is how much they may use."""
-        loop, count = asyncio.get_running_loop(), len(self._listening)
-        delay = max(GATHER_S, GATHER_PER_TRAINER_S * count)
-        if allowance_only:
-            delay += ALLOWANCE_PER_TRAINER_S * max(0, count - MANY_TRAINERS)
-        at = loop.time() + delay
-        for rank in ranks:
-            self._due[rank] = min(at, self._due.get(rank, math.inf))
+        loop = asyncio.get_running_loop()
+        at = self._notices.changed(ranks, len(self._listening), loop.time(), allowance_only=allowance_only)
         self._wake(loop, at)
 
     def _wake(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
@@ -105,16 +84,13 @@ class NoticeBoard:
 
     def _answer_due(self) -> None:
         loop = asyncio.get_running_loop()
-        soon = loop.time() + GATHER_S
-        for rank, at in self._due.items():
-            if at <= soon and rank in self._listening:
-                self._due[rank] = -math.inf
-                waiting = self._listening.pop(rank)
-                if not waiting.done():
-                    waiting.set_result(None)
-        later = [at for at in self._due.values() if at > soon]
-        if later:
-            self._wake(loop, min(later))
+        due, again = self._notices.answered(self._listening, loop.time())
+        for rank in due:
+            waiting = self._listening.pop(rank)
+            if not waiting.done():
+                waiting.set_result(None)
+        if again is not None:
+            self._wake(loop, again)
 
     def _pickled_for(self, rank: int) -> bytes:
         """Return a rank's orders and what it needs to reach its new workers, pickled."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pecan_ray.runtime.awake_clock import AwakeClock
+from pecan_ray.job.awake_clock import AwakeClock
 
 
 class Reading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -179,6 +180,19 @@ CASES = {
         order_s=9.0,
         faults=(Fault(6.1948404653047815, "kill node", 811), Fault(7.156100974593996, "kill node", 982)),
     ),
+    "a controller stands still before it has heard that it goes on": Scenario(
+        sources=((SplitModel((1,)), SplitModel((1,)), SplitModel((1,))),),
+        ranks=2,
+        page=2,
+        page_s=1.0,
+        faults=(Fault(0.7, "kill controller", seconds=3.0), Fault(1.4, "freeze controller", seconds=90.0)),
+    ),
+    "whole plans, one of each worker, leave a remainder": Scenario(
+        sources=FEW, batch_size=4, drop_remainder=True, serial=True, sharding="off"
+    ),
+    "a node is lost with eight workers that each give all data": Scenario(
+        sources=FEW, sharding="off", batch_size=64, element_s=1.0, local=8, faults=(Fault(1.5, "kill node"),)
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""
@@ -272,6 +286,29 @@ def test_a_planted_bug_is_found(job: type[JobState], trainer: type[TrainerState]
     assert next(failing, None) is not None
 
 
+class CountsNothing(JobState):
+    """Counts no element that is left out."""
+
+    def handle(self, event: Any, now: float) -> Any:
+        done = super().handle(event, now)
+        self.ledger.left_out_elements = 0
+        return done
+
+
+@pytest.mark.parametrize("visited", [{"sharding": "off"}, {"visitation": "zero_or_more"}])
+def test_what_is_left_out_must_be_counted_at_every_level(visited: dict[str, Any]) -> None:
+    scenario = replace(Scenario(sources=FEW, batch_size=4, drop_remainder=True), **visited)
+    assert play(scenario).failure == ""
+    assert "are counted" in World(scenario, CountsNothing).run().failure
+
+
+def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(steps_s=(30.0,), epochs=5, faults=(Fault(10.0, "freeze controller", seconds=90.0),))
+    assert play(scenario).failure == ""
+    monkeypatch.setattr("pecan_ray.simulator.protocol.job.LONGEST_GAP_S", math.inf)  # the planted bug
+    assert "has not been heard" in play(scenario).failure
+
+
 def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
     def run(scenario: Scenario) -> Any:
         return World(scenario, trainer_state=WithoutAcknowledgements).run()
@@ -282,7 +319,7 @@ def test_a_failing_history_becomes_a_smaller_one_that_fails_alike() -> None:
     assert sum(map(len, small.sources)) <= 4 and len(small.faults) <= 1
 
 
-@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50")])
+@pytest.mark.parametrize("arguments", [("--seed", "3"), ("--histories", "20", "--first", "50", "--hurt-controllers")])
 def test_the_command_tells_what_it_has_played(arguments: Sequence[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
     said = capsys.readouterr().out

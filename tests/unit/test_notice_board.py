@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from pecan_ray.job.messages import LeftOutElement, Orders
+from pecan_ray.job.notices import MANY_TRAINERS
 from pecan_ray.runtime.job_tasks import JobTasks
-from pecan_ray.runtime.notice_board import MANY_TRAINERS, NoticeBoard
+from pecan_ray.runtime.notice_board import NoticeBoard
 
 RANKS = MANY_TRAINERS + 20
 

@@ -6,12 +6,14 @@ import argparse
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
 
 from pecan_ray.simulator.protocol.campaign import Summary, play_seeds
 from pecan_ray.simulator.protocol.draw import draw
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
+from pecan_ray.simulator.protocol.scenario import Scenario
 from pecan_ray.simulator.protocol.shrink import describe, shrink
 from pecan_ray.simulator.protocol.world import play
 
@@ -29,13 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="play the history of this seed alone, and tell all of it")
     parser.add_argument("--first", type=int, default=0, help="the first of the seeds")
     parser.add_argument("--in-pieces", action="store_true", help="cut each off and go on from its state")
+    parser.add_argument("--hurt-controllers", action="store_true", help="kill and freeze the controller in each")
     parser.add_argument("--workers-of-cpu", type=int, default=1, help="processes that play")
     chosen = parser.parse_args(arguments)
+    hurt = chosen.hurt_controllers
     if chosen.seed is not None:
-        return _replay_in_pieces(chosen.seed) if chosen.in_pieces else _replay(chosen.seed)
+        return _replay_in_pieces(chosen.seed) if chosen.in_pieces else _replay(draw(chosen.seed, hurt_controller=hurt))
     seeds = range(chosen.first, chosen.first + chosen.histories) if chosen.histories else itertools.count(chosen.first)
     until = time.monotonic() + (60.0 * chosen.minutes if not chosen.histories else float("inf"))
-    summary = _play(iter(seeds), until, chosen.workers_of_cpu, in_pieces=chosen.in_pieces)
+    how = partial(play_seeds, in_pieces=chosen.in_pieces, hurt_controller=hurt)
+    summary = _play(iter(seeds), until, chosen.workers_of_cpu, how)
     _say(summary.text())
     if chosen.in_pieces:
         for seed in sorted(summary.failures)[:MOST_FAILURES]:
@@ -43,12 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return bool(summary.failures)
     for seed in sorted(summary.failures)[:MOST_FAILURES]:
         _say(f"\nseed {seed}: {summary.failures[seed]}")
-        _say(f"smaller: {describe(shrink(draw(seed)))}")
-        _say(f"again: python -m pecan_ray.simulator.protocol --seed {seed}")
+        _say(f"smaller: {describe(shrink(draw(seed, hurt_controller=hurt)))}")
+        _say(f"again: python -m pecan_ray.simulator.protocol --seed {seed}{' --hurt-controllers' if hurt else ''}")
     return bool(summary.failures)
 
 
-def _play(seeds: Iterator[int], until: float, processes: int, *, in_pieces: bool) -> Summary:
+def _play(seeds: Iterator[int], until: float, processes: int, how: Callable[[list[int]], Summary]) -> Summary:
     summary, began, said = Summary(), time.monotonic(), 0.0
     with ProcessPoolExecutor(processes) as pool:
         playing: set[Future[Summary]] = set()
@@ -57,7 +62,7 @@ def _play(seeds: Iterator[int], until: float, processes: int, *, in_pieces: bool
                 lot = list(itertools.islice(seeds, LOT))
                 if not lot:
                     break
-                playing.add(pool.submit(play_seeds, lot, in_pieces=in_pieces))
+                playing.add(pool.submit(how, lot))
             if not playing:
                 return summary
             done, playing = wait(playing, return_when=FIRST_COMPLETED)
@@ -72,8 +77,7 @@ def _play(seeds: Iterator[int], until: float, processes: int, *, in_pieces: bool
                 _say(f"{now:5.0f} s: {summary.histories:,} histories, {len(summary.failures)} failures")
 
 
-def _replay(seed: int) -> int:
-    scenario = draw(seed)
+def _replay(scenario: Scenario) -> int:
     outcome = play(scenario)
     _say(describe(scenario))
     _say(outcome.failure or "every promise was kept")

@@ -38,6 +38,8 @@ class Audit:
         self.scenario: Scenario = world.scenario
         self.used_pieces: dict[int, Counter[tuple[str, ModelPiece]]] = {}
         """Of each epoch: what was used; by worker where every worker gives all data."""
+        self.began: dict[int, set[str]] = {}
+        """Workers that began to work on each epoch."""
         for made in saved.batches if saved is not None else ():
             self.used_pieces.setdefault(made.epoch, Counter()).update(("", piece) for piece in made.pieces)
         self.batches: Counter[tuple[int, int]] = Counter()
@@ -64,7 +66,7 @@ class Audit:
         used = self.used_pieces.setdefault(made.epoch, Counter())
         for piece in made.pieces:
             used[who, piece] += 1
-            if scenario.visitation != "zero_or_more":
+            if scenario.visitation != "zero_or_more" or scenario.sharding == "off":
                 must(used[who, piece] == 1, f"{trainer.name} got {piece} of epoch {made.epoch} again")
         self.batches[trainer.rank, made.epoch] += 1
         must(0 < made.rows <= scenario.batch_size, f"a batch of {made.rows} elements")

@@ -56,11 +56,15 @@ class Summary:
         return "\n".join(lines)
 
 
-def play_seeds(seeds: Iterable[int], *, in_pieces: bool = False) -> Summary:
-    """Play the histories of some seeds; `in_pieces`: those that have states, in several runs."""
+def play_seeds(seeds: Iterable[int], *, in_pieces: bool = False, hurt_controller: bool = False) -> Summary:
+    """Play the histories of some seeds.
+
+    `in_pieces`: those that have states, in several runs; `hurt_controller`: with controllers that are killed and stand
+    still, in each.
+    """
     summary = Summary()
     for seed in seeds:
-        outcome = play_in_pieces(seed) if in_pieces else play(draw(seed))
+        outcome = play_in_pieces(seed) if in_pieces else play(draw(seed, hurt_controller=hurt_controller))
         if outcome is None:
             continue
         summary.histories += 1

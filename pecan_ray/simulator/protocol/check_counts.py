@@ -56,12 +56,7 @@ def check_numbers(audit: Audit, trainers: list[TrainerModel], epochs: int) -> No
 def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
     """Every output was used once, or is counted."""
     scenario, ledger = audit.scenario, job.state.ledger
-    keys = [
-        (branch, repetition, index)
-        for branch, splits in enumerate(scenario.sources)
-        for repetition in range(scenario.repetitions)
-        for index in range(len(splits))
-    ]
+    expected = scenario_pieces(scenario)
     dropped: dict[int, list[tuple[LeaseKey, int, int]]] = {}
     for lease in ledger.dropped:
         must(scenario.visitation == "at_most_once", f"{lease} was dropped")
@@ -69,9 +64,7 @@ def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
     missing_in_all: list[ModelPiece] = []
     for epoch in range(epochs):
         used = audit.used_pieces.get(epoch, Counter())
-        expected = {piece for key in keys for piece in pieces_of(scenario, key)}
-        unknown = {piece for _, piece in used} - expected
-        must(not unknown, f"batches of epoch {epoch} hold {sorted(unknown)}, which nothing should yield")
+        check_known(audit, epoch, expected)
         missing = [
             piece for piece in expected if not used["", piece] and not _within(piece, dropped.get(epoch, ()), scenario)
         ]
@@ -79,6 +72,23 @@ def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
         _check_few(audit, job, epoch, missing)
     if not audit.goes_on:  # what the run before has left out was counted there
         _check_counts(audit, job, missing_in_all, epochs)
+
+
+def scenario_pieces(scenario: Scenario) -> set[ModelPiece]:
+    """Return all outputs of an epoch."""
+    return {
+        piece
+        for branch, splits in enumerate(scenario.sources)
+        for repetition in range(scenario.repetitions)
+        for index in range(len(splits))
+        for piece in pieces_of(scenario, (branch, repetition, index))
+    }
+
+
+def check_known(audit: Audit, epoch: int, expected: set[ModelPiece]) -> None:
+    """Nothing was used that is not in the data."""
+    unknown = {piece for _, piece in audit.used_pieces.get(epoch, ())} - expected
+    must(not unknown, f"batches of epoch {epoch} hold {sorted(unknown)}, which nothing should yield")
 
 
 def _check_few(audit: Audit, job: JobModel, epoch: int, missing: list[ModelPiece]) -> None:

@@ -14,6 +14,7 @@ from pecan_ray.simulator.protocol.check_counts import (
     check_serial,
     machines_may_be_taken_for_elements,
 )
+from pecan_ray.simulator.protocol.check_visits import check_each_worker, check_some_visits, undisturbed
 from pecan_ray.simulator.protocol.clock import HEARD_WITHIN_S
 from pecan_ray.simulator.protocol.scenario import FATAL
 
@@ -39,10 +40,12 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
     if len(trainers) < scenario.ranks:
         return  # one was lost, with what it had
     check_quarantine(audit, job, trainers)
-    if scenario.visitation == "zero_or_more" or scenario.sharding == "off":
-        return
-    if scenario.serial:
+    if scenario.sharding == "off":
+        check_each_worker(audit, job, epochs)
+    elif scenario.serial:
         check_serial(audit, job, epochs)
+    elif scenario.visitation == "zero_or_more" and not undisturbed(audit.world):
+        check_some_visits(audit, job, epochs)
     else:
         check_positions(audit, job, epochs)
 
@@ -81,7 +84,7 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         must(trainer.ended == "end" or trainer.ended in reasons, f"{trainer.name} ended: {trainer.error}")
         since = max((at for at in world.killed if at < trainer.ended_at), default=math.inf)
         frozen = max((fault.seconds for fault in scenario.faults if fault.seconds < math.inf), default=0.0)
-        within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze)
+        within = timeout + 20.0 + 200.0 * scenario.lost + max(frozen, world.longest_freeze) + world.controller_frozen_s
         missed = trainer.used_at - min(world.missed, default=math.inf)
         must(missed < within, f"{trainer.name} got a batch {missed:.0f} s after another rank had gone without its own")
         if trainer.ended == "ClusterError":

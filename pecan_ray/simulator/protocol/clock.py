@@ -20,6 +20,10 @@ class Party:
         self.alive = True
         self.frozen_since = self.frozen_until = 0.0
 
+    def stands_still(self, now: float) -> bool:
+        """Tell whether it does nothing now: what reaches it waits."""
+        return now < self.frozen_until
+
     def freeze(self, now: float, seconds: float) -> float:
         """Stand still for so long; return for how long then since it could last be heard."""
         if now > self.frozen_until + HEARD_WITHIN_S:

@@ -35,13 +35,17 @@ HANGING_SHARE = 0.05
 IN_ORDER_SHARE = 0.12
 """Of histories that may be one sequence of batches, and are."""
 RESTART_SHARE = 0.08
-"""Of histories in which the controller is killed."""
+"""Of histories in which the controller is killed,"""
+FROZEN_SHARE = 0.08
+"""and of those in which it stands still."""
+RIVALS_SHARE = 0.05
+"""Of histories in which other jobs bid for the nodes."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
 
-def draw(seed: int) -> Scenario:
-    """Return the scenario of a seed."""
+def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
+    """Return the scenario of a seed; `hurt_controller`: one in which the controller is killed, and stands still."""
     random = Random(seed)
     scenario = Scenario(seed=seed, sources=_sources(random))
     scenario = _data(random, scenario)
@@ -52,7 +56,9 @@ def draw(seed: int) -> Scenario:
     scenario = _in_order(seed, scenario)
     scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
     scenario = _with_hanging(seed, scenario)
-    scenario = _with_restarts(seed, scenario)
+    scenario = _with_restarts(seed, scenario, 1.0 if hurt_controller else RESTART_SHARE)
+    scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
+    scenario = _with_rivals(seed, scenario)
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 
@@ -85,17 +91,45 @@ def _with_hanging(seed: int, scenario: Scenario) -> Scenario:
     return replace(scenario, faults=tuple(sorted([*scenario.faults, *faults], key=lambda fault: fault.at)))
 
 
-def _with_restarts(seed: int, scenario: Scenario) -> Scenario:
+def _with_restarts(seed: int, scenario: Scenario, share: float) -> Scenario:
     """Let the controllers of some be killed, and go on from their journals."""
     random = Random(f"restart {seed}")
-    if random.random() > RESTART_SHARE or scenario.absent:
+    if random.random() > share or scenario.absent:
         return scenario
+    return _with_controller(random, scenario, "kill controller", (0.1, 1.0, 3.0))
+
+
+def _with_frozen_controller(seed: int, scenario: Scenario, share: float) -> Scenario:
+    """Let the controllers of some stand still, also for longer than the time after which others are taken for lost."""
+    random = Random(f"frozen controller {seed}")
+    if random.random() > share or scenario.absent:
+        return scenario
+    return _with_controller(random, scenario, "freeze controller", (0.5, 5.0, 20.0, 90.0))
+
+
+def _with_rivals(seed: int, scenario: Scenario) -> Scenario:
+    """Let other jobs bid for the nodes of some, most of which place their workers by AutoPlacement."""
+    random = Random(f"rivals {seed}")
+    if random.random() > RIVALS_SHARE or scenario.ranks > 4:
+        return scenario
+    scenario = replace(scenario, rivals=random.choice((1, 1, 2, 4)), auto=random.random() < 0.8)
+    if scenario.take is not None or scenario.stop_after is not None or random.random() < 0.5:
+        return scenario
+    # So much work for so fast a trainer that several workers are wanted.
+    source = tuple(SplitModel((1,) * random.randint(5, 9)) for _ in range(random.choice((10, 30))))
+    steps = (0.001,) * scenario.ranks
+    batch_size = min(scenario.batch_size, 4)
+    return replace(scenario, sources=(source,), epochs=5, batch_size=batch_size, element_s=0.02, steps_s=steps)
+
+
+def _with_controller(random: Random, scenario: Scenario, kind: FaultKind, seconds: tuple[float, ...]) -> Scenario:
+    """Let something happen to the controller, once or several times."""
     last = max([1.0, *(fault.at for fault in scenario.faults)])
-    kills = [
-        Fault(random.uniform(0.0, 1.5 * last), "kill controller", 0, random.choice((0.1, 1.0, 3.0)))
+    more = [
+        Fault(random.uniform(0.0, 1.5 * last), kind, 0, random.choice(seconds))
         for _ in range(random.choice((1, 1, 2, 4)))
     ]
-    return replace(scenario, faults=tuple(sorted([*scenario.faults, *kills], key=lambda fault: fault.at)))
+    return replace(scenario, faults=tuple(sorted([*scenario.faults, *more], key=lambda fault: fault.at)))
 
 
 def _with_fatal(random: Random, scenario: Scenario, kind: int) -> Scenario:

@@ -6,13 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events, instructions
+from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S, AwakeClock
 from pecan_ray.job.journal import entries, handled, opening, packed, pages, replay, snapshot
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
+from pecan_ray.job.notices import Notices
+from pecan_ray.job.sharing import ROUND_S
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
 from pecan_ray.simulator.protocol.audit import must
 from pecan_ray.simulator.protocol.clock import Party
+from pecan_ray.simulator.protocol.rivals import check_shares, heard_bids
 from pecan_ray.simulator.protocol.trainer import TrainerModel
 from pecan_ray.simulator.protocol.worker import WorkerModel
 
@@ -45,8 +49,9 @@ class JobModel(Party):
         """Entries as they are written; none where no controller is killed."""
         self.listings: list[bytes] = []
         """Pages of listings likewise."""
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: world.clock.now)
         if before is None:
-            self.state = world.job_state(world.spec, world.clock.now)
+            self.state = world.job_state(world.spec, self.now())
         else:
             self.journal, self.listings = before.journal, before.listings
             self.state = self._replayed(before)
@@ -55,13 +60,14 @@ class JobModel(Party):
         self.dies_in: float | None = None
         """It is killed before it does anything about the next event; another process comes after so many seconds."""
         self.logged: list[str] = []
+        self._goes_on = before is not None
+        """It has yet to hear that it goes on, before anything else."""
         self._handled = 0
         splits = sum(len(source) for source in world.scenario.sources)
         self._check_every = 1 if splits < MANY_SPLITS else 50
-        self._polls: dict[int, tuple[TrainerModel, int]] = {}
-        """Trainers that wait for orders, and the numbers of their calls."""
-        self._changed: set[int] = set()
-        """Ranks for which orders have changed while they did not wait."""
+        self._polls: dict[int, tuple[TrainerModel, int, int]] = {}
+        """Trainers that wait for orders, the numbers of their calls, and of the orders that they know."""
+        self._notices = Notices()
         self._performers: dict[type, Callable[[Any], None]] = {
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
@@ -76,24 +82,34 @@ class JobModel(Party):
             instructions.EndJob: self._end,
         }
 
+    def now(self) -> float:
+        """Return the job's time, which stands still while its process does."""
+        return self._clock.now()
+
     def begin(self) -> None:
         """Let time pass."""
-        self.world.clock.after(1.0, self, self._tick)
+        self.world.clock.after(TICK_S, self, self._tick)
 
     def _tick(self) -> None:
         self.handle(events.TimePassed())
-        self.world.clock.after(1.0, self, self._tick)
+        self.world.clock.after(TICK_S, self, self._tick)
 
     def handle(self, event: events.Event) -> None:
-        """Let the state machine take an event, check it, and do what it says."""
+        """Let the state machine take an event, check it, and do what it says; later, while the process stands still."""
         if not self.alive:
             return
-        epoch = self.state.ledger.epoch
-        done = self.state.handle(event, self.world.clock.now)
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self.handle, event)
+            return
+        self.go_on()
+        if not self.alive:
+            return  # it was killed by then, and the message with it
+        epoch, now = self.state.ledger.epoch, self.now()
+        done = self.state.handle(event, now)
         if self.journal:
             if isinstance(event, events.SplitsListed):
                 self.listings.append(packed(event))
-            self.journal.append(packed(handled(event, self.world.clock.now, done)))
+            self.journal.append(packed(handled(event, now, done)))
         if not isinstance(event, WITHOUT_LEDGER):
             self._handled += 1
             if not self._handled % self._check_every:
@@ -111,7 +127,8 @@ class JobModel(Party):
         found = [entry for entry, _ in entries(b"".join(self.journal))]
         listed = [page for page, _ in pages(b"".join(self.listings))]
         job = replay(found, self.world.spec, listed)
-        now = self.world.clock.now
+        now = job.at
+        self._clock = AwakeClock(LONGEST_GAP_S, lambda: self.world.clock.now, begin=now)
         must(job.state.facts(now) == before.state.facts(now), "a job is another one after a replay")
         if self.world.clock.random.random() < 0.5:
             first = found[0]
@@ -121,47 +138,64 @@ class JobModel(Party):
             return again.state
         return job.state
 
-    def restart(self) -> None:
-        """Go on, once this process has started."""
-        self.begin()
-        self.handle(events.ControllerRestarted())
+    def go_on(self) -> None:
+        """Go on, once this process has started, unless it does."""
+        if self._goes_on:
+            self._goes_on = False
+            self.begin()
+            self.handle(events.ControllerRestarted())
 
     # --- trainers ------------------------------------------------------------------------------------------
 
     def register(self, trainer: TrainerModel, came: events.TrainerCame) -> None:
         """Take a trainer's call."""
         self.handle(came)
-        self.world.links.send(trainer, trainer.welcome)
+        if self.alive:
+            self.world.links.send(trainer, trainer.welcome)
 
     def reported(self, trainer: TrainerModel, report: TrainerReport) -> None:
         """Take a report and say what holds then."""
         self.handle(events.TrainerReported(report))
         if self.alive:
+            self._notices.told(trainer.rank)
             self.world.links.send(trainer, trainer.answered, report.number, self.state.orders(trainer.rank))
 
-    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int) -> None:
-        """Keep a trainer's call until there are orders for it."""
+    def listened(self, trainer: TrainerModel, event: events.TrainerListens, poll: int, known: int) -> None:
+        """Keep a trainer's call until there are orders for it that are newer than those that it knows."""
         self.handle(event)
-        self._polls[trainer.rank] = trainer, poll
-        if trainer.rank in self._changed:
-            self._give_orders(trainer.rank, poll)
-        else:
+        if not self.alive:
+            return
+        self._polls[trainer.rank] = trainer, poll, known
+        if not self._give_due_orders(trainer.rank):
             self.world.clock.after(HOLD_S, self, self._give_orders, trainer.rank, poll)
+
+    def _give_due_orders(self, rank: int) -> bool:
+        """Answer a rank that listens, if that is due; tell whether it was."""
+        _, poll, known = self._polls[rank]
+        due = self._notices.is_due(rank, known, self.state.orders(rank).number, self.world.clock.now)
+        if due:
+            self._give_orders(rank, poll)
+        return due
 
     def _give_orders(self, rank: int, poll: int) -> None:
         waiting = self._polls.get(rank)
         if waiting is not None and waiting[1] == poll:
             del self._polls[rank]
-            self._changed.discard(rank)
+            self._notices.told(rank)
             trainer = waiting[0]
             self.world.links.send(trainer, trainer.ordered, poll, self.state.orders(rank))
 
     def _tell_trainers(self, instruction: instructions.TellTrainers) -> None:
-        for rank in instruction.ranks:
-            if rank in self._polls:
-                self._give_orders(rank, self._polls[rank][1])
-            else:
-                self._changed.add(rank)
+        clock, allowance_only = self.world.clock, instruction.allowance_only
+        at = self._notices.changed(instruction.ranks, len(self._polls), clock.now, allowance_only=allowance_only)
+        clock.after(at - clock.now, self, self._answer_due)
+
+    def _answer_due(self) -> None:
+        due, again = self._notices.answered(self._polls, self.world.clock.now)
+        for rank in due:
+            self._give_due_orders(rank)
+        if again is not None:
+            self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
 
     def _refuse(self, instruction: instructions.Refuse) -> None:
         raise AssertionError(f"rank {instruction.rank} was refused: {instruction.error}")
@@ -173,6 +207,18 @@ class JobModel(Party):
         hosts = tuple((node, float(scenario.cpus)) for node in instruction.nodes)
         remote = (float(scenario.cpus),) * 2
         self.world.links.call(self, self.handle, events.RoomFound(hosts, remote))
+        if scenario.rivals:
+            self.world.links.call(self, self._hear_rivals, instruction.nodes, ())
+
+    def _hear_rivals(self, hosts: tuple[str, ...], before: tuple[str, ...]) -> None:
+        """Hear what other jobs bid, of which some have ended since and others are too busy to tell."""
+        heard = heard_bids(self.world, hosts, before)
+        self.handle(heard)
+        if self.alive and not self.stands_still(self.world.clock.now):
+            check_shares(self.state)
+        self.world.faults["bids heard"] += 1
+        told = tuple(sorted({bid.demand.job for bid in heard.bids} | (set(before) - set(heard.gone))))
+        self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)
 
     def _begin_listing(self, instruction: instructions.BeginListing) -> None:
         for branch in range(len(self.world.scenario.sources)):
@@ -207,6 +253,9 @@ class JobModel(Party):
         self.world.clock.after(placed + self._about(STARTS_S), worker, self._ready, worker)
 
     def _ready(self, worker: WorkerModel) -> None:
+        if self.stands_still(self.world.clock.now):
+            self.world.clock.after(0.0, self, self._ready, worker)
+            return
         worker.ready = True
         self.handle(events.WorkerReady(worker.name))
         self.world.clock.after(self.world.links.delay(), worker, worker.begin)

@@ -33,9 +33,10 @@ FaultKind: TypeAlias = Literal[
     "change plan",
     "fail order",
     "kill controller",
+    "freeze controller",
 ]
-HARMLESS: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "scale", "ask room", "change plan")
-"""They lose nothing that workers hold."""
+QUIET: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "freeze trainer", "freeze controller", "change plan")
+"""With these alone no worker is lost, and none goes."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,8 @@ class Scenario:
     """AutoPlacement decides how many workers there are."""
     cpus: int = 4
     """Of each node."""
+    rivals: int = 0
+    """Other jobs that bid for workers on the same nodes."""
     placing_s: float = 0.0
     """How long a worker waits for its place."""
     prefetch_bytes: int = 1 << 20
@@ -172,3 +175,8 @@ class Scenario:
     def lossy(self) -> bool:
         """Whether workers may be lost or go."""
         return self.auto or any(fault.kind not in ("slow worker", "slow trainer") for fault in self.faults)
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the workers that come stay to the end, but for those that die of elements."""
+        return not (self.auto or self.placing_s) and all(fault.kind in QUIET for fault in self.faults)

@@ -14,6 +14,7 @@ SIMPLER: dict[str, Any] = {
     "lost": 0.0,
     "doubled": 0.0,
     "auto": False,
+    "rivals": 0,
     "order_s": None,
     "late_s": 0.0,
     "placing_s": 0.0,

@@ -164,7 +164,7 @@ class TrainerModel(Party):
             self._job_gone()
             return
         listens = events.TrainerListens(self.rank, self.incarnation, self.state.orders.met)
-        self.world.links.send(job, job.listened, self, listens, self._polls)
+        self.world.links.send(job, job.listened, self, listens, self._polls, self.state.orders.number)
         self.world.clock.after(POLL_S, self, self._poll_again, self._polls)
 
     def _poll_again(self, poll: int) -> None:

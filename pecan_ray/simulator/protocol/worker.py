@@ -136,6 +136,7 @@ class WorkerModel(Party):
             self._close()
             return
         self._assignment, self._lot_s = reply.assignment, reply.lot_s
+        self.world.audit.began.setdefault(reply.assignment.epoch, set()).add(self.name)
         scenario = self.world.scenario
         self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
         self._here = {branch: deque() for branch in range(len(scenario.sources))}

@@ -15,7 +15,7 @@ from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.check_ending import check_ending
-from pecan_ray.simulator.protocol.clock import Clock, Links
+from pecan_ray.simulator.protocol.clock import Clock, Links, Party
 from pecan_ray.simulator.protocol.job import JobModel
 from pecan_ray.simulator.protocol.saved import Saved, save, save_each
 from pecan_ray.simulator.protocol.scenario import FATAL, Fault, Scenario
@@ -83,6 +83,8 @@ class World:
         """or went, with batches that they had not used."""
         self.longest_freeze = 0.0
         """Longest time for which a trainer could not be heard, by freezes that follow each other."""
+        self.controller_frozen_s = 0.0
+        """For so long together the job's process has stood still."""
         self._numbers = 0
 
     def number(self) -> int:
@@ -203,6 +205,9 @@ class World:
                 self.job.dies_in = fault.seconds
             else:
                 self.replace_controller(fault.seconds)
+        elif fault.kind == "freeze controller":
+            self._freeze(self.job, fault.seconds)
+            self.controller_frozen_s += fault.seconds
         else:
             error = PlanError("the function failed")
             names = list(self.job.state.fleet.workers)
@@ -219,7 +224,7 @@ class World:
         killed.alive = False
         self.job = JobModel(self, before=killed)
         self.job.frozen_until = self.clock.now + seconds
-        self.clock.after(seconds, self.job, self.job.restart)
+        self.clock.after(seconds, self.job, self.job.go_on)
         for trainer in self.trainers:
             trainer.repeat()
         self._progress = max(self._progress, self.job.frozen_until)
@@ -254,7 +259,7 @@ class World:
             if trainer.state.queue:
                 self.missed.append(self.clock.now)
 
-    def _freeze(self, party: WorkerModel | TrainerModel, seconds: float) -> float:
+    def _freeze(self, party: Party, seconds: float) -> float:
         silent = party.freeze(self.clock.now, seconds)
         if party.frozen_until < math.inf:
             self._progress = max(self._progress, party.frozen_until)

@@ -5,17 +5,19 @@ Nobody can be heard meanwhile, so silence of that time says nothing about who li
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
+
+TICK_S = 1.0
+"""So often a job is told that time has passed."""
+LONGEST_GAP_S = 3 * TICK_S
+"""A controller that was asleep for longer has not heard those who called meanwhile."""
 
 
 class AwakeClock:
     """Monotonic seconds, less those in which nobody asked for them."""
 
-    def __init__(
-        self, longest_gap_s: float, read: Callable[[], float] = time.monotonic, begin: float | None = None
-    ) -> None:
-        """`longest_gap_s`: the clock is asked at least as often, while the process runs.
+    def __init__(self, longest_gap_s: float, read: Callable[[], float], begin: float | None = None) -> None:
+        """`longest_gap_s`: the clock is asked at least as often, while the process runs; `read`: a monotonic clock.
 
         `begin`: the time that it is now; None: what `read` says.
         """

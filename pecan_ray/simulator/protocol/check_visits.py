@@ -1,0 +1,58 @@
+"""What must hold at the end of a history whose level of visiting promises less, or something for each worker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from pecan_ray.simulator.protocol.audit import Audit, must
+from pecan_ray.simulator.protocol.check_counts import check_known, scenario_pieces
+
+if TYPE_CHECKING:
+    from pecan_ray.simulator.protocol.job import JobModel
+    from pecan_ray.simulator.protocol.world import World
+
+
+def undisturbed(world: World) -> bool:
+    """Tell whether no worker was lost or went: then no level promises less than that none is missing."""
+    return world.scenario.quiet and not world.deaths
+
+
+def check_some_visits(audit: Audit, job: JobModel, epochs: int) -> None:
+    """With "zero_or_more", when workers were lost: nothing but the data was used, and what was not is counted."""
+    scenario, ledger = audit.scenario, job.state.ledger
+    expected = scenario_pieces(scenario)
+    missing = 0
+    for epoch in range(epochs):
+        check_known(audit, epoch, expected)
+        used = audit.used_pieces.get(epoch, Counter())
+        missing += len({(key, element) for key, element, _ in expected if not used["", (key, element, _)]})
+    counted = ledger.left_out_elements + job.state.bad.count
+    must(missing <= counted, f"{missing} elements are missing, and {counted} are counted")
+
+
+def check_each_worker(audit: Audit, job: JobModel, epochs: int) -> None:
+    """With sharding="off": every worker that began an epoch, and stayed, has given all of it.
+
+    None gives anything twice, as was seen when it was used.
+    """
+    scenario, ledger = audit.scenario, job.state.ledger
+    expected = scenario_pieces(scenario)
+    whole = len(expected) if scenario.take is None else min(scenario.take, len(expected))
+    staying = {name for name, held in ledger.workers.items() if held.unsettled is None}
+    missing = 0
+    for epoch in range(epochs):
+        check_known(audit, epoch, expected)
+        given = Counter(worker for worker, _ in audit.used_pieces.get(epoch, ()))
+        began = audit.began.get(epoch, set())
+        must(given.keys() <= began, f"{given.keys() - began} gave something of epoch {epoch}, and never began it")
+        for worker in sorted(began & staying):
+            lacks = whole - given[worker]
+            missing += lacks
+            must(lacks >= 0, f"{worker} gave {given[worker]} of {whole} elements of epoch {epoch}")
+            complete = scenario.ranks == 1 and not scenario.drop_remainder
+            must(not (complete and lacks), f"{lacks} elements of epoch {epoch} by {worker} are missing")
+    counted = ledger.left_out_elements
+    must(missing <= counted, f"{missing} elements are missing of workers that stayed, and {counted} are counted")
+    if undisturbed(audit.world):
+        must(missing == counted, f"{missing} elements are missing, and {counted} are counted")
