@@ -38,6 +38,8 @@ class PlacementLoop:
     """What is measured where nobody decides."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds of each operator for an element, by the same: what input costs is dealt to them by these."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""

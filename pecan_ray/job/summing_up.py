@@ -35,6 +35,7 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
         deployments=tuple(job.placement.deployments),
         epoch_ends=tuple(job.epoch_ends),
+        op_seconds=job.placement.op_seconds,
         comparison=compare(job.placement.timeline(), placing.policy) if placing is not None else None,
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
