@@ -36,7 +36,9 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         deployments=tuple(job.placement.deployments),
         epoch_ends=tuple(job.epoch_ends),
         op_seconds=job.placement.op_seconds,
-        comparison=compare(job.placement.timeline(), placing.policy) if placing is not None else None,
+        comparison=None
+        if placing is None
+        else compare(job.placement.timeline(), placing.policy, stopped=placing.stopped),
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
         hosts=max(1, len(job.fleet.hosts)),

@@ -58,9 +58,16 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
     pipe = waiting(per_element)
     with pipe.iter_batches(workers=auto(max_local=max_local), **SMALL) as batches:
         train(batches, step, settled)
-        report = batches.report()
+        explained, report = batches.explain(), batches.report()
     assert near(report.timeline[-1].decision.target, best)
     assert all(str(step.decision.target) in step.decision.reason for step in report.timeline)
+    why, rows = explained.splitlines()[0], explained.splitlines()[3:]
+    assert "AutoPlacement looks for the cheapest deployment." in why and "per 1000 batches" in explained
+    ran = {str(step.deployment) for step in report.timeline if step.decision.phase != "discarded"}
+    assert {row.strip().split("  ")[0] for row in rows} == ran
+    (runs,) = [row for row in rows if row.endswith("runs")]
+    assert str(report.timeline[-1].decision.target) in runs
+    assert any("dearer" in row for row in rows)
     targets = [Deployment(1, 0), *(step.decision.target for step in report.timeline)]
     told = [event.text for event in report.events if event.kind == "placement" and " -> " in event.text]
     assert len(told) == sum(new != old for old, new in itertools.pairwise(targets))
@@ -168,6 +175,7 @@ def test_scale_puts_an_end_to_the_search() -> None:
         seen = train(batches, 0.001, lambda timeline: len(timeline) > 0)
         batches.scale(local=1, remote=1)
         decided = len(batches.report().timeline)
+        until(lambda: "1 local + 1 remote run, as scale() wants" in batches.explain(), batches.explain, 60)
         seen += train(batches, 0.001)
         report = batches.report()
     assert seen == Counter(range(1200))

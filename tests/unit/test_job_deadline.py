@@ -208,6 +208,12 @@ def test_what_was_wanted_is_what_the_others_lost_by(objective: Objective, wanted
 def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
     fixed = JobFacts("job", deployments=((0.0, Deployment(2, 0)),))
     assert "2 local + 0 remote run; AutoPlacement decides nothing" in explain_placement(fixed)
+    stopped = replace(facts(), comparison=compare(TIMELINE, AutoPlacement(prices=PRICES), stopped=True))
+    told = explain_placement(replace(stopped, deployments=((0.0, Deployment(1, 1)),))).splitlines()
+    assert told[0] == (
+        "job job: 1 local + 1 remote run, as scale() wants; before, AutoPlacement looked for the cheapest deployment."
+    )
+    assert [line.endswith("runs") for line in told[2:]] == [False, True, False]
     assert "is not known: it is gone" in explain_placement(replace(fixed, lost="it is gone"))
 
 
