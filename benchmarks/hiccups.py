@@ -5,7 +5,9 @@
 Every workload is simulated step by step, each trainer's steps summed up and cut into windows as live ones are.  Of each
 kind: the share that ends within 5 % of the cheapest deployment of the conditions that hold at the end, the worst,
 the cost of the whole run over the cheapest deployment's, and the windows until the search was over (after a drift: from
-the drift on).  Kinds: see `KINDS`.
+the drift on).  Of the changes that make what runs 5 % dear or more: the windows until another deployment was asked for,
+from when the trainer felt it (median, 95th percentile, most), apart from those that hardly show in windows (how many:
+median).  Kinds: see `KINDS`.
 """
 
 from __future__ import annotations
@@ -22,13 +24,14 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean, median
+from typing import Literal, TypeAlias
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.placement import AutoPlacement, Deployment, Prices
-from pecan_ray.plan.windows import Decision
+from pecan_ray.plan.windows import Decision, Window
 
 KINDS = {
     "calm": "nothing happens",
@@ -51,6 +54,10 @@ WINDOW_S = 5.0
 """A window's age."""
 LOOK_S = 0.25
 """Trainers report so often."""
+SHOWS = 0.10
+"""A change of the pace by less does not show in a few windows: most of all workers that become faster while the trainer
+hardly waits."""
+Change: TypeAlias = Literal["none", "shown", "hidden"]
 QUEUED = 8
 """Batches that a trainer holds, and that a worker holds for it: the latter two."""
 LOCAL_START_S, REMOTE_START_S = 1.0, 3.0
@@ -113,10 +120,20 @@ class HiccupJob:
         draw = random.Random(1)
         return fmean(max(draw.gauss(1, self.step_cv) for _ in range(self.trainers)) for _ in range(400))
 
+    def pace(self, at: Deployment) -> float:
+        """Return how long a step takes in the long run, in seconds."""
+        return max(self.step(at) * self.straggling, self.trainers / self.supply(at))
+
     def cost(self, at: Deployment) -> float:
         """Return what a step costs in the long run, in $ an hour times seconds."""
-        step = max(self.step(at) * self.straggling, self.trainers / self.supply(at))
-        return step * self.prices.per_hour(self.trainers, at.remote)
+        return self.pace(at) * self.prices.per_hour(self.trainers, at.remote)
+
+    def asks_for(self, at: Deployment) -> Change:
+        """Say whether its change asks for another deployment than the one that runs, and whether a window shows it."""
+        after = self.finally_so
+        if after.cost(at) <= (1 + NEAR) * after.cost(after.cheapest):
+            return "none"
+        return "hidden" if abs(after.pace(at) / self.pace(at) - 1) <= SHOWS else "shown"
 
     @cached_property
     def cheapest(self) -> Deployment:
@@ -243,6 +260,40 @@ class Lockstep:
 
 
 @dataclass
+class ChangeAnswer:
+    """How soon a policy moves after a change that asks for it."""
+
+    job: HiccupJob
+    """As it was before;"""
+    at: Deployment
+    """what ran then,"""
+    number: int
+    """and the first window after it."""
+    felt: int | None = None
+    """The first window that is nearer to what the trainer's pace becomes: before that it lives on a stock."""
+    moved: int | None = None
+
+    def __post_init__(self) -> None:
+        self.change = self.job.asks_for(self.at)
+
+    def see(self, number: int, window: Window, target: Deployment) -> None:
+        """Look at a window and at what was decided by it."""
+        before, after = self.job.pace(self.at), self.job.finally_so.pace(self.at)
+        if self.felt is None and abs(window.batch_time - after) < abs(window.batch_time - before):
+            self.felt = number
+        if self.moved is None and number > self.number and target != self.at:
+            self.moved = number
+
+    def windows(self, last: int) -> int | None:
+        """Return the windows from when it was felt, or could not be, to the first move, or to the end."""
+        if self.change == "none":
+            return None
+        moved = self.moved or last
+        since = self.felt if self.change == "shown" and self.felt is not None else self.number
+        return moved - min(since, moved)
+
+
+@dataclass
 class HiccupVerdict:
     """What came of a workload."""
 
@@ -258,7 +309,11 @@ class HiccupVerdict:
     seconds: float
     """The same."""
     answered: int | None
-    """Windows from a change to the first move after it."""
+    """Windows until a change that asks for another deployment was answered: see `ChangeAnswer`."""
+    change: Change
+    """Whether there was such a change, and whether windows could show it."""
+    settled_s: float | None
+    """Seconds from the start to the first deployment that it stayed with."""
     decisions: list[Decision] = field(default_factory=list, repr=False)
 
 
@@ -271,12 +326,13 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
     rig = Lockstep(job, draw, policy.start)
     meter = WindowMeter(job.trainers, policy.window_batches, WINDOW_S)
     meter.hurried = mode == "auto"
-    settled, converged_at, moved_at, paid, ideal = policy.start, None, None, 0.0, 0.0
+    settled, converged_at, paid, ideal = policy.start, None, 0.0, 0.0
     began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
-    used, fresh = 0, True
+    used, fresh, settled_s = 0, True, None
+    answer: ChangeAnswer | None = None
     for number in range(1, windows + 1):
         if number == job.changes_at:
-            rig.job = job.finally_so
+            rig.job, answer = job.finally_so, ChangeAnswer(job, rig.at, number)
             change_s, converged_at = rig.now, None
         if fresh:
             used += 1
@@ -296,9 +352,9 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
         meter.hurried = mode == "auto" and not policy.converged
         decisions.append(decision)
         fresh = decision.phase != "discarded"
+        if answer is not None:
+            answer.see(number, window, decision.target)
         if decision.target != rig.at:
-            if job.changes_at is not None and number > job.changes_at and moved_at is None:
-                moved_at = number
             slow = decision.target.remote > rig.at.remote
             rig.run_for(REMOTE_START_S if slow else LOCAL_START_S)
         paid += (rig.now - began) * job.prices.per_hour(job.trainers, rig.at.remote)
@@ -309,9 +365,9 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
             meter.touch()
             converged_at = None
         if policy.converged:
-            settled = decision.target
+            settled, settled_s = decision.target, settled_s or rig.now
             converged_at = converged_at or (number, rig.now)
-    final, change = job.finally_so, job.changes_at or 0
+    final, changed_at = job.finally_so, job.changes_at or 0
     end = converged_at or (windows, rig.now)
     return HiccupVerdict(
         job.kind,
@@ -320,9 +376,11 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
         str(final.cheapest),
         excess=final.cost(settled) / final.cost(final.cheapest) - 1,
         paid=paid / ideal - 1,
-        windows=end[0] - change,
+        windows=end[0] - changed_at,
         seconds=end[1] - change_s,
-        answered=None if moved_at is None or job.changes_at is None else moved_at - job.changes_at,
+        answered=None if answer is None else answer.windows(windows),
+        change="none" if answer is None else answer.change,
+        settled_s=settled_s,
         decisions=decisions,
     )
 
@@ -346,13 +404,24 @@ def jobs(kinds: Sequence[str], workloads: int, seed: int) -> Iterator[HiccupJob]
         yield draw_job(kinds[number % len(kinds)], seed + number // len(kinds))
 
 
+def answers(verdicts: Sequence[HiccupVerdict], change: Change) -> list[int]:
+    """Return after how many windows changes were answered that windows show, or do not."""
+    return [one.answered for one in verdicts if one.answered is not None and one.change == change]
+
+
+def percentile_95(counts: Sequence[int]) -> int:
+    """Return the 95th percentile by nearest rank."""
+    return sorted(counts)[math.ceil(0.95 * len(counts)) - 1]
+
+
 def table(verdicts: Sequence[HiccupVerdict]) -> str:
     """Sum verdicts up, a line for each kind and one for all."""
-    row = "{:<16} {:>5} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}"
-    lines = [row.format("kind", "jobs", "within 5%", "20%", "mean", "worst", "paid", "windows", "answer")]
+    row = "{:<16} {:>5} {:>10} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>8}"
+    head = ("kind", "jobs", "within 5%", "20%", "mean", "worst", "paid", "windows", "answer", "p95", "most", "hidden")
+    lines = [row.format(*head)]
     for kind in (*dict.fromkeys(verdict.kind for verdict in verdicts), "all"):
         mine = [verdict for verdict in verdicts if kind in (verdict.kind, "all")]
-        answers = [verdict.answered for verdict in mine if verdict.answered is not None]
+        shown, hidden = answers(mine, "shown"), answers(mine, "hidden")
         cells = (
             f"{fmean(verdict.excess <= NEAR for verdict in mine):.1%}",
             f"{fmean(verdict.excess <= FAR for verdict in mine):.1%}",
@@ -360,7 +429,8 @@ def table(verdicts: Sequence[HiccupVerdict]) -> str:
             f"{max(verdict.excess for verdict in mine):.1%}",
             f"{median(verdict.paid for verdict in mine):.1%}",
             f"{median(verdict.windows for verdict in mine):.0f}",
-            f"{median(answers):.0f}" if answers else "",
+            *((f"{median(shown):.0f}", f"{percentile_95(shown)}", f"{max(shown)}") if shown else ("", "", "")),
+            f"{len(hidden)}: {median(hidden):.0f}" if hidden else "",
         )
         lines.append(row.format(kind, len(mine), *cells))
     return "\n".join(lines)

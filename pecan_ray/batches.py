@@ -108,14 +108,14 @@ class Batches:
             )
             try:
                 ordered = order()  # while the workers start
-                self._session.begin(None if ordered.plan is plan else ordered.plan, ordered.row_seconds)
+                changed = None if ordered.plan is plan else ordered.plan
+                self._session.begin(changed, ordered.row_seconds, ordered.op_seconds)
             except BaseException:
                 self.close()
                 raise
         self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
-        self._op_seconds = ordered.op_seconds
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -285,9 +285,7 @@ class Batches:
         else:
             refuse_forked()
             client = self._session.client
-            report = Report.of_job(
-                self._session.facts(), client.progress(), client.state.first_batch_s, self._op_seconds
-            )
+            report = Report.of_job(self._session.facts(), client.progress(), client.state.first_batch_s)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -70,7 +71,7 @@ class AutoWorkers:
     min_local: int = 0
     min_remote: int = 0
     max_per_hour: float | None = None
-    """Budget in $ per hour, trainers' nodes included."""
+    """Budget in $ per hour, trainers' nodes included; needs `prices`."""
     max_local_cpu_fraction: float | None = None
     """Share of a trainer's node that local workers may use."""
     fast_removal: bool = False
@@ -96,6 +97,13 @@ class AutoWorkers:
             raise PlanError("max_local=0 and max_remote=0 leave no worker: raise one of them.")
         if not 0 <= self.threshold < 1:
             raise PlanError(f"threshold must be a share in [0, 1), but got {self.threshold}.")
+        if self.max_per_hour is not None and self.prices is None:
+            raise PlanError(
+                f"max_per_hour={self.max_per_hour} is a budget in $ and needs prices: pass "
+                "prices=Prices(accelerator_host=..., remote_worker=...) of pecan_ray.placement, in $ per hour."
+            )
+        if self.max_per_hour is not None and not 0 <= self.max_per_hour < math.inf:
+            raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")

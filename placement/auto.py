@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pecan_ray.autoscaler.search import Begin, DeploymentLimits, Probe, Search, Steps
-from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of
+from pecan_ray.placement.candidates import hoped_time, phase_of, smallest_of, with_more_workers
 from pecan_ray.placement.checks import (
     fewer_of_a_kind,
     further,
@@ -132,7 +132,10 @@ class AutoSearch:
         if plateau:
             return plateau
         options = job.candidates(at, limits)
-        hopes = [hoped_time(model, options, settings.optimism) for model in job.explanations()]
+        hopes = [
+            with_more_workers(options, best, *hoped_time(model, options, settings.optimism))
+            for model in job.explanations()
+        ]
         hoped = np.min([self._setting.score(time, own, options.price) for time, own in hopes], axis=0)
         pick = smallest_of(options, hoped, settings.tie)
         gain = 1 - hoped[pick] / job.cost(best)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.placement.evidence import Reading
 from pecan_ray.placement.model import Model, Vector
 from pecan_ray.plan.windows import Deployment
 
@@ -57,6 +58,19 @@ def hoped_time(model: Model, options: Candidates, optimism: float) -> tuple[Vect
     supply = np.clip(supply + optimism * supply_sd, LEAST_SUPPLY, model.source)
     time = model.unit * np.maximum(step, 1 / supply)
     return np.where(options.fresh, time, np.inf), model.unit * step
+
+
+def with_more_workers(options: Candidates, best: Reading, time: Vector, own: Vector) -> tuple[Vector, Vector]:
+    """Bound the times that are hoped for where a single worker is the best so far: more spare a trainer its wait.
+
+    They do not speed its own step up, which hardly anything disturbs, however vague the model is.  Beside several
+    workers the step is no bound: others may show how much these disturb it.
+    """
+    if best.deployment.workers > 1:
+        return time, own
+    more = (options.local >= best.deployment.local) & (options.remote >= best.deployment.remote)
+    floor = np.where(more, best.own_time or 0.0, 0.0)
+    return np.maximum(time, floor), np.maximum(own, floor)
 
 
 def smallest_of(options: Candidates, cost: Vector, tie: float) -> int:

@@ -243,6 +243,8 @@ def spare(job: Knowledge, best: Reading, limits: DeploymentLimits, more_than: fl
 def imprecise(job: Knowledge, best: Reading) -> Choice | None:
     """Measure the best one again before it is settled on, where chance may have made it the best: it runs anyway."""
     error = job.settings.sure * best.error
+    if job.can_be_no_less(best):
+        return None
     if best.wait is None or best.windows >= job.settings.most_repeats:
         return None
     if error <= max(job.setting.threshold, job.distance(best)):

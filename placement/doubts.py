@@ -26,6 +26,8 @@ MOST_DISTURBING = 0.1
 
 def doubt(job: Knowledge, reading: Reading, seen: Sequence[Window], foreseen: Outlook | None) -> str:
     """Say why a reading does not suffice to decide; empty if it does."""
+    if job.can_be_no_less(reading):
+        return ""
     threshold, sure = job.setting.threshold, job.settings.sure
     enough = len(seen) >= windows_needed(seen, job.settings.most_repeats, job.settings)
     needed = max(threshold, reading.wait_share / 4, job.distance(reading) / 3)

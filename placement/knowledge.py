@@ -207,6 +207,15 @@ class Knowledge:
         others = [self.cost(other) for other in self.readings() if other.deployment != reading.deployment]
         return min((abs(cost / other - 1) for other in others), default=0.0)
 
+    def can_be_no_less(self, reading: Reading) -> bool:
+        """Say whether a job began with a single worker beside which its trainer does not wait: nothing is cheaper.
+
+        However little of it was measured; whether that is so in the long run, the windows after it say.
+        """
+        first = self.prior is None and len(self.readings()) == 1
+        enough = reading.wait is not None and reading.wait_share <= WAITING
+        return first and enough and reading.deployment.workers == 1
+
     def cheapest(self, limits: DeploymentLimits) -> Reading:
         """Return the best of what was measured and is allowed; of nearly equal ones, that with the fewest workers."""
         readings = self.readings()

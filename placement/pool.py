@@ -176,6 +176,19 @@ def worth_measured(readings: Sequence[Reading], setting: Setting, here: Deployme
     return Worth(savings, slowness_of(batch_s, len(savings)))
 
 
+def indispensable(readings: Sequence[Reading], here: Deployment, side: str) -> int:
+    """Return how many workers of a side a job cannot do without, beside those of the other side that run `here`.
+
+    One where it has no other worker, and one where its trainer waits and no worker of that side was ever measured: by
+    the model a worker is a worker, and a share of none would keep the job from finding out for ever.
+    """
+    mine, other = (here.local, here.remote) if side == "local" else (here.remote, here.local)
+    alone = mine > other or (mine == other and side == "local")
+    waits = any(reading.deployment == here and reading.wait_share > WAITING for reading in readings)
+    unknown = not any(getattr(reading.deployment, side) for reading in readings)
+    return int(alone or (waits and unknown))
+
+
 def shares(demands: Mapping[str, Demand], cpus: float) -> dict[str, int | None]:
     """Return the most workers that each job may have; None where the pool suffices for all."""
     known = [demands[job] for job in sorted(demands)]

@@ -33,6 +33,8 @@ class PlacementComparison:
     longest_s: float
     """Longest mean time of a batch that ends in time; infinite without a deadline."""
     rivals: tuple[MeasuredRival, ...]
+    stopped: bool = False
+    """The numbers of workers were fixed since."""
 
 
 def usable(timeline: Sequence[PlacementStep]) -> dict[Deployment, list[PlacementStep]]:
@@ -49,8 +51,8 @@ def measured(seen: Mapping[Deployment, Sequence[PlacementStep]]) -> dict[Deploym
     return {at: pooled(at, [step.window for step in steps[-KEPT:]]) for at, steps in seen.items()}
 
 
-def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement) -> PlacementComparison:
-    """Compare the deployments of a timeline by what their newest windows say."""
+def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement, *, stopped: bool = False) -> PlacementComparison:
+    """Compare the deployments of a timeline by what their newest windows say; `stopped`: the policy decides no more."""
     seen = usable(timeline)
     readings = measured(seen)
     foreseen = [
@@ -60,4 +62,4 @@ def compare(timeline: Sequence[PlacementStep], policy: AutoPlacement) -> Placeme
     for one in rank(policy.objective, foreseen, policy.per_hour(Deployment(0, 0))):
         at = one.foreseen.deployment
         rivals.append(MeasuredRival(one, readings[at].windows, seen[at][-1].seconds, readings[at].error))
-    return PlacementComparison(policy.objective.most_wait, policy.objective.longest_s, tuple(rivals))
+    return PlacementComparison(policy.objective.most_wait, policy.objective.longest_s, tuple(rivals), stopped)

@@ -71,6 +71,8 @@ class OrderKnown:
     """It is another one than as written: the plan has a second version."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, as a sample has measured; None: not known."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator took of an element in the sample; empty: not all were measured."""
 
 
 @dataclass(frozen=True)

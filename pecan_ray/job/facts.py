@@ -57,6 +57,8 @@ class JobFacts:
     deployments: tuple[tuple[float, Deployment], ...] = ()
     epoch_ends: tuple[float, ...] = ()
     """When each epoch was over, in seconds since the job began."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds that each operator took of an element in AutoOrder's sample; empty: not all were measured."""
     comparison: PlacementComparison | None = None
     """The deployments that AutoPlacement has measured; None where the numbers of workers are fixed."""
     prices: Prices | None = None

@@ -16,7 +16,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.placement import Objective, Prices
-from pecan_ray.placement.pool import Demand, Worth
+from pecan_ray.placement.pool import Demand, Worth, indispensable
 from pecan_ray.plan.windows import Deployment
 
 
@@ -38,6 +38,8 @@ class PlacementLoop:
     """What is measured where nobody decides."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds of each operator for an element, by the same: what input costs is dealt to them by these."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -116,13 +118,9 @@ class PlacementLoop:
         placing = self.placing
         assert placing is not None
         readings, here = list(measured(usable(placing.timeline)).values()), placing.target
-        mine, other = (here.local, here.remote) if placement == "local" else (here.remote, here.local)
         if not readings:
-            return Worth(), mine  # what it began with
-        least = max(
-            int(mine > other or (mine == other and placement == "local")),
-            getattr(placing.policy.limits, f"min_{placement}"),
-        )
+            return Worth(), getattr(here, placement)  # what it began with
+        least = max(indispensable(readings, here, placement), getattr(placing.policy.limits, f"min_{placement}"))
         return placing.policy.worth(readings, here, placement), least
 
     def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:

@@ -66,6 +66,7 @@ class Questions:
             self.ordered = True
             self._versions += event.changed
             self._job.placement.sampled(event.row_s)
+            self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from statistics import fmean
 
+from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.placement import Cost, Prices, cost_of
 from pecan_ray.plan.windows import Deployment
 
@@ -55,3 +57,9 @@ def spent_by_operator(cost: Cost, seconds: Sequence[tuple[str, float]]) -> dict[
         return {}
     waited = cost.host * cost.wasted_share
     return {name: (cost.remote + waited) * taken / whole for name, taken in seconds}
+
+
+def wait_share(trainers: Iterable[TrainerProgress]) -> float:
+    """Return the share of the job in which its trainers waited, the start included: it is paid for as well."""
+    shares = [min(1.0, one.waited_s / max(one.elapsed_s, 1e-9)) for one in trainers]
+    return fmean(shares) if shares else 0.0

@@ -37,7 +37,7 @@ from pecan_ray.job.resume import ResumePoints
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.spending import spent
+from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.summing_up import job_facts
 from pecan_ray.job.suspicion import SILENT
@@ -282,10 +282,13 @@ class JobState:
         """Return what the job bids for workers on nodes that others may want as well."""
         return self.staffing.bids()
 
-    def cost(self, now: float) -> Cost | None:
-        """Return what the job has cost so far; None without prices."""
+    def cost(self, now: float, since: float = 0.0) -> Cost | None:
+        """Return what the job has cost so far, from so many seconds after it began; None without prices."""
         prices, hosts = self.placement.prices, max(1, len(self.fleet.hosts))
-        return None if prices is None else spent(self.placement.deployments, prices, hosts, until=now - self.began)
+        if prices is None:
+            return None
+        waiting = wait_share(trainer.progress for trainer in self.trainers.ranks.values())
+        return spent(self.placement.deployments, prices, hosts, since=since, until=now - self.began, waiting=waiting)
 
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""

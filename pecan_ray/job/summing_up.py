@@ -35,7 +35,10 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         windows=tuple(job.placement.observed.windows) if job.placement.observed is not None else (),
         deployments=tuple(job.placement.deployments),
         epoch_ends=tuple(job.epoch_ends),
-        comparison=compare(job.placement.timeline(), placing.policy) if placing is not None else None,
+        op_seconds=job.placement.op_seconds,
+        comparison=None
+        if placing is None
+        else compare(job.placement.timeline(), placing.policy, stopped=placing.stopped),
         prices=job.placement.prices,
         trainers=job.spec.shape.world_size,
         hosts=max(1, len(job.fleet.hosts)),

@@ -15,6 +15,13 @@ HURRY_S = 1.0
 """While the best deployment is sought, a trainer that has waited for so long"""
 STARVED = 0.5
 """and for more than this share of the time need not wait for the window's end to be given more workers."""
+AT_ONCE_S = 2.5
+"""The first window of a trainer that does not wait at all ends after this time: one worker is enough, and a measurement
+of more batches would not make it fewer. It holds"""
+AT_ONCE_BATCHES = 3
+"""so many batches at least."""
+NO_WAIT = 0.01
+"""A smaller share of a trainer's time in which it waits is none."""
 FROM_STOCK = 0.1
 """A stock of ready batches that shrinks by less than this share of a window's batches varies by chance, as does"""
 STOCK_LEFT = 0.5
@@ -137,7 +144,8 @@ class WindowMeter:
         self._disturbed = False
         self._in_a_row = 0
         self.hurried = False
-        """Windows in which the trainers starve end early."""
+        """Windows in which the trainers starve end early, and so does the first one if they do not wait at all."""
+        self._first = True
         self.spoilt_by = ""
         """What happened during the window that was closed last; empty if it can be used."""
 
@@ -150,7 +158,8 @@ class WindowMeter:
         batches = totals.batches - begun.batches
         if batches >= self._batches:
             self._full.add(rank)
-        if batches >= LEAST_BATCHES and self._lasted(totals.since(begun)):
+        part = totals.since(begun)
+        if (batches >= LEAST_BATCHES and self._lasted(part)) or self._at_once(part):
             self._old.add(rank)
         self._paused = self._paused or totals.pauses > begun.pauses
 
@@ -158,6 +167,12 @@ class WindowMeter:
         """Tell whether a window is old enough for a trainer."""
         starved = self.hurried and part.waited >= max(HURRY_S, STARVED * part.seconds)
         return part.seconds >= self._seconds or starved
+
+    def _at_once(self, part: StepTotals) -> bool:
+        """Tell whether a trainer's first steps suffice to say that it does not wait."""
+        if not (self.hurried and self._first and part.waited <= NO_WAIT * part.seconds):
+            return False
+        return part.batches >= AT_ONCE_BATCHES and part.seconds >= min(AT_ONCE_S, self._seconds)
 
     def touch(self) -> None:
         """Note that workers came, went or died: the window under way ends here, and nothing was measured by it."""
@@ -214,6 +229,7 @@ class WindowMeter:
             "the trainer did something else during it": paused and bearable,
             "an epoch ended during it": self._disturbed and bearable,
         }
+        self._first = self._first and bool(self.spoilt_by)
         self._in_a_row = self._in_a_row + 1 if (paused or self._disturbed) and bearable else 0
         self.spoilt_by = next((event for event, happened in events.items() if happened), "")
         self._touched = self._draining = self._disturbed = False

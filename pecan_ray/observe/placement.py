@@ -17,15 +17,21 @@ def explain_placement(facts: JobFacts) -> str:
     found = facts.comparison
     if facts.lost:
         return f"job {facts.job}: its placement is not known: {facts.lost}"
+    running = str(facts.deployments[-1][1]) if facts.deployments else "no worker"
     if found is None:
-        running = facts.deployments[-1][1] if facts.deployments else "no worker"
         return f"job {facts.job}: {running} run; AutoPlacement decides nothing, as the numbers of workers are fixed."
-    wanted = f"job {facts.job}: AutoPlacement looks for {spell_objective(found)}."
+    looks = "before, AutoPlacement looked" if found.stopped else "AutoPlacement looks"
+    wanted = f"{looks} for {spell_objective(found)}."
+    if found.stopped:
+        wanted = f"{running} run, as scale() wants; {wanted}"
     if not facts.timeline or not found.rivals:
-        return f"{wanted} Nothing was measured yet."
+        return f"job {facts.job}: {wanted} Nothing was measured{'' if found.stopped else ' yet'}."
     last = facts.timeline[-1].decision
-    lines = [wanted, f"  it wants {last.target} ({last.phase}): {last.reason}"]
-    table = [HEAD, *(cells(rival, found, facts) for rival in found.rivals)]
+    lines = [f"job {facts.job}: {wanted}"]
+    if not found.stopped:
+        lines.append(f"  it wants {last.target} ({last.phase}): {last.reason}")
+    chosen = running if found.stopped else str(last.target)
+    table = [HEAD, *(cells(rival, found, facts.prices is not None, chosen) for rival in found.rivals)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEAD) - 1)]
     for row in table:
         padded = [cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)]
@@ -42,13 +48,12 @@ def spell_objective(found: PlacementComparison) -> str:
     return "the cheapest deployment"
 
 
-def cells(rival: MeasuredRival, found: PlacementComparison, facts: JobFacts) -> tuple[str, ...]:
-    """Return a row about one deployment."""
+def cells(rival: MeasuredRival, found: PlacementComparison, priced: bool, chosen: str) -> tuple[str, ...]:
+    """Return a row about one deployment; `chosen`: the one that runs."""
     one = rival.compared
     foreseen, waits = one.foreseen, one.wait_share
-    chosen = facts.timeline[-1].decision.target
     cost = f"{one.dearer:+.0%}" if one.dearer else "least"
-    if facts.prices is not None:
+    if priced:
         cost += f", ${foreseen.batch_s * foreseen.per_hour / 3.6:.3g} per 1000 batches"
     return (
         str(foreseen.deployment),
@@ -56,7 +61,7 @@ def cells(rival: MeasuredRival, found: PlacementComparison, facts: JobFacts) -> 
         "" if waits is None else f"{waits:.1%}",
         cost,
         f"{rival.windows} windows, the last at {rival.seconds:.0f} s",
-        "runs" if foreseen.deployment == chosen else verdict(rival, found),
+        "runs" if str(foreseen.deployment) == chosen else verdict(rival, found),
     )
 
 

@@ -10,7 +10,7 @@ from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
+from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator, wait_share
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.placement import Cost, Prices
@@ -79,14 +79,8 @@ class Report:
     """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
 
     @classmethod
-    def of_job(
-        cls,
-        facts: JobFacts,
-        trainer: TrainerProgress,
-        first_batch_s: float | None,
-        op_seconds: Sequence[tuple[str, float]] = (),
-    ) -> Report:
-        """Combine the controller's facts with what a trainer has seen, and a sample of operators."""
+    def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
+        """Combine the controller's facts with what a trainer has seen."""
         cost = cost_so_far(facts, trainer)
         workers = {
             name: WorkerReport(worker.placement, worker.elements, worker.batches, worker.threads)
@@ -111,7 +105,7 @@ class Report:
             windows=facts.windows,
             cost=cost,
             epoch_costs=costs_of_epochs(facts, trainer),
-            operator_costs={} if cost is None else spent_by_operator(cost, op_seconds),
+            operator_costs={} if cost is None else spent_by_operator(cost, facts.op_seconds),
             placement="" if facts.comparison is None else explain_placement(facts),
             prices=facts.prices,
             hosts=facts.hosts,
@@ -189,7 +183,7 @@ def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
     """Add up what each deployment of a job has cost."""
     if facts.prices is None:
         return None
-    waiting = wait_share(trainer)
+    waiting = wait_share([trainer])
     return spent(facts.deployments, facts.prices, facts.hosts, until=facts.seconds, waiting=waiting)
 
 
@@ -197,9 +191,4 @@ def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ..
     """Return the cost of each epoch that is over."""
     if facts.prices is None:
         return ()
-    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, wait_share(trainer))
-
-
-def wait_share(trainer: TrainerProgress) -> float:
-    """Return the share of the job in which a trainer waited, the start included: it is paid for as well."""
-    return min(1.0, trainer.waited_s / max(trainer.elapsed_s, 1e-9))
+    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, wait_share([trainer]))

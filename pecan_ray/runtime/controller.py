@@ -109,15 +109,17 @@ class AutoPlacementController:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
         return pickle.dumps(self._host.state.resume_point(batches))
 
-    async def begin(self, plan: bytes | None, row_s: float | None = None) -> None:
+    async def begin(
+        self, plan: bytes | None, row_s: float | None = None, op_seconds: tuple[tuple[str, float], ...] = ()
+    ) -> None:
         """Let work begin, with the operators in that order (None: as they are written); the first trainer decides.
 
-        `row_s`: seconds of one thread for a row of a batch, by a sample.
+        `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element.
         """
         host = self._host
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
-        host.happened(events.OrderKnown(len(host.plans) > 1, row_s))
+        host.happened(events.OrderKnown(len(host.plans) > 1, row_s, op_seconds))
 
     async def replan(self, plan: bytes, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ray.util.metrics import Counter, Gauge
 
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
+from pecan_ray.job.spending import spent_by_operator
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.windows import Deployment
 
@@ -28,7 +29,17 @@ class JobMetrics:
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
         self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", ("job", "phase"))
         self._cost = Counter("pecan_cost_dollars", "What has been paid, at the prices given.", ("job", "placement"))
-        self._paid = {"host": 0.0, "remote": 0.0}
+        self._operator_cost = Counter(
+            "pecan_operator_cost_dollars", "What input has cost, dealt to operators by their time.", ("job", "operator")
+        )
+        self._epochs = Counter("pecan_epochs", "Epochs that are over.", ("job",))
+        self._epoch_cost = Gauge(
+            "pecan_epoch_cost_dollars", "What the epoch has cost that was over last.", ("job", "placement")
+        )
+        self._paid: dict[tuple[str, str], float] = {}
+        """Dollars that are counted already, by tag and its value."""
+        self._over = 0
+        """Epochs that are counted already."""
         self._job = job
         self._steps = 0
         self._shown = (Deployment(0, 0), Deployment(0, 0))
@@ -58,12 +69,8 @@ class JobMetrics:
 
     def job(self, state: JobState, now: float) -> None:
         """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""
-        cost = state.cost(now)
-        for placement, before in self._paid.items() if cost is not None else ():
-            more = getattr(cost, placement) - before
-            if more > 0:
-                self._cost.inc(more, {"job": self._job, "placement": placement})
-                self._paid[placement] += more
+        self._costs(state, now)
+        self._epochs_over(state)
         shown = state.fleet.running(), state.fleet.wanted
         if shown != self._shown:
             self._shown = shown
@@ -78,3 +85,30 @@ class JobMetrics:
             if not step.window.defect():
                 self._batch_time.set(step.window.batch_time, {"job": self._job})
             self._decisions.inc(1, {"job": self._job, "phase": step.decision.phase})
+
+    def _costs(self, state: JobState, now: float) -> None:
+        """Count what was paid since the last time, by placement and by operator."""
+        cost = state.cost(now)
+        if cost is None:
+            return
+        by_operator = spent_by_operator(cost, state.placement.op_seconds)
+        parts = [
+            *((self._cost, "placement", one, getattr(cost, one)) for one in ("host", "remote")),
+            *((self._operator_cost, "operator", name, paid) for name, paid in by_operator.items()),
+        ]
+        for counter, tag, value, paid in parts:
+            before = self._paid.get((tag, value), 0.0)
+            if paid > before:
+                counter.inc(paid - before, {"job": self._job, tag: value})
+                self._paid[tag, value] = paid
+
+    def _epochs_over(self, state: JobState) -> None:
+        """Count the epochs that are over since the last time, and tell what the last of them has cost."""
+        ends = state.epoch_ends
+        if len(ends) == self._over:
+            return
+        self._epochs.inc(len(ends) - self._over, {"job": self._job})
+        self._over = len(ends)
+        cost = state.cost(state.began + ends[-1], since=ends[-2] if len(ends) > 1 else 0.0)
+        for placement in ("host", "remote") if cost is not None else ():
+            self._epoch_cost.set(getattr(cost, placement), {"job": self._job, "placement": placement})

@@ -178,12 +178,16 @@ class Session:
             label_selector=cluster.local_selector(self._node),
         ).remote(self.name, None if journal is None else os.fspath(journal))
 
-    def begin(self, plan: Plan | None, row_s: float | None = None) -> None:
+    def begin(
+        self, plan: Plan | None, row_s: float | None = None, op_seconds: tuple[tuple[str, float], ...] = ()
+    ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
-        `row_s`: seconds of one thread for a row of a batch, as far as a sample has told.
+        `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
+        for an element.
         """
-        self._ask(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
+        pickled = None if plan is None else pickle_plan(plan)
+        self._ask(self.controller.begin, pickled, row_s, op_seconds)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:

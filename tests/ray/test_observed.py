@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import urllib.request
 from typing import Any
 
@@ -16,6 +17,7 @@ import pecan_ray as pecan
 from pecan_ray.placement import Prices
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
+from tests.ray.waiting_transforms import Waits, half
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -31,14 +33,27 @@ def scraped() -> str:
     return "\n".join(pages)
 
 
+def metrics_of(job: str) -> dict[tuple[str, str], float]:
+    """Values of a job's metrics by name and the tag that tells several of a name apart."""
+    found = {}
+    for name, tags, value in re.findall(r"^ray_(pecan_\w+)\{(.*)\} (\S+)$", scraped(), re.MULTILINE):
+        told = dict(re.findall(r'(\w+)="([^"]*)"', tags))
+        if told.get("job") == job:
+            found[name, told.get("operator") or told.get("placement") or ""] = float(value)
+    return found
+
+
 def test_metrics_appear_at_the_prometheus_endpoint() -> None:
-    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen").batch(10)
-    wanted = {"pecan_batches", "pecan_elements", "pecan_bytes", "pecan_wait_share", "pecan_worker_elements"}
-    wanted |= {"pecan_cost_dollars_total"}
+    config = pecan.Config(order_folder="", sample_seconds=2)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen", config=config)
+    pipe = pipe.map(Waits(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
+    wanted = {"pecan_batches_total", "pecan_elements_total", "pecan_bytes_total", "pecan_wait_share"}
+    wanted |= {"pecan_worker_elements", "pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
+    paid = "pecan_operator_cost_dollars_total"
 
     def all_there() -> bool:
-        page = scraped()
-        return all(f"ray_{name}" in page for name in wanted) and 'job="seen-metrics"' in page.replace("Job", "job")
+        found = metrics_of("seen-metrics")
+        return wanted <= {name for name, _ in found} and {(paid, "slow"), (paid, "quick")} <= set(found)
 
     workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
     with pipe.iter_batches(epochs=None, workers=workers, job="seen-metrics") as it:
@@ -48,7 +63,11 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
             next(it)
             return all_there()
 
-        until(go_on, f"no metrics {sorted(wanted)}", timeout_s=90)
+        until(go_on, f"no metrics {sorted(wanted)} and {paid}", timeout_s=90)
+    found = metrics_of("seen-metrics")
+    slow, quick = found[paid, "slow"], found[paid, "quick"]
+    assert found["pecan_cost_dollars_total", "host"] > slow + quick > slow > quick > 0, found
+    assert found["pecan_cost_dollars_total", "host"] > found["pecan_epoch_cost_dollars", "host"] > 0, found
 
 
 def test_actors_have_readable_names() -> None:

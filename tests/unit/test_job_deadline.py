@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from pecan_ray.errors import PlanError
+from pecan_ray.job import events
 from pecan_ray.job.comparing import compare
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.pacing import FEWEST_LEFT, RESERVE, SHORTEST_S, Pacing
 from pecan_ray.job.placing import PlacementStep
@@ -23,6 +25,7 @@ from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, Objective, Prices
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.prices import PriceTier
 from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.job_rig import JobRig
 from tests.unit.plants import Meter, Plant
 
 PRICES = Prices(3.6, 0.36)
@@ -117,6 +120,22 @@ def test_operators_share_what_input_cost_by_their_time() -> None:
     assert spent_by_operator(cost, []) == {}
 
 
+def test_a_jobs_controller_knows_what_epochs_and_operators_have_cost() -> None:
+    """Two trainers, one of which waits half of its time: operators and waiting are known where metrics are counted."""
+    rig = JobRig(LedgerShape(epochs=None, world_size=2), AutoWorkers(max_remote=0, prices=PRICES), ordered=False)
+    rig.begin()
+    rig.handle(events.OrderKnown(changed=False, op_seconds=(("decode", 3.0), ("crop", 1.0))), after=1800.0)
+    rig.handle(events.OrderKnown(changed=False, op_seconds=(("other", 1.0),)))
+    for rank, waited_s in enumerate((0.0, 900.0)):
+        rig.report(rank, progress=TrainerProgress(elapsed_s=1800.0, waited_s=waited_s))
+    assert rig.job.placement.op_seconds == rig.job.facts(rig.now).op_seconds == (("decode", 3.0), ("crop", 1.0))
+    cost, late = rig.job.cost(1800.0), rig.job.cost(1800.0, since=1350.0)
+    assert cost is not None and late is not None
+    assert (cost.host, cost.wasted_share) == pytest.approx((1.8, 0.25))
+    assert late.host == pytest.approx(0.45)
+    assert spent_by_operator(cost, rig.job.placement.op_seconds) == pytest.approx({"decode": 0.3375, "crop": 0.1125})
+
+
 # --- why -----------------------------------------------------------------------------------------------------
 
 
@@ -167,7 +186,8 @@ def test_without_prices_nobody_speaks_of_dollars() -> None:
     assert "$" not in str(Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0))
     priced = facts(prices=PRICES)
     assert "least, $0.12 per 1000 batches" in explain_placement(priced)
-    report = Report.of_job(priced, TrainerProgress(elapsed_s=20.0, waited_s=5.0), 1.0, [("decode", 1.0)])
+    sampled = replace(priced, op_seconds=(("decode", 1.0),))
+    report = Report.of_job(sampled, TrainerProgress(elapsed_s=20.0, waited_s=5.0), 1.0)
     assert "epochs cost $0.0120, $0.0120" in str(report)
     assert "by operator: decode $" in str(report)
 
@@ -188,6 +208,12 @@ def test_what_was_wanted_is_what_the_others_lost_by(objective: Objective, wanted
 def test_fixed_numbers_of_workers_were_compared_with_nothing() -> None:
     fixed = JobFacts("job", deployments=((0.0, Deployment(2, 0)),))
     assert "2 local + 0 remote run; AutoPlacement decides nothing" in explain_placement(fixed)
+    stopped = replace(facts(), comparison=compare(TIMELINE, AutoPlacement(prices=PRICES), stopped=True))
+    told = explain_placement(replace(stopped, deployments=((0.0, Deployment(1, 1)),))).splitlines()
+    assert told[0] == (
+        "job job: 1 local + 1 remote run, as scale() wants; before, AutoPlacement looked for the cheapest deployment."
+    )
+    assert [line.endswith("runs") for line in told[2:]] == [False, True, False]
     assert "is not known: it is gone" in explain_placement(replace(fixed, lost="it is gone"))
 
 

@@ -9,11 +9,14 @@ import pytest
 from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import MOST_STEPS, PlacementStep, Placing, Room, begin, fitting
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, IterOptions
-from pecan_ray.plan.windows import Decision, Deployment
-from tests.unit.job_rig import JobRig
+from pecan_ray.placement import AutoPlacement
+from pecan_ray.plan.prices import GCP_TPU_V2
+from pecan_ray.plan.windows import Decision, Deployment, Window
+from tests.unit.job_rig import JobRig, said
 
 ROOM = Room(host_cpus=(4.0, 8.0), remote_cpus=(3.0, 3.0, 16.0))
 
@@ -98,6 +101,8 @@ def test_the_timeline_is_bounded() -> None:
         (lambda: AutoWorkers(threshold=float("nan")), "threshold must be a share"),
         (lambda: AutoWorkers(window_s=0), "window_s must be positive, but got 0"),
         (lambda: AutoWorkers(patience_s=float("nan")), "patience_s must be positive, but got nan"),
+        (lambda: AutoWorkers(max_per_hour=10.0), "max_per_hour=10.0 is a budget in \\$ and needs prices"),
+        (lambda: AutoWorkers(max_per_hour=float("nan"), prices=GCP_TPU_V2), "max_per_hour must be .* but got nan"),
         (lambda: AutoWorkers(window_batches=1), "window_batches must be at least 2, but got 1"),
         (lambda: IterOptions(sharding="static", workers=AutoWorkers()), "deals the data to fixed workers"),
     ],
@@ -148,6 +153,33 @@ def test_without_a_need_for_more_workers_a_sample_changes_nothing() -> None:
     ended = Job(job)
     ended.decision(Deployment(1, 0), 0.1)
     assert job.batch_s is None
+
+
+class Failing(AutoPlacement):
+    """Fails on every window."""
+
+    def decide(self, window: Window, deployment: Deployment) -> Decision:
+        raise ZeroDivisionError(f"float division by zero beside {deployment}")
+
+
+def test_a_policy_that_fails_is_told_of_once_and_counted() -> None:
+    rig = JobRig(LedgerShape(batch_size=10), AutoWorkers(max_remote=0, window_batches=10))
+    (worker,) = rig.begin()
+    placing = rig.job.placement.placing
+    assert placing is not None
+    placing.policy = Failing(max_local=4, max_remote=0)
+    totals, logged = StepTotals(), list[str]()
+    for _ in range(4):
+        logged.append(said(rig.report(progress=TrainerProgress(steps=totals))))
+        for _ in range(10):
+            totals = totals.step(0.4, 0.3, 0)
+    told = [event.text for event in rig.job.told if "failed" in event.text]
+    assert len(told) == 1 and "the policy failed on Window(" in told[0]
+    assert "ZeroDivisionError: float division by zero beside 1 local + 0 remote" in told[0]
+    assert sum("AutoPlacement: keep 1 local + 0 remote" in text for text in logged) == 1
+    phases = [step.decision.phase for step in rig.job.facts(rig.now).timeline]
+    assert phases.count("failed") == placing.failures == 3
+    assert rig.job.fleet.wanted == Deployment(1, 0) and worker in rig.job.fleet.workers and rig.job.error is None
 
 
 @pytest.mark.parametrize("early", [True, False])

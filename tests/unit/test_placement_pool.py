@@ -12,7 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.placement.pool import Demand, allocate, falling, savings_of, scarce, shares, slowness_of
+from pecan_ray.placement.evidence import pooled
+from pecan_ray.placement.pool import (
+    Demand,
+    allocate,
+    falling,
+    indispensable,
+    savings_of,
+    scarce,
+    shares,
+    slowness_of,
+)
+from pecan_ray.plan.windows import Deployment, Window
 from pecan_ray.simulator.shared_pool import distribute, jobs_of
 
 
@@ -100,3 +111,20 @@ def test_in_a_model_of_many_jobs_bills_fall_and_nobody_starves(seed: int) -> Non
     assert best.bill < 0.84 * fmean(one.bill for one in first)
     assert best.worst < 3.5 < max(one.worst for one in first)
     assert best.bill <= distribute(jobs, "in proportion", 0.5, 0).bill
+
+
+@pytest.mark.parametrize(
+    ("ran", "wait_s", "needed"),
+    [
+        ((Deployment(4, 0),), 0.5, 1),
+        ((Deployment(4, 0),), 0.0, 0),
+        ((Deployment(4, 0), Deployment(4, 1)), 0.5, 0),
+        ((Deployment(0, 4),), 0.0, 1),
+    ],
+)
+def test_a_job_that_waits_and_has_never_measured_a_remote_worker_needs_one(
+    ran: tuple[Deployment, ...], wait_s: float, needed: int
+) -> None:
+    """It would bid by what local workers bring, get no share, and never find out that remote ones are faster."""
+    readings = [pooled(at, [Window(1.0, 0.0, 100, wait_time=wait_s)]) for at in ran]
+    assert indispensable(readings, ran[0], "remote") == needed

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.hiccups import FAR, KINDS, NEAR, draw_job, jobs, run
+from benchmarks.hiccups import FAR, KINDS, NEAR, HiccupJob, answers, draw_job, jobs, percentile_95, run
 from pecan_ray.errors import PlanError
 from pecan_ray.job.placing import Placing, Room, begin
 from pecan_ray.job.windows import StepTotals
@@ -34,19 +35,13 @@ def test_300_workloads() -> None:
     assert max(found) <= FAR
 
 
-@pytest.mark.parametrize("kind", ["drift", "slower for good"])
-def test_a_change_is_answered_within_4_windows(kind: str) -> None:
-    """Where the deployment has to change, once it had settled before."""
-    answers = []
-    for seed in range(200, 215):
-        job = draw_job(kind, seed)
-        before = job.changes_at or 0
-        if before < 25 or job.cost(job.cheapest) == job.finally_so.cost(job.finally_so.cheapest):
-            continue
-        found = run(job, windows=before + 20)
-        if found.answered is not None:
-            answers.append(found.answered)
-    assert answers and sorted(answers)[len(answers) // 2] <= 4, answers
+@pytest.mark.parametrize("workloads", [30, pytest.param(120, marks=pytest.mark.slow)])
+def test_a_change_is_answered_within_4_windows(workloads: int) -> None:
+    """19 of 20 that ask for another deployment and show, from when the trainer feels them."""
+    drawn = [draw_job(kind, seed) for kind in ("drift", "slower for good") for seed in range(200, 200 + workloads)]
+    found = [run(job, windows=(job.changes_at or 0) + 20) for job in drawn]
+    shown = answers(found, "shown")
+    assert len(shown) > workloads / 2 and percentile_95(shown) <= 4, sorted(shown)
 
 
 def test_a_trainer_that_slows_down_tenfold_gives_its_remote_workers_back_within_30_s() -> None:
@@ -62,14 +57,45 @@ def test_a_trainer_that_slows_down_tenfold_gives_its_remote_workers_back_within_
         assert seconds <= 30
 
 
+@pytest.mark.parametrize("step_s", [0.01, 0.1, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("step_cv", [0.0, 0.1])
+def test_where_nothing_waits_the_search_is_over_in_5_s(step_s: float, step_cv: float) -> None:
+    """Of the job's own time, from its first step on; a worker has its batch in 0.4 of a step."""
+    found = [run(enough(step_s, step_cv, seed), windows=12) for seed in range(3)]
+    assert {one.final for one in found} == {one.cheapest for one in found} == {"1 local + 0 remote"}
+    assert all(one.settled_s is not None and one.settled_s <= 5.0 for one in found), found
+
+
+@pytest.mark.parametrize("trainers", [2, 4])
+def test_several_trainers_wait_at_the_start_alone_and_soon_settle(trainers: int) -> None:
+    """All want their first batch of the only worker at once: that wait moves nobody to try more of them."""
+    for step_s in (0.1, 0.5, 1.0):
+        found = run(enough(step_s, 0.02, 0, trainers), windows=12)
+        assert {one.target for one in found.decisions} == {Deployment(1, 0)}
+        assert found.settled_s is not None and found.settled_s <= 15.0, found
+
+
+def enough(step_s: float, step_cv: float, seed: int, trainers: int = 1) -> HiccupJob:
+    """A workload for which one worker suffices."""
+    calm = draw_job("calm", seed)
+    work_s = 0.4 * step_s / trainers
+    return replace(
+        calm,
+        step_s=step_s,
+        step_cv=step_cv,
+        work_s=work_s,
+        speed_local=1.0,
+        interference=0.0,
+        prices=Prices(4.96, 0.42),
+        trainers=trainers,
+    )
+
+
 def test_microseconds_of_wait_are_none() -> None:
-    """Ten batches a window, and a wait that a clock hardly shows: the batch time is as certain as without it."""
+    """A window of few batches, and a wait that a clock hardly shows: the batch time is as certain as without it."""
     policy, at = AutoPlacement(max_local=4, max_remote=0), Deployment(1, 0)
-    windows = 0
-    while not policy.converged:
-        windows += 1
-        at = policy.decide(Window(1.0, 4.0, 10, wait_time=2e-6), at).target
-        assert windows <= 5
+    assert policy.decide(Window(1.0, 4.0, 3, wait_time=2e-6, stderr=0.05), at).target == at
+    assert policy.converged
 
 
 def test_fewer_local_workers_are_tried_while_the_trainer_waits() -> None:

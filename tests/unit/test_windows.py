@@ -237,6 +237,22 @@ def test_windows_that_all_hold_a_pause_are_used_in_the_end() -> None:
     assert marked == [True, True, True, False] * 2
 
 
+@pytest.mark.parametrize(("waits", "at_once"), [(0.0, True), (1e-6, True), (0.1, False)])
+def test_the_first_window_of_a_trainer_that_does_not_wait_ends_at_once(waits: float, at_once: bool) -> None:
+    meter = WindowMeter(trainers=1, batches=100, seconds=5.0)
+    meter.hurried = True
+    sums = totals([(1.0, waits, 2)] * 2)
+    meter.add(0, NONE)
+    meter.add(0, sums)
+    assert not meter.due(), "two batches are not enough"
+    meter.add(0, sums := totals([(1.0, waits, 2)], sums))
+    assert meter.due() is at_once
+    if at_once:
+        meter.close()
+        meter.add(0, totals([(1.0, waits, 2)] * 5, sums))
+        assert not meter.due(), "it was the first one alone"
+
+
 def test_a_starving_trainer_need_not_wait_for_the_end_of_a_window_while_the_search_goes_on() -> None:
     for hurried in (False, True):
         meter = WindowMeter(trainers=1, batches=100, seconds=5.0)

@@ -1,0 +1,37 @@
+"""Jobs with policies of their own on a small pool: `python -m benchmarks.pool_over_time` shows sixty-four."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.pool_over_time import HEARD, PooledTraining, drawn, play
+
+ROUNDS = 120
+
+
+def played(heard: str, jobs: int, seed: int = 1) -> tuple[list[PooledTraining], int]:
+    run = drawn(seed, jobs, ROUNDS)
+    pool = math.floor(0.5 * sum(job.wants for job in run))
+    play(run, heard, pool, ROUNDS)
+    return run, pool
+
+
+@pytest.mark.parametrize("jobs", [12, pytest.param(64, marks=pytest.mark.slow)])
+def test_jobs_that_bid_by_what_they_have_measured_pay_less_than_those_that_come_first(jobs: int) -> None:
+    runs = {heard: played(heard, jobs)[0] for heard in HEARD}
+    bills = {heard: sum(job.bill for job in run) for heard, run in runs.items()}
+    assert bills["enough for all"] < bills["bids"] < 0.92 * bills["first come"]
+    worst = {
+        heard: max(job.slowness / alone.slowness for job, alone in zip(run, runs["enough for all"], strict=True))
+        for heard, run in runs.items()
+    }
+    assert worst["bids"] < worst["first come"]
+
+
+def test_no_more_workers_run_than_the_pool_has() -> None:
+    for heard in ("first come", "bids"):
+        run, pool = played(heard, 8)
+        assert sum(job.at.remote for job in run if job.goes == ROUNDS) <= pool
+        assert all(job.worked_s > 0 for job in run)
