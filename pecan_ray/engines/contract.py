@@ -72,7 +72,8 @@ class BadElement:
     """The first element that is left out, where `origin` is None."""
     elements_left_out: int = 1
     """How many elements are left out for this reason: all in a failing batch, all behind a break in a split.
-    Where its length is not known it is estimated, and `error` says by what; with nothing to go by it is 1."""
+    Where its length is not known it is estimated, and `error` says by what; with nothing to go by it is 1, and `error`
+    says that it is at least so many."""
 
     @property
     def identity(self) -> Hashable:

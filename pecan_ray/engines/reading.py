@@ -139,11 +139,17 @@ def _leave_out(
     length, estimate = lease.split.elements, ""
     if length is None and (found := _estimated_length(lease, number, error, undelivered)):
         length, estimate = found
-    left_out = _elements_behind(length, number, missing)
+    spans = tuple(missing)
+    left_out = _elements_behind(length, number, spans)
+    how_many = ""
+    if estimate:
+        how_many = f" About {left_out} elements are left out, estimated by {estimate}."
+    elif length is None and any(stop == END for _, stop in spans):
+        how_many = f" At least {left_out} left out: nothing tells how many elements the rest of the split holds."
     bad = BadElement(
         f"read {type(source).__name__}",
         lease.split.where(number),
-        f"{error} About {left_out} elements are left out, estimated by {estimate}." if estimate else str(error),
+        f"{error}{how_many}",
         first=origin_of(lease, number),
         elements_left_out=left_out,
     )

@@ -138,9 +138,11 @@ class Csv:
         held: list[bytes] = []
         first: TextLine | None = None
         size = 0
+        element = -1  # the header is none
         for line in lines:
             closes = line.data.count(b'"') % 2 == 1
             if first is None and not closes:
+                element += bool(line.data) and not _is_empty(line.data)
                 yield line
                 continue
             if first is None:
@@ -149,12 +151,13 @@ class Csv:
             size += len(line.data) + 1
             if size > self.max_record_bytes or len(held) > MOST_LINES:
                 within = f"max_record_bytes={self.max_record_bytes} and {MOST_LINES} lines"
-                bad_line(split, first, 0, f"its quote is not closed within {within}")
+                bad_line(split, first, max(element, 0), f"its quote is not closed within {within}")
             if closes:
+                element += 1
                 yield first._replace(data=b"\n".join(held))
                 held, first = [], None
         if first is not None:
-            bad_line(split, first, 0, "a quote is opened and never closed")
+            bad_line(split, first, max(element, 0), "a quote is opened and never closed")
 
     def _header(self, path: str, version: str) -> list[str]:
         """Return the names of a file's columns."""

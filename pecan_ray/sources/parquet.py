@@ -12,11 +12,16 @@ from pyarrow import parquet as pq
 from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
-from pecan_ray.sources.files import SPLIT_BYTES, Paths, check_positive, identity_of, patterns_of
+from pecan_ray.sources.files import (
+    MAX_RECORD_BYTES,
+    SPLIT_BYTES,
+    Paths,
+    check_positive,
+    identity_of,
+    patterns_of,
+)
+from pecan_ray.sources.parquet_rows import fitting_rows
 from pecan_ray.storage import FileInfo, list_files, open_random
-
-DECODED_BYTES = 4 << 20
-MOST_DECODED_ROWS = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -26,18 +31,20 @@ class Parquet:
     Splits are runs of row groups of about `split_bytes` (uncompressed).  Numbers are NumPy scalars of the
     column's type, lists of numbers are arrays; a null is NaN in a column of floats, None in any other.
     Raises ColumnError for a column that a file lacks or has twice, and for files whose columns are not those of the
-    first one; CorruptSourceError also for pages whose checksums are wrong, where the file has some.
+    first one; CorruptSourceError also for pages whose checksums are wrong, where the file has some, and for a row of
+    more than `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
     columns: Sequence[str] | None = None
     batch_rows: int | None = field(default=None, kw_only=True)
-    """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384."""
+    """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384.  Fewer where rows may be long."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
+    max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        check_positive(split_bytes=self.split_bytes)
+        check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         if self.batch_rows is not None:
             check_positive(batch_rows=self.batch_rows)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
@@ -70,27 +77,33 @@ class Parquet:
 
     def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
         """Yield the columns of `batch_rows` rows at a time, of fewer at the end."""
-        number = start
+        number, footer = start, None
         with open_random(split.path, version=split.version) as file:
             try:
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
-                groups, skip = _groups_from(parquet.metadata, list(split.payload), start)
+                footer = parquet.metadata
+                groups, skip = _groups_from(footer, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)
-                at_a_time = self.batch_rows or _fitting_rows(parquet.metadata, groups)
+                at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
                 for batch in parquet.iter_batches(at_a_time, row_groups=groups, columns=names):
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
-                    yield columns_of(batch.slice(dropped))
-                    number += batch.num_rows - dropped
+                    rows = batch.slice(dropped, _rows_within(batch, dropped, self.max_record_bytes))
+                    yield columns_of(rows)
+                    number += rows.num_rows
+                    if dropped + rows.num_rows < batch.num_rows:
+                        raise ValueError(f"it has more than max_record_bytes={self.max_record_bytes} bytes")
                 if split.elements is not None and number != max(split.elements, start):
                     raise ValueError(f"there are {number} rows, and the footer told of {split.elements}")
             except (PecanError, MemoryError):
                 raise
             except Exception as error:  # Arrow raises many kinds for broken files, Python's conversions some more.
+                group, at = _place(footer, split.payload, number)
                 raise CorruptSourceError(
-                    f"Cannot decode {split.where(number)} (row groups {_few(split.payload)}): {_words(error)}. "
+                    f"Cannot decode {split.where(number)} (row group {group}, from byte {at} on): {_words(error)}. "
                     "Write or copy the file again.",
                     path=split.path,
+                    offset=at,
                     element=number,
                 ) from error
 
@@ -130,6 +143,24 @@ class Parquet:
             yield info, metadata
 
 
+def _rows_within(batch: Any, first: int, most: int) -> int:
+    """Return how many rows of a batch, from one on, come before one of more than `most` bytes."""
+    rows = range(first, batch.num_rows if batch.nbytes > most else first)
+    stop = next((row for row in rows if batch.slice(row, 1).nbytes > most), int(batch.num_rows))
+    return stop - first
+
+
+def _place(footer: Any, groups: Sequence[int], number: int) -> tuple[int, int]:
+    """Return the row group of a split that holds a row, and its first byte; the first one where none is known."""
+    if footer is None:
+        return groups[0], 0
+    behind = _groups_from(footer, list(groups), number)[0]
+    group = (behind or list(groups))[0]
+    held = footer.row_group(group)
+    chunks = [held.column(place) for place in range(held.num_columns)]
+    return group, min((one.dictionary_page_offset or one.data_page_offset for one in chunks), default=0)
+
+
 def _footer(info: FileInfo) -> tuple[Any, list[str]]:
     path, size = info.path, info.size
     with open_random(path, size=size, version=info.version) as file:
@@ -164,10 +195,6 @@ def _words(error: Exception) -> str:
     return str(error).rstrip(".") or type(error).__name__
 
 
-def _few(groups: tuple[int, ...]) -> str:
-    return str(groups[0]) if len(groups) == 1 else f"{groups[0]} to {groups[-1]}"
-
-
 def _runs(footer: Any, split_bytes: int) -> Iterator[tuple[int, ...]]:
     """Yield runs of row groups, as long as they stay below `split_bytes`, and at least one group long."""
     run: list[int] = []
@@ -188,10 +215,3 @@ def _groups_from(metadata: Any, groups: list[int], start: int) -> tuple[list[int
     while groups and start >= metadata.row_group(groups[0]).num_rows:
         start -= metadata.row_group(groups.pop(0)).num_rows
     return groups, start
-
-
-def _fitting_rows(metadata: Any, groups: list[int]) -> int:
-    """Return how many rows to decode at a time."""
-    size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
-    rows: int = sum(metadata.row_group(group).num_rows for group in groups)
-    return max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))

@@ -86,7 +86,8 @@ REFUSED: dict[str, tuple[Callable[[Path], Path], str]] = {
     "something else": (another_file, "it holds something else. Move it away"),
     "pickles": (earlier_pickles, "it holds pickles of an earlier version. Move it away"),
     "long name": (lambda folder: folder / ("x" * 300), "the name is too long"),
-    "read-only": (lambda folder: Path("/proc/bad.jsonl"), "cannot be kept"),
+    "no files": (lambda folder: Path("/proc/bad.jsonl"), "cannot be kept"),
+    "read-only": (lambda folder: Path("/sys/bad.jsonl"), "cannot be kept"),
 }
 
 

@@ -19,7 +19,7 @@ import pytest
 from pyarrow import parquet as pq
 
 from pecan_ray import storage
-from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceError
+from pecan_ray.errors import ColumnError, CorruptSourceError, ErrorBudgetError, PlanError, SourceError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
@@ -235,6 +235,15 @@ def test_line_ends_in_values_stay_as_they_are(tmp_path: Path) -> None:
     assert got == ["x\r\ny", "z"]
 
 
+@pytest.mark.parametrize("rows", [0, 3])
+def test_a_quote_that_stays_open_is_told_with_its_element(tmp_path: Path, rows: int) -> None:
+    (tmp_path / "a.csv").write_bytes(b"a,b\n\n" + b'1,"x\ny"\n\n2,z\n' * rows + b'3,"x\n4,z\n')
+    for bound in (10, 1 << 20):
+        with pytest.raises(CorruptSourceError, match="quote") as caught:
+            list(read(Csv(tmp_path, newlines_in_values=True, max_record_bytes=bound, types={"a": "string"})))
+        assert caught.value.element == 2 * rows
+
+
 @pytest.mark.parametrize("delimiter", ['"', "\n", "\0", "é", "", ",,"])
 def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(PlanError, match="delimiter must be one ASCII character"):
@@ -390,4 +399,18 @@ def test_a_split_that_breaks_at_once_counts_as_the_others(
 
 def test_where_nothing_is_known_one_is_counted(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\0" + framed(b"x")[1:])
-    assert left_out(TFRecords(tmp_path))[:2] == (0, 1)
+    came, lost, error = left_out(TFRecords(tmp_path))
+    assert (came, lost) == (0, 1)
+    assert error.endswith(" At least 1 left out: nothing tells how many elements the rest of the split holds.")
+
+
+def test_a_broken_file_among_many_uses_up_the_error_budget(tmp_path: Path) -> None:
+    for file in range(11):
+        data = b"".join(framed(b"%d" % n) for n in range(5000))
+        (tmp_path / f"{file:02}").write_bytes(data if file < 10 else b"\0" + data[1:])
+    pipe = PecanPipeline(TFRecords(tmp_path), name="torn").batch(100)
+    with pytest.raises(
+        ErrorBudgetError, match=r"About 5\d{3} elements are left out, estimated by its \d+ bytes"
+    ) as over:
+        list(pipe.iter_batches(on_error="skip", debug=True))
+    assert 4900 <= over.value.fields["bad"] <= 5100

@@ -1,0 +1,129 @@
+"""How many rows of Parquet files to decode at a time: few bytes in a file can stand for many in memory.
+
+A dictionary holds a long value once for all rows, deltas hold once what values share, and a general compression makes
+next to nothing of zeros.  What a footer says of a column bounds what a row of it can be; where that bound is too high
+to be of use, the longest value of its dictionary is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+DECODED_BYTES = 4 << 20
+"""So much is decoded at a time, if rows are about equal."""
+MOST_DECODED_ROWS = 1 << 14
+MOST_DECODED_BYTES = 64 << 20
+"""So much is decoded at a time, or one row more, if rows are as long as the file lets them be."""
+SPARSE_BYTES, SPARSE_RATIO = 256 << 20, 200
+"""So many bytes of a column, packed into less than this part of them, may lie in a few rows, and the rest be empty."""
+LISTS_BYTES, LISTS_RATIO = 1 << 30, 1000
+"""Lists that unpack to so many bytes, and to so many times what they take in the file, may lie in one row."""
+
+_WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
+_IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+
+
+def fitting_rows(
+    file: Any, metadata: Any, groups: Sequence[int], wanted: Sequence[str] | None, most: int | None
+) -> int:
+    """Return how many rows to decode at a time, `most` where it is given and they are not too long.
+
+    Raises ValueError for lists that unpack to too many bytes.
+    """
+    size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
+    rows: int = sum(metadata.row_group(group).num_rows for group in groups)
+    fitting = most or max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))
+    for group in groups:
+        fitting = max(1, min(fitting, MOST_DECODED_BYTES // max(_row_bytes(file, metadata, group, wanted, fitting), 1)))
+    return fitting
+
+
+def _row_bytes(file: Any, metadata: Any, group: int, wanted: Sequence[str] | None, rows: int) -> int:
+    """Return how large the largest row of a group can be; no matter by how much, if so many fit."""
+    held = metadata.row_group(group)
+    columns = [
+        place
+        for place in range(held.num_columns)
+        if wanted is None or any(f"{held.column(place).path_in_schema}.".startswith(f"{name}.") for name in wanted)
+    ]
+    largest = {place: _value_bytes(metadata, group, place) for place in columns}
+    for place in sorted(columns, key=lambda place: largest[place], reverse=True):
+        if sum(largest.values()) * rows <= MOST_DECODED_BYTES:
+            break
+        if _IN_DICTIONARIES & set(held.column(place).encodings) and held.column(place).physical_type == "BYTE_ARRAY":
+            largest[place] = min(largest[place], _longest_in_dictionary(file, metadata, group, place))
+    for place in columns:
+        if metadata.schema.column(place).max_repetition_level:
+            largest[place] = _mean_bytes(file, metadata, group, place, largest[place])
+    return sum(largest.values())
+
+
+def _value_bytes(metadata: Any, group: int, place: int) -> int:
+    """Return how many bytes a value of a column can have, as far as the footer tells."""
+    column, described = metadata.row_group(group).column(place), metadata.schema.column(place)
+    if column.physical_type == "FIXED_LEN_BYTE_ARRAY":
+        return int(described.length)
+    if column.physical_type != "BYTE_ARRAY":
+        return _WIDTHS.get(column.physical_type, 8)
+    shares_bytes = (_IN_DICTIONARIES | {"DELTA_BYTE_ARRAY"}) & set(column.encodings)
+    return int(column.total_uncompressed_size) if shares_bytes else _plain_bytes(column)
+
+
+def _longest_in_dictionary(file: Any, metadata: Any, group: int, place: int) -> int:
+    """Return the length of the longest value in a column's dictionary, or of all where it is short of some."""
+    column = metadata.row_group(group).column(place)
+    for values in _dictionaries(file, metadata, column.path_in_schema, group, 1):
+        longest = pc.max(pc.binary_length(values.dictionary)).as_py() or 0
+        # What does not fit into the dictionary follows as it is: on average so long, and longer where it is packed.
+        return max(int(longest), _plain_bytes(column))
+    return 0
+
+
+def _plain_bytes(column: Any) -> int:
+    """Return how many bytes values that stand in a file one by one have on average, or at most if that misleads."""
+    size = int(column.total_uncompressed_size)
+    sparse = size > SPARSE_BYTES and size > SPARSE_RATIO * column.total_compressed_size
+    return size if sparse else size // max(column.num_values, 1)
+
+
+def _mean_bytes(file: Any, metadata: Any, group: int, place: int, longest: int) -> int:
+    """Return how many bytes the lists of a column take in a row; they may all lie in one."""
+    held = metadata.row_group(group)
+    column = held.column(place)
+    in_all = column.num_values * longest
+    if in_all > LISTS_BYTES and _IN_DICTIONARIES & set(column.encodings) and column.physical_type == "BYTE_ARRAY":
+        in_all = sum(
+            pc.sum(pc.take(pc.binary_length(values.dictionary), values.indices)).as_py() or 0
+            for values in _dictionaries(file, metadata, column.path_in_schema, group, MOST_DECODED_ROWS)
+        )
+    if in_all > LISTS_BYTES and in_all > LISTS_RATIO * column.total_uncompressed_size:
+        raise ValueError(
+            f"the lists of {column.path_in_schema!r} in row group {group} unpack to {in_all} bytes, from "
+            f"{column.total_uncompressed_size}: more than {LISTS_BYTES}, and more than {LISTS_RATIO} times as many"
+        )
+    return int(in_all // max(held.num_rows, 1))
+
+
+def _dictionaries(file: Any, metadata: Any, path: str, group: int, rows: int) -> Iterator[Any]:
+    """Yield the values of a column as they are in the file, some rows at a time: a dictionary, and places in it."""
+    reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=[path], buffer_size=1 << 16)
+    for batch in reader.iter_batches(rows, row_groups=[group], columns=[path]):
+        yield from _leaves(batch.column(0))
+        if rows == 1:
+            return
+
+
+def _leaves(array: Any) -> Iterator[Any]:
+    """Yield the dictionary arrays inside an array of lists and structures."""
+    if pa.types.is_dictionary(array.type):
+        yield array
+    elif pa.types.is_struct(array.type):
+        for field in array.flatten():
+            yield from _leaves(field)
+    else:
+        yield from _leaves(array.flatten())
