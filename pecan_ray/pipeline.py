@@ -424,7 +424,7 @@ class PecanPipeline:
         if state is not None and debug:
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
         saved = None if state is None else self._saved(state, options)
-        found = self._order if saved is None else self._order.pinned(saved.orders)
+        found = self._order if saved is None else self._order.pinned(saved.orders, saved.decoders)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)

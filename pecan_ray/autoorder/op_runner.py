@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -126,10 +126,10 @@ class OpRunner(Protocol):
         """Return the seconds for one element that enters the stretch: reading and all operators before; None: none."""
         ...
 
-    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
 
-        `pushed`: with what the decoder takes over.
+        `decoders`: those that take over what directly follows them, as far as they can.
         """
         ...
 

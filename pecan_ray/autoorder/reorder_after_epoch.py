@@ -7,12 +7,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Ordering, StretchOrder, TakenOver
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
-from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.trial import make_trial
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.plan.operators import Plan
@@ -28,27 +28,28 @@ LEAST_COUNTED = 50
 
 def reorder_after_epoch(
     ordering: Ordering, counts: Mapping[str, OpCount], request: OrderRequest
-) -> tuple[Plan, str] | None:
-    """Return the plan in another order, and why; None if the order stays.
+) -> tuple[Plan, tuple[str, ...], str] | None:
+    """Return the plan in another order, the decoders that take something over in it, and why; None if it stays.
 
     An order is changed only where an operator's verdict (it inflates, deflates or is neutral) is another one over the
     whole pass than on the sample, and where the new order runs on the sample, in a process of its own, with results of
     the same form.
     """
-    orders, reasons = {}, []
+    orders, decoders, reasons = {}, list[str](), []
     for stretch in ordering.stretches:
-        adopted = stretch.adopted
+        adopted, taking_over = stretch.adopted, stretch.taken_over.decoders
         new = new_order(stretch, counts)
         if new is not None:
             asked = (replace(request, plan=ordering.before, mode=new.mode), stretch.names, new.order)
-            refused = call_in_subprocess(_refused, *asked, engine=request.engine, seconds=request.seconds)
+            refused, taken_over = call_in_subprocess(_tried, *asked, engine=request.engine, seconds=request.seconds)
             if not refused:
-                adopted = new
+                adopted, taking_over = new, taken_over.decoders
                 reasons.append(f"AutoOrder now runs {' -> '.join(new.order)}, as the first epoch shows: {new.reason}")
             else:
                 logger.info("the order stays, though the first epoch shows that %s: %s", new.reason, refused)
         orders[stretch.names] = adopted.order
-    return (reordered(ordering.before, orders), "; ".join(reasons)) if reasons else None
+        decoders += taking_over
+    return (reordered(ordering.before, orders), tuple(decoders), "; ".join(reasons)) if reasons else None
 
 
 def new_order(stretch: StretchOrder, counts: Mapping[str, OpCount]) -> OrderPlan | None:
@@ -71,14 +72,14 @@ def _with_count(op: ProfiledOp, count: OpCount | None) -> ProfiledOp:
     return op if factor is None else replace(op, inflation=factor)
 
 
-def _refused(request: OrderRequest, names: OpOrder, order: OpOrder) -> str:
-    """Run a new order on the sample; return why it is refused, or ""."""
+def _tried(request: OrderRequest, names: OpOrder, order: OpOrder) -> tuple[str, TakenOver]:
+    """Run a new order on the sample; return why it is refused, or "", and what decoders take over in it."""
     load_engine(request.engine)
     (copy,) = (one for one in stretches(private_copy(request.plan)) if one.names == names)
     spread = not plan_shape(request.plan).serial
     limits = SampleLimits(request.elements, time.perf_counter() + request.seconds, spread=spread)
     with undisturbed(request.plan):
         sampled = sample_stretch(copy, request.engine, request.seed, limits, skip_bad=request.skip_bad)
-        guarded = request.mode == "cost"
-        trial = Trial(sampled, request.check, equal_results=request.mode == "strict", guarded=guarded)
-        return trial.look(order) or trial.verify_rest(order)[0]
+        trial = make_trial(sampled, request)
+        refused = trial.look(order) or trial.verify_rest(order)[0]
+        return (refused, NOTHING_TAKEN_OVER) if refused else ("", trial.measure_taken_over(order))

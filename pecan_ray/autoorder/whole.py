@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import Refused, StretchOrder
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder
 from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
@@ -91,31 +91,63 @@ def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> fl
 def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -> list[StretchOrder]:
     """Return the orders with their shares of the whole; the user's, where all of them together gain too little.
 
-    `seconds` is what the whole takes for an element of the sources; None: the longest that is known of a part.
+    What decoders take over in the user's order has to be worth it by itself, or together with the other orders; and
+    those have to be worth it beside that.  `seconds` is what the whole takes for an element of the sources; None: the
+    longest that is known of a part.
     """
     told = [_told(plan, one) for one in orders]
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
     whole = max(seconds or max(parts, default=0.0), sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
-    measured = [
-        one for one in shared if one.adopted.changed and one.measured is not None and one.adopted.mode != "paper"
-    ]
-    saved = sum(one.share * (1.0 - 1.0 / max(one.measured.speedup, 1e-12)) for one in measured if one.measured)
-    if not measured or (1.0 / max(1.0 - saved, 1e-12) >= WORTH and saved * whole >= LEAST_SAVED_S):
+    judged = [one for one in shared if one.adopted.mode != "paper" and one.speedup is not None]
+    decoding, all_of_it = _left(judged, decoding_only=True), _left(judged)
+
+    def worth(before: float, after: float) -> bool:
+        return before / max(after, 1e-12) >= WORTH and (before - after) * whole >= LEAST_SAVED_S
+
+    if not judged:
         return shared
-    return [_left_alone(one, 1.0 / (1.0 - saved)) if one in measured else one for one in shared]
+    if not worth(1.0, all_of_it):
+        return [_left_alone(one, 1.0 / all_of_it) if one in judged else one for one in shared]
+    if worth(1.0, decoding) and not worth(decoding, all_of_it):
+        gain = decoding / all_of_it
+        return [_left_alone(one, gain, decoding=True) if one in judged else one for one in shared]
+    return shared
 
 
-def _left_alone(one: StretchOrder, gain: float) -> StretchOrder:
-    """Return what was found of a stretch whose new order is not worth it."""
-    assert one.measured is not None
+def _left(judged: Sequence[StretchOrder], *, decoding_only: bool = False) -> float:
+    """Return the share of the whole's time that is left."""
+    saved = 0.0
+    for one in judged:
+        found = one.users_taken_over.measured if decoding_only else None
+        speedup = (found.speedup if found is not None else 1.0) if decoding_only else one.speedup or 1.0
+        saved += one.share * (1.0 - 1.0 / max(speedup, 1e-12))
+    return max(1.0 - saved, 1e-12)
+
+
+def _left_alone(one: StretchOrder, gain: float, *, decoding: bool = False) -> StretchOrder:
+    """Return what was found of a stretch whose new order is not worth it; `decoding`: what decoders take over is."""
+    speedup = one.measured.speedup if decoding and one.measured is not None else one.speedup
     reason = (
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
-        f"({one.measured.speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
+        f"({speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
     )
     user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
-    refused = (*one.refused, Refused(one.adopted.order, reason))
-    return replace(one, adopted=user, measured=None, refused=refused, loads=(), differences=())
+    tried = (
+        [one.adopted.order] if one.adopted.changed else [] if decoding else [ops.ops for ops in one.taken_over.pushed]
+    )
+    refused = (*one.refused, *(Refused(order, reason) for order in tried))
+    users = one.users_taken_over if decoding else NOTHING_TAKEN_OVER
+    return replace(
+        one,
+        adopted=user,
+        measured=None,
+        refused=refused,
+        loads=(),
+        differences=users.differences,
+        taken_over=users,
+        users_taken_over=users,
+    )
 
 
 def _told(plan: Plan, one: StretchOrder) -> float:
