@@ -26,7 +26,6 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.cluster import refuse_forked

@@ -34,6 +34,8 @@ class SampleLimits:
     """and after which as many are as times can be measured on."""
     spread: bool = True
     """Draw them from the whole data; else they are the first ones."""
+    later: bool = False
+    """Draw other elements than a first look at the same data has, as far as there are others."""
     runs: float = float("inf")
     """The look may take so many times as long as one element takes."""
 

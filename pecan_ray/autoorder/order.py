@@ -29,7 +29,6 @@ from pecan_ray.autoorder.trial import make_trial
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.whole import weighed, whole_seconds
 from pecan_ray.errors import ColumnError
-from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, auto_order

@@ -72,7 +72,7 @@ class PythonRunner:
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []

@@ -79,7 +79,7 @@ class TensorFlowRunner:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()
         self._compiled: dict[tuple[Any, ...], Compiled] = {}

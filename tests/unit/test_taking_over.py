@@ -31,7 +31,8 @@ def encoded(suffix: str = ".jpg", side: int = 512) -> list[Element]:
     """Photographs, each at a few sizes, as files."""
     made = []
     for number in range(COUNT):
-        image = cv2.resize(getattr(data, NAMES[number % len(NAMES)])(), (side, side - 8 * (number % 5)))
+        photograph: Any = getattr(data, NAMES[number % len(NAMES)])
+        image = cv2.resize(photograph(), (side, side - 8 * (number % 5)))
         done, file = cv2.imencode(suffix, image)
         assert done
         made.append({"image": bytes(file.tobytes()), "number": number})
@@ -132,7 +133,8 @@ def test_mode_strict_takes_over_what_leaves_results_equal() -> None:
 
     items = []
     for number in range(COUNT):
-        whole = cv2.cvtColor(cv2.resize(data.astronaut(), (640 + 8 * number, 640)), cv2.COLOR_RGB2GRAY)
+        astronaut: Any = data.astronaut
+        whole = cv2.cvtColor(cv2.resize(astronaut(), (640 + 8 * number, 640)), cv2.COLOR_RGB2GRAY)
         items.append({"image": bytes(cv2.imencode(".jpg", whole)[1].tobytes())})
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), engine="tensorflow")
     pipe = pipe.map(images.Decode(), on="image").map(images.CenterCrop(64, 64), on="image")
