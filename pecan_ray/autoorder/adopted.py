@@ -165,10 +165,10 @@ def _told(stretch: StretchOrder) -> str:
     """Say what moved in a stretch, and what that gains."""
     plan = stretch.adopted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
-    gains = [f"{plan.expected_speedup:.1f}x expected"] if plan.expected_speedup else []
+    gain = f" (these operators {plan.expected_speedup:.1f}x by estimate)" if plan.expected_speedup else ""
     if stretch.measured is not None and stretch.whole_speedup is not None:
-        gains.append(f"{stretch.whole_speedup:.2f}x measured on {stretch.measured.elements} elements")
-    return f"AutoOrder moved {moves}" + (f" ({', '.join(gains)})" if gains else "")
+        gain = f" (the pipeline {stretch.whole_speedup:.2f}x, measured on {stretch.measured.elements} elements)"
+    return f"AutoOrder moved {moves}{gain}"
 
 
 def _where(plan: OrderPlan, move: Move) -> str:
