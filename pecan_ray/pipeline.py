@@ -80,7 +80,7 @@ class PecanPipeline:
         seed: int | None = None,
         config: Config | None = None,
     ) -> None:
-        """`seed` is 0 if none is given; with one that is, results do not depend on what AutoOrder measures."""
+        """`seed` is 0 if none is given; with one that is, operators run as they are written, or as a file pins them."""
         if not isinstance(source, Source):
             raise PlanError(
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "

@@ -139,7 +139,8 @@ class JobOrder:
             cpus=1.0 if job is None else job.cpus,
         )
         plan = keeps.plan
-        said = [text for text in (ordering.summary(), *(one.told() for one in pushed), *keeps.said) if text]
+        told = (*(one.told() for one in pushed), *keeps.said, *self._seed_matters())
+        said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
@@ -159,6 +160,7 @@ class JobOrder:
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
             found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
+            found = replace(found, notes=(*found.notes, *self._seed_matters()))
         self._found[False] = found
         return found
 
@@ -176,6 +178,13 @@ class JobOrder:
         KeptOrder.of(replace(found, notes=_without_places(found.notes)), self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _seed_matters(self) -> tuple[str, ...]:
+        """Say that a seed has kept the order as it is written, where it has."""
+        pinned = self._config.order_file is not None or self._state_pins is not None
+        if not self._seeded or pinned or self._config.reorder == "off":
+            return ()
+        return (SEEDED,) if any(stretch.movable > 1 for stretch in stretches(self._plan)) else ()
 
     def _request(
         self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None, here: bool = False
@@ -296,6 +305,10 @@ class JobOrder:
             self._found[skip_bad] = replace(found, origin=why)
 
 
+SEEDED = (
+    "a seed is given, so that results must not depend on what a machine measures: the order stays as it is written. "
+    "`pecan explain --save order.json` looks for a faster one, which Config(order_file=...) pins"
+)
 PLACE = "this order: "
 """How notes begin that say where an order comes from."""
 
