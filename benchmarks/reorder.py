@@ -173,7 +173,7 @@ def bound(ordering: Ordering) -> float:
 
 def compare(pipe: pecan.PecanPipeline, ordering: Ordering, rounds: int, threads: int) -> dict[str, list[Pass]]:
     """Run both orders in turn."""
-    plans = {"user's order": ordering.before, "AutoOrder": push_down(ordering.plan, pipe.engine)[0]}
+    plans = {"user's order": ordering.before, "AutoOrder": push_down(ordering.plan, pipe.engine, ordering.decoders)[0]}
     passes: dict[str, list[Pass]] = {name: [] for name in plans}
     for _ in range(rounds):
         for name, plan in plans.items():

@@ -26,7 +26,6 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.cluster import refuse_forked
@@ -113,7 +112,7 @@ class Batches:
             except BaseException:
                 self.close()
                 raise
-        self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
+        self._orders, self._decoders = ordered.orders, ordered.decoders
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
 
@@ -255,8 +254,8 @@ class Batches:
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
-        order = self._options.order
-        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders, order).to_json()
+        ordered = self._orders, self._options.order, self._decoders
+        return SavedState(point, batches, self._seed, self._engine, self._parts, *ordered).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.

@@ -80,7 +80,7 @@ class PecanPipeline:
         seed: int | None = None,
         config: Config | None = None,
     ) -> None:
-        """`seed` is 0 if none is given; with one that is, results do not depend on what AutoOrder measures."""
+        """`seed` is 0 if none is given; with one that is, operators run as they are written, or as a file pins them."""
         if not isinstance(source, Source):
             raise PlanError(
                 f"PecanPipeline(source) needs a source of pecan_ray.sources, but got {type(source).__name__}. "
@@ -424,7 +424,7 @@ class PecanPipeline:
         if state is not None and debug:
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
         saved = None if state is None else self._saved(state, options)
-        found = self._order if saved is None else self._order.pinned(saved.orders)
+        found = self._order if saved is None else self._order.pinned(saved.orders, saved.decoders)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
+from pecan_ray.autoorder.push_down import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.plan.operators import Plan
@@ -22,6 +23,27 @@ class Refused:
 
 
 @dataclass(frozen=True)
+class TakenOver:
+    """What decoders take over in one order of a stretch, as it has run on the sample."""
+
+    pushed: tuple[Pushed, ...] = ()
+    differences: tuple[ColumnDifference, ...] = ()
+    """By how much the columns of the results differ from those of the user's order, in which they take over nothing."""
+    measured: SpeedComparison | None = None
+    """The order without that against the order with it."""
+    refused: tuple[Refused, ...] = ()
+    """What they could take over, and do not."""
+
+    @property
+    def decoders(self) -> tuple[str, ...]:
+        """Names of the operators that take something over."""
+        return tuple(one.decoder for one in self.pushed)
+
+
+NOTHING_TAKEN_OVER = TakenOver()
+
+
+@dataclass(frozen=True)
 class StretchOrder:
     """What became of one stretch of operators."""
 
@@ -31,7 +53,8 @@ class StretchOrder:
     proposed: OrderPlan
     """What the policy answered first."""
     measured: SpeedComparison | None = None
-    """The user's order against the adopted one; None: it is the user's, or there was no time."""
+    """The user's order against the adopted one, each with what decoders take over in it; None: it is the user's, or
+    there was no time."""
     refused: tuple[Refused, ...] = ()
     notes: tuple[str, ...] = ()
     share: float = 1.0
@@ -39,16 +62,31 @@ class StretchOrder:
     loads: tuple[OpLoad, ...] = ()
     """What operators are given in the adopted order, if it is another one."""
     differences: tuple[ColumnDifference, ...] = ()
-    """By how much the columns of the results differ in it."""
+    """By how much the columns of the results differ from the user's, in what is run."""
+    taken_over: TakenOver = NOTHING_TAKEN_OVER
+    """What decoders take over in the adopted order,"""
+    users_taken_over: TakenOver = NOTHING_TAKEN_OVER
+    """and in the user's."""
     hurried: bool = False
     """Whether the time was over before any order was adopted, or all were tried."""
 
     @property
     def whole_speedup(self) -> float | None:
         """The whole pipeline's seconds in the user's order over those in the adopted one; None: not measured."""
-        if self.measured is None:
+        speedup = self.speedup
+        if speedup is None:
             return None
-        return 1.0 / max(1.0 - self.share * (1.0 - 1.0 / max(self.measured.speedup, 1e-12)), 1e-12)
+        return 1.0 / max(1.0 - self.share * (1.0 - 1.0 / max(speedup, 1e-12)), 1e-12)
+
+    @property
+    def speedup(self) -> float | None:
+        """Seconds of these operators as the user wrote them over those of what is run; None: not measured.
+
+        Orders are compared with what decoders take over in each, so that what they gain by that in the user's counts
+        as well.
+        """
+        found = [one.speedup for one in (self.measured, self.users_taken_over.measured) if one is not None]
+        return math.prod(found) if found else None
 
     @property
     def names(self) -> OpOrder:
@@ -74,6 +112,8 @@ class Ordering:
     """Whether a look with more time, or at more elements, would hardly find another order."""
     origin: str = ""
     """Where the order comes from, if not from a look just now."""
+    decoders: tuple[str, ...] = ()
+    """Operators that take over what directly follows them in the plan, which is told without that."""
 
     @property
     def changed(self) -> bool:
@@ -100,7 +140,7 @@ class Ordering:
         last = self.stretches[-1] if self.stretches else None
         if last is None or last.sample.seconds is None or not last.sample.complete:
             return None
-        work = last.sample.seconds / (last.measured.speedup if last.measured and last.adopted.changed else 1.0)
+        work = last.sample.seconds / (last.speedup or 1.0)
         rows = math.prod(op.elements_out / op.elements_in for op in last.sample.ops)
         return (work + (last.sample.reading_s or 0.0)) / rows
 
@@ -125,10 +165,10 @@ def _told(stretch: StretchOrder) -> str:
     """Say what moved in a stretch, and what that gains."""
     plan = stretch.adopted
     moves = ", ".join(f"{move.name} {_where(plan, move)}" for move in plan.moves)
-    gains = [f"{plan.expected_speedup:.1f}x expected"] if plan.expected_speedup else []
+    gain = f" (these operators {plan.expected_speedup:.1f}x by estimate)" if plan.expected_speedup else ""
     if stretch.measured is not None and stretch.whole_speedup is not None:
-        gains.append(f"{stretch.whole_speedup:.2f}x measured on {stretch.measured.elements} elements")
-    return f"AutoOrder moved {moves}" + (f" ({', '.join(gains)})" if gains else "")
+        gain = f" (the pipeline {stretch.whole_speedup:.2f}x, measured on {stretch.measured.elements} elements)"
+    return f"AutoOrder moved {moves}{gain}"
 
 
 def _where(plan: OrderPlan, move: Move) -> str:

@@ -137,10 +137,14 @@ def _why_not_sampled(op: Op, ordering: Ordering) -> str:
 
 
 def gains(stretch: StretchOrder) -> str:
-    """Say what a new order is worth; empty for the user's own."""
-    if not stretch.adopted.changed:
-        return ""
+    """Say what a new order, and what decoders take over, is worth; empty for the user's own."""
     said = []
+    decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
+    if decoding is not None and stretch.taken_over.pushed:
+        taken = ", ".join(name for one in stretch.taken_over.pushed for name in one.ops[1:])
+        said.append(f"that the decoder takes over {taken}: {decoding.told()}")
+    if not stretch.adopted.changed:
+        return ", ".join([*said, *_whole(stretch)]) if said else ""
     if stretch.adopted.expected_speedup is not None:
         said.append(f"expected {stretch.adopted.expected_speedup:.2f}x")
     found = stretch.measured
@@ -149,9 +153,13 @@ def gains(stretch: StretchOrder) -> str:
             f"measured {found.speedup:.2f}x (±{found.error:.2f}; {_milliseconds(found.seconds_before)} -> "
             f"{_milliseconds(found.seconds_after)} per element, on {found.elements} elements)"
         )
-    if found is not None and stretch.whole_speedup is not None:
-        said.append(f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}")
-    return ", ".join(said)
+    return ", ".join([*said, *_whole(stretch)])
+
+
+def _whole(stretch: StretchOrder) -> list[str]:
+    if stretch.whole_speedup is None:
+        return []
+    return [f"the whole pipeline {stretch.whole_speedup:.2f}x, of whose time these take {stretch.share:.0%}"]
 
 
 def differences(ordering: Ordering) -> Iterator[str]:
@@ -287,7 +295,8 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "expected_speedup": stretch.adopted.expected_speedup if stretch.adopted.changed else None,
         "measured_speedup": None if found is None else found.speedup,
         "share": stretch.share,
-        "whole_speedup": stretch.whole_speedup if stretch.adopted.changed else None,
+        "whole_speedup": stretch.whole_speedup,
+        "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
         "differences": [_difference_facts(one) for one in stretch.differences],
         "measured_error": None if found is None else found.error,
         "seconds_before": None if found is None else found.seconds_before,

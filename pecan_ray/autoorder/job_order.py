@@ -12,11 +12,11 @@ from typing import TypeAlias
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import with_kept_points
-from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_fits, usual_folder
+from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
-from pecan_ray.autoorder.push_down import Pushed, push_down
+from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.options import Config, EngineName
@@ -50,6 +50,10 @@ class Ordered:
     reorder_after_epoch: ReorderAfterEpoch | None = None
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
+    orders: tuple[tuple[str, ...], ...] = ()
+    """The operators of each stretch in which they can be exchanged, before decoders take anything over,"""
+    decoders: tuple[str, ...] = ()
+    """and those that do."""
 
 
 class JobOrder:
@@ -89,7 +93,7 @@ class JobOrder:
         """Whether there are operators to exchange."""
         return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
 
-    def pinned(self, orders: Sequence[tuple[str, ...]]) -> JobOrder:
+    def pinned(self, orders: Sequence[tuple[str, ...]], decoders: tuple[str, ...] = ()) -> JobOrder:
         """Return the order under which a state was taken, so that values stay what they were; a file pins it too."""
         if not orders or self._config.order_file is not None:
             return self
@@ -97,7 +101,7 @@ class JobOrder:
         other = JobOrder(
             self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded
         )
-        other._state_pins = KeptOrder(tuple(orders), self._name)
+        other._state_pins = KeptOrder(tuple(orders), self._name, decoders=decoders)
         return other
 
     def looks_ahead(self, *, skip_bad: bool, job: JobSize | None) -> bool:
@@ -117,14 +121,14 @@ class JobOrder:
     def ordered(self, *, skip_bad: bool, once: bool, job: JobSize | None, here: bool = False) -> Ordered:
         """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`.
 
+        Decoders take over what was run and measured with them, or what a file pins; nothing where nothing was sampled.
         `here`: the job runs the functions in this process, and so may a sample.
         """
         ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
-        pushed: tuple[Pushed, ...] = ()
-        if self._mode == "cost" or (self._config.order_file is not None and self._config.reorder == "cost"):
-            after, pushed = push_down(plan, self._engine)
-            plan = after if pushed else plan
+        orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
+        after, pushed = push_down(plan, self._engine, ordering.decoders)
+        plan = after if pushed else plan
         keeps = with_kept_points(
             plan,
             lambda: self._with_all_facts(ordering),
@@ -135,13 +139,15 @@ class JobOrder:
             cpus=1.0 if job is None else job.cpus,
         )
         plan = keeps.plan
-        said = [text for text in (ordering.summary(), *(one.told() for one in pushed), *keeps.said) if text]
+        told = (*(one.told() for one in pushed), *keeps.said, *self._seed_matters())
+        said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
         look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
-        return Ordered(plan, tuple(said), ordering.op_seconds(), ordering.row_seconds(), look, reverted)
+        seconds = ordering.op_seconds(), ordering.row_seconds()
+        return Ordered(plan, tuple(said), *seconds, look, reverted, orders, ordering.decoders)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -154,6 +160,7 @@ class JobOrder:
         elif found is None or len(found.stretches) < len(stretches(self._plan)):
             known = () if found is None else found.stretches
             found = self._keep(order_plan(self._request(skip_bad=False, sample_all=True), known), again=again)
+            found = replace(found, notes=(*found.notes, *self._seed_matters()))
         self._found[False] = found
         return found
 
@@ -171,6 +178,13 @@ class JobOrder:
         KeptOrder.of(replace(found, notes=_without_places(found.notes)), self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _seed_matters(self) -> tuple[str, ...]:
+        """Say that a seed has kept the order as it is written, where it has."""
+        pinned = self._config.order_file is not None or self._state_pins is not None
+        if not self._seeded or pinned or self._config.reorder == "off":
+            return ()
+        return (SEEDED,) if any(stretch.movable > 1 for stretch in stretches(self._plan)) else ()
 
     def _request(
         self, *, skip_bad: bool, sample_all: bool = False, job: JobSize | None = None, here: bool = False
@@ -205,6 +219,7 @@ class JobOrder:
         check_fits(order, self._plan, path, self._name)
         found = order.ordering(self._plan, self._mode) or replace(order, facts=None).ordering(self._plan, self._mode)
         assert found is not None
+        check_decoders(found, self._engine, path, self._name)
         origin = f"{os.fspath(path)} pins it"
         return replace(found, origin=origin, notes=(*found.notes, f"{PLACE}{origin}"))
 
@@ -240,7 +255,7 @@ class JobOrder:
         if kept is mine:
             return found
         other = kept.ordering(self._plan, self._mode)
-        if other is None or _names(other.plan) == _names(found.plan):
+        if other is None or (_names(other.plan), other.decoders) == (_names(found.plan), found.decoders):
             self._folder.replace(self._key, mine)
             return found
         return self._told_where(other, kept)
@@ -271,8 +286,9 @@ class JobOrder:
             found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad))
             if found is None:
                 return None
-            self._replace(found[0], found[1], skip_bad)
-            return (push_down(found[0], self._engine)[0], found[1]) if self._mode == "cost" else found
+            plan, decoders, why = found
+            self._replace(plan, why, skip_bad, decoders)
+            return push_down(plan, self._engine, decoders)[0], why
 
         return look
 
@@ -280,15 +296,19 @@ class JobOrder:
         """Keep the order as it is written from now on."""
         self._replace(self._plan, why, skip_bad)
 
-    def _replace(self, plan: Plan, why: str, skip_bad: bool) -> None:
+    def _replace(self, plan: Plan, why: str, skip_bad: bool, decoders: tuple[str, ...] = ()) -> None:
         self._found.pop(skip_bad, None)
-        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why)
+        kept = KeptOrder.in_place(plan, self._name, self._mode, self._key if self._folder else "", why, decoders)
         if self._folder is not None:
             self._folder.replace(self._key, kept)
         elif (found := kept.ordering(self._plan, self._mode)) is not None:
             self._found[skip_bad] = replace(found, origin=why)
 
 
+SEEDED = (
+    "a seed is given, so that results must not depend on what a machine measures: the order stays as it is written. "
+    "`pecan explain --save order.json` looks for a faster one, which Config(order_file=...) pins"
+)
 PLACE = "this order: "
 """How notes begin that say where an order comes from."""
 

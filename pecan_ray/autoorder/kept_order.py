@@ -15,8 +15,10 @@ from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
+from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
+from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import reordered, stretches
 
@@ -46,6 +48,8 @@ class KeptOrder:
     """What was measured, as JSON."""
     hurried_looks: int = 0
     """So many looks at this pipeline had too little time: the last one, and those right before it."""
+    decoders: tuple[str, ...] = ()
+    """Operators that take over the work of those that directly follow them (`pecan_ray.autoorder.push_down`)."""
 
     @property
     def worth_another_look(self) -> bool:
@@ -62,13 +66,15 @@ class KeptOrder:
             "notes": list(ordering.notes),
         }
         hurried = any(one.hurried for one in ordering.stretches)
-        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, int(hurried))
+        return cls(orders, pipeline, ordering.mode, fingerprint, _now(), why, facts, int(hurried), ordering.decoders)
 
     @classmethod
-    def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
+    def in_place(
+        cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str, decoders: tuple[str, ...] = ()
+    ) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
         orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
-        return cls(orders, pipeline, mode, fingerprint, _now(), why)
+        return cls(orders, pipeline, mode, fingerprint, _now(), why, decoders=decoders)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""
@@ -80,6 +86,7 @@ class KeptOrder:
             "found": self.found,
             "why": self.why,
             "orders": [list(order) for order in self.orders],
+            "decoders": list(self.decoders),
             "facts": self.facts,
             "hurried_looks": self.hurried_looks,
         }
@@ -95,10 +102,14 @@ class KeptOrder:
             raise ValueError("orders must be a list of lists of operators' names")
         if not all(isinstance(name, str) for order in orders for name in order):
             raise ValueError("an operator's name must be a string")
+        decoders = written.get("decoders", [])
+        if not isinstance(decoders, list) or not all(isinstance(name, str) for name in decoders):
+            raise ValueError("decoders must be a list of operators' names")
         told = {name: str(written.get(name, "")) for name in ("pipeline", "mode", "fingerprint", "found", "why")}
         hurried = written.get("hurried_looks")
         looks = hurried if isinstance(hurried, int) else 0
-        return cls(tuple(map(tuple, orders)), facts=written.get("facts"), hurried_looks=looks, **told)
+        facts = written.get("facts")
+        return cls(tuple(map(tuple, orders)), facts=facts, hurried_looks=looks, decoders=tuple(decoders), **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
         """Return the plan in this order, with what was measured; None where it was written for other operators."""
@@ -113,7 +124,9 @@ class KeptOrder:
             fitting = all(one.names in known.values() for one in found)
         except (KeyError, TypeError, ValueError, AttributeError, ImportError, PecanError):
             return None  # another version has written it
-        return Ordering(plan, after, mode, found, seconds, tuple(notes)) if fitting else None
+        if not fitting:
+            return None
+        return Ordering(plan, after, mode, found, seconds, tuple(notes), decoders=self.decoders)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a file, whole or not at all."""
@@ -132,6 +145,17 @@ class KeptOrder:
                 f"{path} is no order file: {error}. Write one by `pecan explain --save {path}`, or by hand: "
                 f'{{"format": {FORMAT}, "orders": [["first", "second"]]}}.'
             ) from error
+
+
+def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
+    """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
+    able = [one.decoder for one in push_down(found.plan, engine)[1]]
+    for name in found.decoders:
+        if name not in able:
+            raise PlanError(
+                f"the order file {path} lets {name!r} take over what follows it, but in the pipeline {pipeline} on "
+                f'the {engine} engine it cannot: those that can are {_spelled(able)}. Take it out of "decoders".'
+            )
 
 
 def check_fits(order: KeptOrder, plan: Plan, path: str | os.PathLike[str], pipeline: str) -> None:

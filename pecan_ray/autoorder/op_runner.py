@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
@@ -34,6 +34,8 @@ class SampleLimits:
     """and after which as many are as times can be measured on."""
     spread: bool = True
     """Draw them from the whole data; else they are the first ones."""
+    later: bool = False
+    """Draw other elements than a first look at the same data has, as far as there are others."""
     runs: float = float("inf")
     """The look may take so many times as long as one element takes."""
 
@@ -126,10 +128,10 @@ class OpRunner(Protocol):
         """Return the seconds for one element that enters the stretch: reading and all operators before; None: none."""
         ...
 
-    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators in an order: one in a stage, or `fused` as the engine runs them.
 
-        `pushed`: with what the decoder takes over.
+        `decoders`: those that take over what directly follows them, as far as they can.
         """
         ...
 

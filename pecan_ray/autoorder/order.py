@@ -14,7 +14,7 @@ from pecan_ray.autoorder.facts import StretchSample
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.autoorder.push_down import push_down, scattered
+from pecan_ray.autoorder.push_down import scattered
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
     load_engine,
@@ -25,15 +25,13 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.trial import Trial
+from pecan_ray.autoorder.trial import make_trial
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.whole import weighed, whole_seconds
 from pecan_ray.errors import ColumnError
-from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
-from pecan_ray.reorder import NEUTRAL_BAND, Mode, auto_order
+from pecan_ray.reorder import NEUTRAL_BAND, auto_order
 
 logger = logging.getLogger("pecan_ray")
 
@@ -65,12 +63,12 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     began = time.perf_counter()
     wanted = [one for one in stretches(plan) if request.sample_all or (mode != "off" and one.movable > 1)]
     if not wanted:
-        return Ordering(plan, plan, mode, notes=_pushed(plan, engine, mode))
+        return Ordering(plan, plan, mode)
     found = {one.names: one for one in known}
     missing = [one.names for one in wanted if one.names not in found]
     runs = runs_allowed(plan, request.job) if missing else math.inf
     if runs < LEAST_RUNS:
-        return Ordering(plan, plan, mode, notes=(TOO_SHORT, *_pushed(plan, engine, mode)), final=False)
+        return Ordering(plan, plan, mode, notes=(TOO_SHORT,), final=False)
     request = replace(request, runs=runs, elements=int(min(request.elements, runs / RUNS_OF_AN_ELEMENT)))
     if may_run_apart(request) and (can_be_sent(request) or needs_own_process(engine)):
         made = call_in_subprocess(_orders, request, missing, engine=engine, seconds=request.seconds)
@@ -81,14 +79,16 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     after = reordered(plan, {one.names: one.adopted.order for one in orders})
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
+    pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
     return Ordering(
         before=plan,
         plan=after,
         mode=mode,
         stretches=tuple(orders),
         seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys([*notes, *_pushed(after, engine, mode)])),
-        final=not cut_short or any(one.adopted.changed for one in orders),
+        notes=tuple(dict.fromkeys([*notes, *(one.told() for one in pushed)])),
+        final=not cut_short or bool(pushed) or any(one.adopted.changed for one in orders),
+        decoders=tuple(one.decoder for one in pushed),
     )
 
 
@@ -99,11 +99,6 @@ def may_run_apart(request: OrderRequest) -> bool:
     """
     connected = any(getattr(source, "needs_cluster", False) for source in request.plan.sources())
     return needs_own_process(request.engine) or (request.apart and not connected)
-
-
-def _pushed(plan: Plan, engine: EngineName, mode: Mode) -> tuple[str, ...]:
-    """Say what the decoder takes over when the plan is run: `push_down` merges operators behind the ordering."""
-    return tuple(one.told() for one in push_down(plan, engine)[1]) if mode == "cost" else ()
 
 
 def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrder]:
@@ -119,7 +114,7 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits))
-        if not any(one.adopted.changed for one in found):
+        if not any(one.adopted.changed or one.taken_over.pushed for one in found):
             return found
         until = began + BEGIN_SHARE * request.seconds
         seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until)
@@ -166,8 +161,7 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     if mode != "paper" and sample.elements < LEAST_ELEMENTS:
         note = f"{sample.elements} elements are too few to measure times on: the order stays as it is written"
         return StretchOrder(sample, user, user, notes=(note,))
-    pushed = guarded = mode == "cost"
-    trial = Trial(sampled, request.check, equal_results=mode == "strict", pushed=pushed, guarded=guarded)
+    trial = make_trial(sampled, request)
     ops = {op.name: op for op in stretch.ops}
 
     def mergeable(order: OpOrder) -> Iterator[tuple[str, ...]]:

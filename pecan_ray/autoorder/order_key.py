@@ -14,6 +14,8 @@ from pecan_ray.reorder import Mode
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import FileInfo, list_files, list_folder
 
+FORMAT = 2
+"""Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 MOST_FILES = 1000
 """So many files of a source are looked at: the listing of all can take minutes."""
 MOST_CLASSES = 4
@@ -33,7 +35,7 @@ def order_key(
     place counts alone: who reads it says why.
     """
     looks = [_look(source) for source in sources]
-    text = repr((list(parts), looks, engine, mode, None if check is None else spelled_out(check)))
+    text = repr((FORMAT, list(parts), looks, engine, mode, None if check is None else spelled_out(check)))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 

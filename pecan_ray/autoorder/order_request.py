@@ -90,5 +90,5 @@ class OrderRequest:
 
 
 def mode_under(config: Config, *, seeded: bool) -> Mode:
-    """Return the mode of a look: with a seed that the user has given, results must not depend on times."""
-    return "strict" if seeded and config.reorder != "off" else config.reorder
+    """Return the mode of a look: with a seed that the user has given, no result may depend on times, and none looks."""
+    return "off" if seeded else config.reorder

@@ -7,7 +7,7 @@ average), decoding at a reduced size averages pixels that a bilinear resize woul
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,29 +62,42 @@ class Pushed:
     into: str
     """Name of the operator that does their work now: that of the one with the random numbers, so that they stay."""
 
+    @property
+    def decoder(self) -> str:
+        """Name of the operator that takes over the others' work."""
+        return self.ops[0]
+
     def told(self) -> str:
         """Say it in words."""
         return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
 
 
-def push_down(plan: Plan, engine: EngineName) -> tuple[Plan, tuple[Pushed, ...]]:
-    """Return the plan with its decoders merged with what follows them, joins' inputs too; and what was done."""
+def push_down(
+    plan: Plan, engine: EngineName, decoders: Collection[str] | None = None
+) -> tuple[Plan, tuple[Pushed, ...]]:
+    """Return the plan with its decoders merged with what follows them, joins' inputs too; and what was done.
+
+    `decoders`: the names of those that take something over; None: all.
+    """
     head, before = plan.head, tuple[Pushed, ...]()
     if isinstance(head, Join):
-        branches = [push_down(branch, engine) for branch in head.inputs]
+        branches = [push_down(branch, engine, decoders) for branch in head.inputs]
         before = tuple(one for _, pushed in branches for one in pushed)
         head = replace(head, inputs=tuple(branch for branch, _ in branches))
-    ops, done = merged(plan.ops, engine)
+    ops, done = merged(plan.ops, engine, decoders)
     return replace(plan, head=head, ops=ops), (*before, *done)
 
 
-def merged(given: Sequence[Op], engine: EngineName) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
+def merged(
+    given: Sequence[Op], engine: EngineName, decoders: Collection[str] | None = None
+) -> tuple[tuple[Op, ...], tuple[Pushed, ...]]:
     """Return operators with the decoders among them merged with what follows them, and what was done."""
     ops = list(given)
     done: list[Pushed] = []
     at = 0
     while at < len(ops):
-        rule = next((r for r in RULES if _fits(r, ops[at:], engine)), None)
+        allowed = decoders is None or ops[at].name in decoders
+        rule = next((r for r in RULES if allowed and _fits(r, ops[at:], engine)), None)
         if rule is not None:
             parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
             behind = parts[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +72,7 @@ class PythonRunner:
         self._options = EngineOptions(seed=seed, order="strict")
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
@@ -95,11 +95,11 @@ class PythonRunner:
         """Return the mean, without the longest times."""
         return trimmed_mean(self._reading) if self._reading else None
 
-    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""
         ops = [self._ops[name] for name in order]
-        if pushed:
-            ops = [op for op in merged(ops, self._engine)[0] if isinstance(op, ElementOp)]
+        if decoders:
+            ops = [op for op in merged(ops, self._engine, decoders)[0] if isinstance(op, ElementOp)]
         return [ChainStage(run, self._options) for run in ([ops] if fused else [[op] for op in ops])]
 
     def passage(self, order: Sequence[str]) -> CountedRun:

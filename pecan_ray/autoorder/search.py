@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from pecan_ray.autoorder.adopted import Refused, StretchOrder
+from pecan_ray.autoorder.adopted import Refused, StretchOrder, TakenOver
 from pecan_ray.autoorder.facts import OpSample, StretchSample
 from pecan_ray.autoorder.speed import MIN_GAIN, PATIENCE_S, SpeedComparison
 from pecan_ray.autoorder.trial import Trial
@@ -64,6 +64,7 @@ class OrderSearch:
         proposed = next(self._candidates(self._sample))
         adopted: OrderPlan | None = None
         measured: SpeedComparison | None = None
+        users = self._trial.measure_taken_over(self._user)  # beside which others are measured
         for _ in range(MOST_MEASURED):
             plan = None if adopted is not None and self._mode == "paper" else self._next(adopted)
             if plan is None:
@@ -77,18 +78,43 @@ class OrderSearch:
                 adopted, measured = plan, found
         if adopted is not None and measured is not None and self._mode != "paper":
             adopted, measured = self._without_idle_exchanges(adopted, measured)
+        if adopted is not None and adopted.changed:
+            adopted, measured = self._worth_taking_over(adopted, measured, users)
+        return self._found(proposed, adopted, measured, users)
+
+    def _found(
+        self, proposed: OrderPlan, adopted: OrderPlan | None, measured: SpeedComparison | None, users: TakenOver
+    ) -> StretchOrder:
         changed = adopted is not None and adopted.changed
+        taken_over = self._trial.taken_over(adopted.order) if adopted is not None and changed else users
+        refused = [Refused(order, reason) for order, reason in self._refused.items()]
         return StretchOrder(
             sample=self._sample,
             adopted=adopted or auto_order(self._sample.profiled, "off", neutral_band=NEUTRAL_BAND),
             proposed=proposed,
             measured=measured,
-            refused=tuple(Refused(order, reason) for order, reason in self._refused.items()),
+            refused=(*refused, *dict.fromkeys([*users.refused, *taken_over.refused])),
             notes=tuple(self._notes),
             loads=self._trial.loads(adopted.order) if adopted is not None and changed else (),
-            differences=self._trial.differences(adopted.order) if adopted is not None and changed else (),
-            hurried=not changed and not self._trial.in_time(),
+            differences=taken_over.differences
+            or (self._trial.differences(adopted.order) if adopted and changed else ()),
+            taken_over=taken_over,
+            users_taken_over=users,
+            hurried=not (changed or taken_over.pushed) and not self._trial.in_time(),
         )
+
+    def _worth_taking_over(
+        self, plan: OrderPlan, found: SpeedComparison | None, users: TakenOver
+    ) -> tuple[OrderPlan | None, SpeedComparison | None]:
+        """Return the order to adopt, where decoders take over in it more than in the user's and that is faster."""
+        pushed = self._trial.taken_over(plan.order).pushed
+        if pushed == users.pushed or self._trial.measure_taken_over(plan.order).pushed == pushed:
+            return plan, found
+        found, failed = self._compare(plan.order)
+        if refused := failed or self._too_slow(found):
+            self._refused[plan.order] = refused
+            return None, None
+        return plan, found
 
     def _without_idle_exchanges(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
         """Return the order without the exchanges that are not missed when they are left out, and its comparison.
@@ -251,7 +277,7 @@ class OrderSearch:
             return "there was no time to measure it"
         if found.faster:
             return ""
-        return f"it is not faster: {found.speedup:.2f}x (±{found.error:.2f}) measured on {found.elements} elements"
+        return f"it is not faster: {found.told()}"
 
     def _rest_refused(self, order: OpOrder) -> str:
         refused, ran = self._trial.verify_rest(order)

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from pecan_ray.autoorder.op_runner import OpRunner, Stage, Timer, Token, run_through
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.value_check import OpOrder
 
 Pairs: TypeAlias = npt.NDArray[np.float64]
 """Seconds of one element, [repeat, order]."""
@@ -60,6 +59,10 @@ class SpeedComparison:
         """Tell whether the other order is certainly faster, and so many times at least."""
         return self.speedup - CERTAINTY * self.error > 1.0 and self.speedup >= times
 
+    def told(self) -> str:
+        """Say it in words."""
+        return f"{self.speedup:.2f}x (±{self.error:.2f}) measured on {self.elements} elements"
+
     @property
     def decided(self) -> bool:
         """Whether more runs would hardly change the answer."""
@@ -67,11 +70,10 @@ class SpeedComparison:
 
 
 def compare_speed(
-    sampled: Sampled, orders: tuple[OpOrder, OpOrder], *, pushed: bool, patience_s: float = PATIENCE_S
+    sampled: Sampled, stages: Sequence[Sequence[Stage]], patience_s: float = PATIENCE_S
 ) -> SpeedComparison | None:
     """Run two orders in turn until it is clear whether the second one is faster; None if there was no time for it."""
     runner, held = sampled.runner, sampled.held
-    stages = [runner.stages(names, fused=True, pushed=pushed) for names in orders]
     runs: dict[int, list[Pairs]] = {}
     found = None
     places = itertools.cycle(np.random.default_rng(0).permutation(len(held)).tolist())

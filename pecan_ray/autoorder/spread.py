@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.inprocess import AllLeases
@@ -65,6 +65,8 @@ class Wanted:
     elements: int
     again: bool = True
     """Come back to splits for more, where others hold few: else another source gives more."""
+    later: bool = False
+    """Leave out those that come first without this, or take them last."""
 
 
 class SpreadLeases:
@@ -85,7 +87,8 @@ class SpreadLeases:
 def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Lease]:
     opened = min(MOST_OPENED, len(splits))
     few = -(-wanted.elements // opened) if opened else 0
-    for start in range(0, wanted.elements if wanted.again else 1, max(1, few)):
+    starts = list(range(0, wanted.elements if wanted.again else 1, max(1, few)))
+    for start in [*(starts[1:] or [few]), 0] if wanted.later else starts:
         for place in evenly(len(splits)):
             split = splits[place]
             if split.elements is None or start < split.elements:
@@ -93,14 +96,16 @@ def _leases(branch: int, splits: Sequence[Split], wanted: Wanted) -> Iterator[Le
                 yield Lease(0, split, spans=(span,), branch=branch)
 
 
-def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, spread: bool) -> Leases:
+def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, spread: bool, later: bool = False) -> Leases:
     """Return the leases of a sample of what a plan yields.
 
+    `later`: of other elements than without it, as far as there are others.
     Not spread is what needs the beginning of its data, and what would compute all of it before it has splits.
     """
     if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
         return AllLeases(sources, epoch=0, repetitions=1)
-    return SpreadLeases([list_splits(source) for source in sources], list(_wanted(plan, elements)))
+    wanted = [replace(one, later=later) for one in _wanted(plan, elements)]
+    return SpreadLeases([list_splits(source) for source in sources], wanted)
 
 
 def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted]:

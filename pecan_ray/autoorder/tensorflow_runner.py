@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -79,7 +79,7 @@ class TensorFlowRunner:
         self._ops = {op.name: op for op in stretch.ops}
         plan = without_buffers(stretch.prefix)
         sources = [Bounded(source, limits.elements, limits.deadline, clock) for source in plan.sources()]
-        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread)
+        leases = sample_leases(plan, sources, limits.elements, spread=limits.spread, later=limits.later)
         self._singles = Singles(plan, sources, leases, EngineOptions(seed=seed, order="strict"))
         self._read = self._singles.read()
         self._compiled: dict[tuple[Any, ...], Compiled] = {}
@@ -114,11 +114,11 @@ class TensorFlowRunner:
             seconds.append(stopwatch.stop())
         return statistics.median(seconds)
 
-    def stages(self, order: Sequence[str], *, fused: bool = False, pushed: bool = False) -> list[Stage]:
+    def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators, compiled for what arrives at their places."""
         ops = [self._ops[name] for name in order]
-        if pushed:
-            ops = [op for op in merged(ops, self._engine)[0] if isinstance(op, ElementOp)]
+        if decoders:
+            ops = [op for op in merged(ops, self._engine, decoders)[0] if isinstance(op, ElementOp)]
         spec = self._singles.spec
         found: list[Stage] = []
         for group in compile_groups(ops) if fused else [[op] for op in ops]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import OpLoad
-from pecan_ray.autoorder.op_runner import run_through
+from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
-from pecan_ray.autoorder.order_request import Check
-from pecan_ray.autoorder.sample import Sampled
+from pecan_ray.autoorder.order_request import Check, OrderRequest
+from pecan_ray.autoorder.push_down import Pushed, merged
+from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.value_trial import ValueTrial
 from pecan_ray.errors import ElementError
+from pecan_ray.options import EngineName
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference
 
@@ -26,6 +30,12 @@ FIRST_LOOK_S = 0.2
 """unless they take longer: then a few of them do."""
 REST_S = 1.0
 """Time for verifying an order on the elements beyond those."""
+TAKEN_OVER_ELEMENTS = 64
+"""Elements on which decoders take over what follows them, to see whether results stay,"""
+TAKEN_OVER_S = 0.7
+"""and the time for that."""
+TAKEN_OVER_PATIENCE_S = 0.7
+"""Measured seconds that show whether it is faster so."""
 SLOWED_SHARE = 0.02
 """An operator that is slow in an order counts if it loses this share of all the time."""
 
@@ -39,12 +49,15 @@ class Trial:
         check: Check | None,
         *,
         equal_results: bool,
-        pushed: bool = False,
+        decoding: EngineName | None = None,
         guarded: bool = False,
     ) -> None:
-        """`pushed`: orders are compared with what the decoder takes over in each; `guarded`: values are to stay."""
-        self._sampled, self._check, self._equal_results, self._pushed = sampled, check, equal_results, pushed
+        """`decoding`: the engine whose decoders may take work over; None: none does.  `guarded`: values are to stay."""
+        self._sampled, self._check, self._equal_results, self._decoding = sampled, check, equal_results, decoding
         self._guarded = guarded
+        self._ops = {op.name: op for op in sampled.stretch.ops}
+        self._taken_over: dict[OpOrder, TakenOver] = {}
+        self._no_faster: set[Pushed] = set()
         self._runner, self._names = sampled.runner, sampled.stretch.names
         self._user = self._runner.stages(self._names)
         self._user_seconds = sampled.profile().seconds or 0.0
@@ -88,7 +101,7 @@ class Trial:
         self._values.begin(order)
         self._watch_user()
         self._watch.begin(order)
-        refused, ran = self._verify(order, 0, self._first, watched=True)
+        refused, ran = self._verify(order, range(self._first), watched=True)
         if not refused and ran < self._first:
             refused = NO_TIME
         user, tallies = self._names, self._sampled.tallies
@@ -119,18 +132,26 @@ class Trial:
     def verify_rest(self, order: OpOrder) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
         until = self._sampled.clock() + REST_S
-        refused, ran = self._verify(order, self._first, len(self._sampled.held), until)
+        refused, ran = self._verify(order, range(self._first, len(self._sampled.held)), until)
         refused = refused or self.other_values(order)
         return refused, self._first + ran
 
     def _verify(
-        self, order: OpOrder, begin: int, end: int, until: float = math.inf, *, watched: bool = False
+        self,
+        order: OpOrder,
+        numbers: range,
+        until: float = math.inf,
+        *,
+        watched: bool = False,
+        decoders: Collection[str] = (),
     ) -> tuple[str, int]:
+        """Run an order on some elements; return why it is refused, or "", and how many elements it has run."""
         sampled, spec, ran = self._sampled, ElementSpec(), 0
+        made = self._made(order, decoders)
         self.failed = ""
         try:
-            stages = self._runner.stages(order)
-            for number in range(begin, min(end, len(sampled.held))):
+            stages = self._runner.stages(order, decoders=decoders)
+            for number in numbers[: len(sampled.held)]:
                 if not sampled.in_time() or sampled.clock() > until:
                     break
                 token, count = sampled.token(number), sampled.results[number]
@@ -142,7 +163,7 @@ class Trial:
                     spec.add(element)
                 if refused := self._compare_results(number, after):
                     return refused, ran
-                self._values.compare(order, number, outputs)
+                self._values.compare(made, number, outputs)
                 ran += 1
         except ElementError as error:
             self.failed = str(error.fields.get("op", ""))
@@ -192,8 +213,83 @@ class Trial:
 
         None if there was no time for it.
         """
-        orders = (other or self._names, order)
-        return compare_speed(self._sampled, orders, pushed=self._pushed, patience_s=patience_s)
+        return compare_speed(self._sampled, [self._fused(other or self._names), self._fused(order)], patience_s)
+
+    def _fused(self, order: OpOrder) -> list[Stage]:
+        return self._runner.stages(order, fused=True, decoders=self.taken_over(order).decoders)
+
+    # --- what decoders take over -----------------------------------------------------------------------------
+
+    def taken_over(self, order: OpOrder) -> TakenOver:
+        """Return what decoders may take over in an order: it was run on the sample, and its results may be so."""
+        if order not in self._taken_over:
+            self._taken_over[order] = self._try_taking_over(order)
+        return self._taken_over[order]
+
+    def measure_taken_over(self, order: OpOrder) -> TakenOver:
+        """Return what decoders take over in an order, which is nothing where that is not certainly faster."""
+        found = self.taken_over(order)
+        if not found.pushed or found.measured is not None:
+            return found
+        stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
+        try:
+            measured = compare_speed(self._sampled, stages, TAKEN_OVER_PATIENCE_S)
+            failed = "there was no time to measure it" if measured is None else ""
+        except ElementError as error:
+            measured, failed = None, f"it fails: {error.message.splitlines()[0]}"
+        if measured is not None and measured.faster:
+            found = replace(found, measured=measured)
+        else:
+            why = failed if measured is None else f"it is not faster: {measured.told()}"
+            refused = tuple(_not_taken_over(one, why) for one in found.pushed)
+            self._no_faster.update(found.pushed)
+            found = TakenOver(refused=(*found.refused, *refused))
+        self._taken_over[order] = found
+        return found
+
+    def _try_taking_over(self, order: OpOrder) -> TakenOver:
+        """Run an order with what each decoder could take over in it, one after the other."""
+        found = NOTHING_TAKEN_OVER
+        if self._decoding is None:
+            return found
+        for one in merged([self._ops[name] for name in order], self._decoding)[1]:
+            if one in self._no_faster:
+                continue
+            decoders = (*found.decoders, one.decoder)
+            if refused := self._taking_over_refused(order, decoders):
+                found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
+            else:
+                differences = self._values.differences_taken_over(self._made(order, decoders), order)
+                found = replace(found, pushed=(*found.pushed, one), differences=differences)
+        return found
+
+    def _taking_over_refused(self, order: OpOrder, decoders: Collection[str]) -> str:
+        """Return why decoders may not take over what they could in an order; empty if they may."""
+        made = self._made(order, decoders)
+        self._values.begin(made)
+        until = self._sampled.clock() + TAKEN_OVER_S
+        refused, ran = self._verify(order, range(TAKEN_OVER_ELEMENTS), until, decoders=decoders)
+        self.failed = ""
+        if not refused and ran < min(LEAST_ELEMENTS, len(self._sampled.held)):
+            return NO_TIME
+        return refused or (self._values.taken_over_refused(made, order) if self._guarded else "")
+
+    def _made(self, order: OpOrder, decoders: Collection[str]) -> OpOrder:
+        """Return the operators that are left of an order where decoders take over others."""
+        if self._decoding is None or not decoders:
+            return order
+        return tuple(op.name for op in merged([self._ops[name] for name in order], self._decoding, decoders)[0])
+
+
+def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
+    """Return the trial of orders that a request asks for."""
+    mode = request.mode
+    decoding = request.engine if mode in ("cost", "strict") else None
+    return Trial(sampled, request.check, equal_results=mode == "strict", decoding=decoding, guarded=mode == "cost")
+
+
+def _not_taken_over(one: Pushed, why: str) -> Refused:
+    return Refused(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
 
 
 def _ask(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:

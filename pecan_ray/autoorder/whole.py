@@ -6,18 +6,20 @@ fast.  The whole is timed by itself: some elements are read and run through ever
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from pecan_ray.autoorder.adopted import Refused, StretchOrder
-from pecan_ray.autoorder.stopwatch import Stopwatch
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder
+from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.registry import ENGINES
+from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Plan
 from pecan_ray.plan.splits import Element, Source, Split
@@ -31,6 +33,12 @@ LEAST_SAVED_S = 3e-6
 ELEMENTS = 48
 """Elements of each source that show what the whole takes."""
 LONGEST_S = 1.0
+BUILT_S = 1.0
+"""A graph of all is not begun with less time than that."""
+
+NOT_RUN = (
+    "there was no time to run the whole pipeline: its gain is that of reading and of the operators that were sampled"
+)
 
 
 class _First:
@@ -39,6 +47,8 @@ class _First:
     def __init__(self, source: Source, count: int, until: float) -> None:
         self._source, self._count, self._until = source, count, until
         self.elements = 0
+        self.begun: Callable[[], None] | None = None
+        """Called when more than the first element is asked for, which a graph is built by."""
 
     def splits(self) -> Iterator[Split]:
         """Yield splits while elements are wanted."""
@@ -56,6 +66,8 @@ class _First:
         for element in self._source.read(split, start) if first is None else first(self._count):
             if self._over():
                 return
+            if self.elements == 1 and self.begun is not None:
+                self.begun()
             self.elements += 1
             yield element
 
@@ -69,12 +81,13 @@ class _First:
 
 
 def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> float | None:
-    """Return the seconds that a plan takes for an element of its sources; None where that cannot be told."""
-    if ENGINES[engine].framework is not None:
-        return None
-    plan = without_buffers(plan)
-    sources = [_First(source, ELEMENTS, min(until, time.perf_counter() + LONGEST_S)) for source in plan.sources()]
+    """Return the seconds that a plan takes for an element of its sources; None where there is no time to tell."""
+    plan, now = without_buffers(plan), time.perf_counter()
     options = EngineOptions(seed=seed, order="strict", on_error="skip")
+    if ENGINES[engine].framework is not None:
+        sources = [_First(source, ELEMENTS, until) for source in plan.sources()]
+        return _graph_seconds(plan, engine, sources, options) if now + BUILT_S < until else None
+    sources = [_First(source, ELEMENTS, min(until, now + LONGEST_S)) for source in plan.sources()]
     leases = AllLeases(sources, epoch=0, repetitions=1)
     stream = ItemStream(plan, sources, options, leases, UndeliveredPositions(), pool=None, call=complete_call)
     items, stopwatch, seconds = stream.items(), Stopwatch(), 0.0
@@ -88,34 +101,91 @@ def whole_seconds(plan: Plan, engine: EngineName, seed: int, until: float) -> fl
     return seconds / elements if elements else None
 
 
+def _graph_seconds(plan: Plan, engine: EngineName, sources: Sequence[_First], options: EngineOptions) -> float | None:
+    """Return the seconds of all threads for an element, from when the graph is built; None where it was too late."""
+    stopwatch, began = ProcessStopwatch(), list[_First]()
+
+    def begin(source: _First) -> None:
+        if not began:
+            began.append(source)
+            stopwatch.start()
+
+    for source in sources:
+        source.begun = functools.partial(begin, source)
+    running = ENGINES[engine].load().build(plan, sources, options, HeapSlots())
+    try:
+        for produced in running.batches(AllLeases(sources, epoch=0, repetitions=1)):
+            if produced.slot is not None:
+                produced.slot.release()
+        seconds = stopwatch.stop() if began else 0.0
+    finally:
+        running.close()
+    elements = sum(source.elements for source in sources)
+    return seconds / elements if began else None
+
+
 def weighed(plan: Plan, orders: Sequence[StretchOrder], seconds: float | None) -> list[StretchOrder]:
     """Return the orders with their shares of the whole; the user's, where all of them together gain too little.
 
-    `seconds` is what the whole takes for an element of the sources; None: the longest that is known of a part.
+    What decoders take over in the user's order has to be worth it by itself, or together with the other orders; and
+    those have to be worth it beside that.  `seconds` is what the whole takes for an element of the sources; None: the
+    longest that is known of a part.
     """
     told = [_told(plan, one) for one in orders]
     parts = [(one.sample.reading_s or 0.0) + own for one, own in zip(orders, told, strict=True)]
     whole = max(seconds or max(parts, default=0.0), sum(told))
     shared = [replace(one, share=own / whole if whole else 1.0) for one, own in zip(orders, told, strict=True)]
-    measured = [
-        one for one in shared if one.adopted.changed and one.measured is not None and one.adopted.mode != "paper"
-    ]
-    saved = sum(one.share * (1.0 - 1.0 / max(one.measured.speedup, 1e-12)) for one in measured if one.measured)
-    if not measured or (1.0 / max(1.0 - saved, 1e-12) >= WORTH and saved * whole >= LEAST_SAVED_S):
+    if seconds is None:
+        shared = [replace(one, notes=(*one.notes, NOT_RUN)) if one.speedup is not None else one for one in shared]
+    judged = [one for one in shared if one.adopted.mode != "paper" and one.speedup is not None]
+    decoding, all_of_it = _left(judged, decoding_only=True), _left(judged)
+
+    def worth(before: float, after: float) -> bool:
+        return before / max(after, 1e-12) >= WORTH and (before - after) * whole >= LEAST_SAVED_S
+
+    if not judged:
         return shared
-    return [_left_alone(one, 1.0 / (1.0 - saved)) if one in measured else one for one in shared]
+    if not worth(1.0, all_of_it):
+        return [_left_alone(one, 1.0 / all_of_it) if one in judged else one for one in shared]
+    if worth(1.0, decoding) and not worth(decoding, all_of_it):
+        gain = decoding / all_of_it
+        return [_left_alone(one, gain, decoding=True) if one in judged else one for one in shared]
+    return shared
 
 
-def _left_alone(one: StretchOrder, gain: float) -> StretchOrder:
-    """Return what was found of a stretch whose new order is not worth it."""
-    assert one.measured is not None
+def _left(judged: Sequence[StretchOrder], *, decoding_only: bool = False) -> float:
+    """Return the share of the whole's time that is left."""
+    saved = 0.0
+    for one in judged:
+        found = one.users_taken_over.measured if decoding_only else None
+        speedup = (found.speedup if found is not None else 1.0) if decoding_only else one.speedup or 1.0
+        saved += one.share * (1.0 - 1.0 / max(speedup, 1e-12))
+    return max(1.0 - saved, 1e-12)
+
+
+def _left_alone(one: StretchOrder, gain: float, *, decoding: bool = False) -> StretchOrder:
+    """Return what was found of a stretch whose new order is not worth it; `decoding`: what decoders take over is."""
+    speedup = one.measured.speedup if decoding and one.measured is not None else one.speedup
     reason = (
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
-        f"({one.measured.speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
+        f"({speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
     )
     user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
-    refused = (*one.refused, Refused(one.adopted.order, reason))
-    return replace(one, adopted=user, measured=None, refused=refused, loads=(), differences=())
+    tried = (
+        [one.adopted.order] if one.adopted.changed else [] if decoding else [ops.ops for ops in one.taken_over.pushed]
+    )
+    refused = (*one.refused, *(Refused(order, reason) for order in tried))
+    users = one.users_taken_over if decoding else NOTHING_TAKEN_OVER
+    return replace(
+        one,
+        adopted=user,
+        measured=None,
+        refused=refused,
+        loads=(),
+        differences=users.differences,
+        taken_over=users,
+        users_taken_over=users,
+    )
 
 
 def _told(plan: Plan, one: StretchOrder) -> float:

@@ -48,6 +48,8 @@ class SavedState:
     """The order of operators in each stretch in which they can be exchanged."""
     order: Order = "relaxed"
     """Of the batches."""
+    decoders: tuple[str, ...] = ()
+    """Operators that take over the work of those that follow them in that order."""
 
     def to_json(self) -> dict[str, Plain]:
         """Return it as plain values."""
@@ -61,6 +63,7 @@ class SavedState:
             "order": self.order,
             "pipeline": [list(part) for part in self.parts],
             "orders": [list(order) for order in self.orders],
+            "decoders": list(self.decoders),
             "sources": [
                 {**_branch(point), **_listing(listing)}
                 for point, listing in zip(self.point.branches, self.point.listings, strict=True)
@@ -95,7 +98,9 @@ class SavedState:
             )
             parts = tuple((name, digest) for name, digest in fields["pipeline"])
             orders = tuple(tuple(order) for order in fields["orders"])
-            return cls(point, fields["batches"], fields["seed"], fields["engine"], parts, orders, fields["order"])
+            decoders = tuple(map(str, fields.get("decoders", ())))
+            numbers = fields["batches"], fields["seed"]
+            return cls(point, *numbers, fields["engine"], parts, orders, fields["order"], decoders)
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
 

@@ -46,6 +46,20 @@ def test_workers_run_the_order_that_was_adopted() -> None:
     assert event.kind == "reorder" and "AutoOrder moved half before shape_before" in event.text
 
 
+@pytest.mark.parametrize(
+    ("workers", "said"),
+    [
+        (pecan.Workers(local=1), "AutoPlacement decides nothing, as the numbers of workers are fixed."),
+        (pecan.AutoWorkers(max_local=1, max_remote=0), "AutoPlacement looks for the cheapest deployment."),
+    ],
+)
+def test_a_live_job_explains_its_placement(workers: Any, said: str) -> None:
+    with images(reorder="off").iter_batches(workers=workers) as batches:
+        next(batches)
+        told = batches.explain()
+    assert told.startswith("job images-") and said in told.splitlines()[0]
+
+
 def test_switched_off_workers_run_what_is_written() -> None:
     with images(reorder="off").iter_batches(workers=pecan.Workers(local=1)) as batches:
         assert {side for batch in batches for side in batch["side"].tolist()} == {128}

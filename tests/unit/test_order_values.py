@@ -16,6 +16,7 @@ import pecan_ray as pecan
 from examples.photographs import parent_photographs
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.element_spec import ColumnSpec, equal, kind_of, rank_of
+from pecan_ray.autoorder.explain import as_json, rows
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import push_down
@@ -316,10 +317,9 @@ def test_decoders_in_the_inputs_of_joins_take_over_too(given: list[Element]) -> 
 def test_an_explanation_tells_of_the_new_order(given: list[Element]) -> None:
     pipe = over(given, "image", "number").map(blur, on="image").map(small, on="image")
     for _ in range(TRIES):
-        text = pipe.explain()
+        text = pipe.explain(again=True)
         if text.splitlines()[2].strip() == "now:    small -> blur":
             break
-        pipe = over(given, "image", "number").map(blur, on="image").map(small, on="image")
     facts = json.loads(pipe.explain("json"))
     after = {op["name"]: op["in_new_order"] for op in facts["operators"]}
     assert after["blur"]["bytes_in"] == after["blur"]["bytes_out"] == after["small"]["bytes_out"]
@@ -328,3 +328,17 @@ def test_an_explanation_tells_of_the_new_order(given: list[Element]) -> None:
     assert "'number': equal on 32 elements" in text and "'image': 32 of 32 elements differ" in text
     assert {one["column"] for one in facts["stretches"][0]["differences"]} == {"image", "number"}
     assert "results beside those" in pipe.explain("html")
+
+
+def test_an_explanation_tells_how_long_operators_take_in_the_new_order(given: list[Element]) -> None:
+    pipe = over(given).map(blur, on="image").map(small, on="image")
+    found = ordering(pipe, "paper")
+    (stretch,) = found.stretches
+    assert found.changed and {load.name for load in stretch.loads} == {"blur", "small"}
+    told = dict(zip(("blur", "small"), (0.000123, 0.000045), strict=True))
+    loads = tuple(dataclasses.replace(load, seconds=told[load.name]) for load in stretch.loads)
+    found = dataclasses.replace(found, stretches=(dataclasses.replace(stretch, loads=loads),))
+    assert {row.name: row.cells()[5] for row in rows(found)} == {"small": "45", "blur": "123"}
+    facts = {op["name"]: op for op in json.loads(as_json("values", found))["operators"]}
+    assert facts["blur"]["in_new_order"]["microseconds"] == pytest.approx(123)
+    assert facts["blur"]["microseconds"] == pytest.approx(1e6 * (stretch.sample.ops[0].seconds or 0.0)), "in the user's"

@@ -88,6 +88,22 @@ def test_an_element_that_fails_is_run_in_the_users_order_and_so_are_the_others(f
     assert "but not in yours, to_rgb -> darken: the job goes back to your order" in users.said
 
 
+@pytest.mark.parametrize("reorder", ["cost", "strict", "paper"])
+def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorder: Any) -> None:
+    config = pecan.Config(order_folder=tmp_path, reorder=reorder)
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items()), config=config)
+    pipe = pipe.map(to_rgb, on="image").map(darken, on="image").batch(8)
+    key = pipe._order._key
+    OrderFolder(tmp_path).replace(key, KeptOrder((("darken", "to_rgb"),)))
+    with pipe.iter_batches(debug=True) as batches:
+        assert "AutoOrder runs darken -> to_rgb -> batch" in batches.report().events[0].text
+        rows = [(int(n), int(i.max())) for batch in batches for n, i in zip(batch["n"], batch["image"], strict=True)]
+    assert sorted(rows) == EXPECTED
+    kept = OrderFolder(tmp_path).load(key)
+    assert kept is not None and kept.orders == (("to_rgb", "darken"),)
+    assert "fails in AutoOrder's order darken -> to_rgb" in kept.why
+
+
 def test_every_position_is_delivered_once() -> None:
     plan, users = in_another_order(pipeline().batch(8).plan)
     leases = ListedLeases(whole_leases(tuple(plan.sources())))
