@@ -26,7 +26,6 @@ from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance
 from pecan_ray.runtime.cluster import refuse_forked
@@ -108,11 +107,10 @@ class Batches:
             )
             try:
                 ordered = order()  # while the workers start
-                self._session.begin(None if ordered.plan is plan else ordered.plan, ordered.row_seconds)
+                self._session.begin(None if ordered.plan is plan else ordered.plan, ordered.order, ordered.row_seconds)
             except BaseException:
                 self.close()
                 raise
-        self._orders = tuple(one.names for one in stretches(ordered.plan) if len(one.ops) > 1)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         self._op_seconds = ordered.op_seconds
@@ -229,7 +227,7 @@ class Batches:
             found = look(session.counts())
             if found is not None and not session.closed:
                 session.replan(*found)
-                logger.info("%s: %s", self._name, found[1])
+                logger.info("%s: %s", self._name, found.said)
         except Exception as error:  # whatever a user's function, a source or an ended job can raise
             if not session.closed:
                 logger.warning("the order of operators was not looked at again: %s: %s", type(error).__name__, error)
@@ -256,7 +254,7 @@ class Batches:
         point, used = self._session.resume_point()
         batches = self._batches_before + used
         order = self._options.order
-        return SavedState(point, batches, self._seed, self._engine, self._parts, self._orders, order).to_json()
+        return SavedState(point, batches, self._seed, self._engine, self._parts, order).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.

@@ -424,7 +424,7 @@ class PecanPipeline:
         if state is not None and debug:
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
         saved = None if state is None else self._saved(state, options)
-        found = self._order if saved is None else self._order.pinned(saved.orders)
+        found = self._order if saved is None else self._pinned_by(saved)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
@@ -462,6 +462,9 @@ class PecanPipeline:
         seed = self._seed if self._seeded else None
         must_fit(saved, engine=self._engine, seed=seed, parts=self._order.parts, order=options.order)
         return saved
+
+    def _pinned_by(self, saved: SavedState) -> JobOrder:
+        return self._order.pinned(saved.point.op_order, cuts_elements=saved.point.cuts_elements)
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

@@ -18,7 +18,7 @@ from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.stretches import reordered, stretches
+from pecan_ray.plan.stretches import orders_in, reordered, stretches
 
 logger = logging.getLogger("pecan_ray")
 
@@ -67,8 +67,7 @@ class KeptOrder:
     @classmethod
     def in_place(cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
-        orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
-        return cls(orders, pipeline, mode, fingerprint, _now(), why)
+        return cls(orders_in(plan), pipeline, mode, fingerprint, _now(), why)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, WorkerQuestion
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
+from pecan_ray.plan.stretches import OpOrders
 
 LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung", "restart"]
 
@@ -71,6 +72,8 @@ class OrderKnown:
     """It is another one than as written: the plan has a second version."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, as a sample has measured; None: not known."""
+    order: OpOrders = ()
+    """In which operators run, if it has changed."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +81,7 @@ class PlanChanged:
     """There is a new version of the plan, for epochs that have not begun."""
 
     said: str
+    order: OpOrders = ()
 
 
 @dataclass(frozen=True)

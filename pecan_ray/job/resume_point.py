@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.plan.splits import END, OUTPUT_BITS
+from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.sampling.spans import Span
 
 
@@ -73,6 +74,9 @@ class ResumePoint:
     them."""
     passes: int = 1
     """Over the sources in an epoch; 0: endless ones."""
+
+    op_order: OpOrders = ()
+    """In which the operators of each stretch ran in this epoch."""
 
     @property
     def cuts_elements(self) -> bool:

@@ -44,8 +44,6 @@ class SavedState:
     engine: str
     parts: tuple[tuple[str, str], ...]
     """What the pipeline consists of: (what it is, a hash)."""
-    orders: tuple[tuple[str, ...], ...] = ()
-    """The order of operators in each stretch in which they can be exchanged."""
     order: Order = "relaxed"
     """Of the batches."""
 
@@ -60,7 +58,7 @@ class SavedState:
             "engine": self.engine,
             "order": self.order,
             "pipeline": [list(part) for part in self.parts],
-            "orders": [list(order) for order in self.orders],
+            "orders": [list(order) for order in self.point.op_order],
             "sources": [
                 {**_branch(point), **_listing(listing)}
                 for point, listing in zip(self.point.branches, self.point.listings, strict=True)
@@ -92,10 +90,10 @@ class SavedState:
                 fields["made"],
                 tuple(map(_step_of, fields.get("steps", ()))),
                 int(fields.get("passes", 1)),
+                tuple(tuple(order) for order in fields["orders"]),
             )
             parts = tuple((name, digest) for name, digest in fields["pipeline"])
-            orders = tuple(tuple(order) for order in fields["orders"])
-            return cls(point, fields["batches"], fields["seed"], fields["engine"], parts, orders, fields["order"])
+            return cls(point, fields["batches"], fields["seed"], fields["engine"], parts, fields["order"])
         except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
 

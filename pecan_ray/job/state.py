@@ -276,7 +276,7 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        return self._points.at(self.ledger, self.log, batches, self._listing.known)
+        return self._points.at(self.ledger, self.log, batches, self._listing.known, self.questions.op_order)
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""

@@ -19,6 +19,7 @@ from pecan_ray.errors import JournalError, OrderError, PecanError
 from pecan_ray.job import events
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import TICK_S, JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
 
@@ -106,20 +107,20 @@ class AutoPlacementController:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
         return pickle.dumps(self._host.state.resume_point(batches))
 
-    async def begin(self, plan: bytes | None, row_s: float | None = None) -> None:
-        """Let work begin, with the operators in that order (None: as they are written); the first trainer decides.
+    async def begin(self, plan: bytes | None, order: OpOrders, row_s: float | None = None) -> None:
+        """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.
 
         `row_s`: seconds of one thread for a row of a batch, by a sample.
         """
         host = self._host
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
-        host.happened(events.OrderKnown(len(host.plans) > 1, row_s))
+        host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order))
 
-    async def replan(self, plan: bytes, said: str) -> None:
+    async def replan(self, plan: bytes, order: OpOrders, said: str) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
         self._host.add_plan(plan)
-        self._host.happened(events.PlanChanged(said))
+        self._host.happened(events.PlanChanged(said, order))
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""

@@ -10,8 +10,6 @@ from typing import Any
 from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
-from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.messages import Job
 
@@ -43,10 +41,8 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     point = at_end.state.resume_point(used)
     if point is None:
         raise StateError(f"job {job} has no state: it was killed before all its trainers had told of their batches.")
-    plan: Plan = _unpickled(place, at_end.plans[-1] if at_end.plans else ran.plan)
-    orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
     batches = ran.batches_before + used
-    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, orders, ran.options.order).to_json()
+    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, ran.options.order).to_json()
 
 
 def _unpickled(place: JournalPlace, data: bytes) -> Any:

@@ -30,6 +30,7 @@ from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
+from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import RESTART_S
 from pecan_ray.runtime.client import BatchClient
@@ -92,6 +93,7 @@ class Session:
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
+        spec = replace(spec, op_order=orders_in(plan))
         if config.journal not in (None, OFF):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))
@@ -168,12 +170,12 @@ class Session:
             label_selector=cluster.local_selector(self._node),
         ).remote(self.name, None if journal is None else os.fspath(journal))
 
-    def begin(self, plan: Plan | None, row_s: float | None = None) -> None:
+    def begin(self, plan: Plan | None, order: OpOrders = (), row_s: float | None = None) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told.
         """
-        self.client.calls.ask_again(self.controller.begin, None if plan is None else pickle_plan(plan), row_s)
+        self.client.calls.ask_again(self.controller.begin, None if plan is None else pickle_plan(plan), order, row_s)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
@@ -185,9 +187,9 @@ class Session:
         """Whether the job was left, or is being left."""
         return self.client.closed
 
-    def replan(self, plan: Plan, said: str) -> None:
+    def replan(self, plan: Plan, order: OpOrders, said: str) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        self.client.calls.ask_again(self.controller.replan, pickle_plan(plan), said)
+        self.client.calls.ask_again(self.controller.replan, pickle_plan(plan), order, said)
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""

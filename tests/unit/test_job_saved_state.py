@@ -31,7 +31,7 @@ def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
 
 def a_state(*rests: Rest, cursor: Cursor | None = None) -> SavedState:
     point = ResumePoint(2, (BranchPoint(cursor or Cursor(), rests),), (KnownListing(70, True, ("aa", "bb")),), made=5)
-    return SavedState(point, 12, 3, "python", PARTS, (("parse", "crop"),))
+    return SavedState(replace(point, op_order=(("parse", "crop"),)), 12, 3, "python", PARTS)
 
 
 def through_json(state: SavedState) -> SavedState:
