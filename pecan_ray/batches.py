@@ -19,6 +19,7 @@ from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.integrations.formats import converter
+from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.observe.placement import explain_placement
@@ -83,7 +84,7 @@ class Batches:
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         self._job = name if debug else job_name(name, options)
-        self._quarantine = self._open_quarantine()
+        self._quarantine = self._open_quarantine(saved)
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
@@ -104,6 +105,7 @@ class Batches:
                 look_again=look_again,
                 saved=saved,
                 allow_changed_source=allow_changed_source,
+                keep=keeper(self._quarantine, saved),
             )
             try:
                 ordered = order()  # while the workers start
@@ -154,7 +156,6 @@ class Batches:
     def _next(self, session: Session) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
         received = session.client.next()
-        self._keep_bad(session.client.take_quarantined())
         if received is None:
             if self._state is None and not session.closed and not self._no_state:
                 self._state = self.state_dict()
@@ -209,11 +210,11 @@ class Batches:
         if over is not None:
             raise over
 
-    def _open_quarantine(self) -> QuarantineFile | None:
+    def _open_quarantine(self, saved: SavedState | None) -> QuarantineFile | None:
         """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
         if self._options.on_error != "quarantine":
             return None
-        opened = QuarantineFile(self.quarantine_path, self._job)
+        opened = QuarantineFile(self.quarantine_path, self._job, goes_on=saved is not None)
         weakref.finalize(self, opened.close)
         return opened
 
@@ -301,7 +302,17 @@ class Batches:
         self._progress.end()
         if self._session is not None:
             self._session.close()
-            self._keep_bad(self._session.client.take_quarantined())
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()
+
+
+def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
+    """Return what keeps bad elements in a file, but for those that a run before this one has kept."""
+    dealt = frozenset(saved.point.bad) if saved is not None else frozenset()
+
+    def keep(bad: Sequence[BadElement]) -> None:
+        if file is not None:
+            file.add([one for one in bad if not dealt or digest_of(one.identity) not in dealt])
+
+    return keep

@@ -75,6 +75,8 @@ class ResumePoint:
     passes: int = 1
     """Over the sources in an epoch; 0: endless ones."""
 
+    bad: tuple[int, ...] = ()
+    """Digests of the bad elements of such a plan in this epoch: they are read again, and dealt with."""
     op_order: OpOrders = ()
     """In which the operators of each stretch ran in this epoch."""
 

@@ -12,7 +12,7 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
@@ -64,6 +64,7 @@ class SavedState:
                 for point, listing in zip(self.point.branches, self.point.listings, strict=True)
             ],
             "passes": self.point.passes,
+            "bad": _packed(_differences(self.point.bad)),
             "steps": list(map(_step, self.point.steps)),
         }
         return {**fields, "checksum": _checksum(fields)}
@@ -90,6 +91,7 @@ class SavedState:
                 fields["made"],
                 tuple(map(_step_of, fields.get("steps", ()))),
                 int(fields.get("passes", 1)),
+                tuple(accumulate(_unpacked(fields.get("bad", [])))),
                 tuple(tuple(order) for order in fields["orders"]),
             )
             parts = tuple((name, digest) for name, digest in fields["pipeline"])
@@ -178,6 +180,10 @@ def _step_of(step: Mapping[str, Plain]) -> Step:
     if len(rests) != ranks * branches:
         raise ValueError("a step is not of all ranks")
     return Step(int(step["epoch"]), tuple(tuple(rests[r * branches : (r + 1) * branches]) for r in range(ranks)))
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [to - at for at, to in pairwise([0, *numbers])]
 
 
 def _pairs(numbers: Sequence[int]) -> tuple[Span, ...]:

@@ -25,6 +25,7 @@ from pecan_ray.runtime.journal_file import OFF, place_of
 
 logger = logging.getLogger("pecan_ray.controller")
 
+LOOK_S = 0.02
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 
@@ -104,8 +105,14 @@ class AutoPlacementController:
         return await self.facts(), self._host.ended
 
     async def resume_point(self, batches: int) -> bytes:
-        """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
-        return pickle.dumps(self._host.state.resume_point(batches))
+        """Return where the job stands after so many batches of each trainer, pickled; None before they were told of.
+
+        Not before the trainers have kept all bad elements that count as dealt with.
+        """
+        state = self._host.state
+        while state.quarantine.waiting and state.error is None and not self._host.ended:
+            await asyncio.sleep(LOOK_S)
+        return pickle.dumps(state.resume_point(batches))
 
     async def begin(self, plan: bytes | None, order: OpOrders, row_s: float | None = None) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.

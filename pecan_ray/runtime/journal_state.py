@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -12,6 +13,8 @@ from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from pecan_ray.runtime.messages import Job
+
+logger = logging.getLogger("pecan_ray")
 
 
 def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
@@ -41,6 +44,10 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     point = at_end.state.resume_point(used)
     if point is None:
         raise StateError(f"job {job} has no state: it was killed before all its trainers had told of their batches.")
+    for one in at_end.state.quarantine.waiting:
+        logger.warning(
+            "job %s had left out %s in %s, and has kept it in no file: %s", job, one.where, one.op, one.error
+        )
     batches = ran.batches_before + used
     return SavedState(point, batches, ran.seed, ran.engine, ran.parts, ran.options.order).to_json()
 

@@ -33,7 +33,7 @@ from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import RESTART_S
-from pecan_ray.runtime.client import BatchClient
+from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.leaving import Leaving
@@ -71,11 +71,12 @@ class Session:
         look_again: bool = False,
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
+        keep: KeepBad,
     ) -> None:
         """Start the job's actors, which wait for `begin`.
 
         `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
-        `allow_changed_source`.
+        `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         refuse_loader_workers()
         payload = pickle_plan(plan)
@@ -102,9 +103,8 @@ class Session:
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
-        self.client = BatchClient(
-            self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
-        )
+        me = (self._incarnation, self._node)
+        self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
