@@ -59,9 +59,9 @@ class Batches:
         look_again: bool = False,
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
-        go_on: Callable[..., Batches] | None = None,
+        go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
     ) -> None:
-        """`go_on`: called with a state, makes another one of these that begins there."""
+        """`go_on`: called with a state that fits, returns what makes another one of these that begins there."""
         self._go_on = go_on
         self._convert = converter(options.format)
         self._options = options
@@ -260,13 +260,12 @@ class Batches:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.
 
-        Raises StateError, and leaves what runs alone, for a state that is damaged or of something else.
+        Raises StateError, and leaves what runs alone, for a state that is damaged or of another pipeline or version;
+        PlanError where this iterator could not go on from it.
         """
-        if self._go_on is None:
-            raise PlanError("load_state_dict: this iterator was not made by iter_batches().")
-        SavedState.from_json(state)
+        begin = self._go_on(state)
         self.close()
-        begun = self._go_on(state=state)
+        begun = begin()
         vars(self).update(vars(begun), _begun=begun)  # with it would go what it has opened
 
     def scale(self, *, local: int, remote: int) -> None:

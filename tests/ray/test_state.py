@@ -245,6 +245,13 @@ def test_take_and_zip_go_on_where_they_were() -> None:
     ]
 
 
+def of_batches_of(size: int, epochs: int = 1) -> Any:
+    """The state at the end of another run."""
+    with numbers().batch(size).iter_batches(epochs=epochs, workers=pecan.Workers(local=1)) as it:
+        assert len(ids(it)) == epochs * ROWS
+        return saved(it.state_dict())
+
+
 def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
     pipe = numbers().batch(6)
     with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
@@ -253,7 +260,11 @@ def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
         more = ids(islice(it, 5))
         with pytest.raises(StateError, match="damaged"):
             it.load_state_dict({**state, "epoch": 1})
-        assert len(more) == 30
+        with pytest.raises(StateError, match=r"operator batch \(.*where this one has operator batch"):
+            it.load_state_dict(of_batches_of(7))
+        with pytest.raises(PlanError, match="in epoch 3 of epochs=1"):
+            it.load_state_dict(of_batches_of(6, epochs=3))
+        assert len(more) == 30 and len(ids(islice(it, 2))) == 12, "it runs on"
         it.load_state_dict(state)
         assert Counter(got + ids(it)) == Counter(range(ROWS))
 
