@@ -11,7 +11,7 @@ from typing import Any
 from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
-from pecan_ray.runtime.journal_file import JournalPlace, kept_job
+from pecan_ray.runtime.journal_file import JournalPlace, file_name, kept_job
 from pecan_ray.runtime.messages import Job
 
 logger = logging.getLogger("pecan_ray")
@@ -28,7 +28,7 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     The job and its journal are pickled, so read only what your own jobs have written.  Raises JournalError where there
     is no journal, or a damaged one, and StateError where the job had no state.
     """
-    place = JournalPlace(Path(folder), job.replace("/", "_"), "")
+    place = JournalPlace(Path(folder), file_name(job), "")
     found = kept_job(place.job_file)
     if found is None:
         raise JournalError(
