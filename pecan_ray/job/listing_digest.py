@@ -46,6 +46,11 @@ class ListingDigest:
         return (*whole, _digest(self._open)) if self.splits % LEAF else tuple(whole)
 
 
+def groups_of(splits: int) -> int:
+    """Return how many digests there are of so many splits."""
+    return -(-(splits // LEAF) // _leaves_of_group(splits)) + (splits % LEAF > 0)
+
+
 def _leaves_of_group(splits: int) -> int:
     leaves = splits // LEAF
     return max(1, -(-leaves // MOST_GROUPS))
