@@ -48,6 +48,8 @@ class KnownListing:
     complete: bool = False
     digests: tuple[str, ...] = ()
     """Of groups of them: `pecan_ray.job.listing_digest`."""
+    marks: str = ""
+    """By which the files are told that have changed."""
 
 
 @dataclass(frozen=True)

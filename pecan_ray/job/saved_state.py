@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.delivery_log import MOST_STEPS
-from pecan_ray.job.listing_digest import groups_of
+from pecan_ray.job.listing_digest import groups_of, read_marks
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.state_numbers import StateNumbers, whole
 from pecan_ray.options import IterOptions, Order
@@ -159,14 +159,22 @@ def _point_of(fields: Mapping[str, Plain]) -> ResumePoint:
 
 
 def _listing(listing: KnownListing) -> dict[str, Plain]:
-    return {"splits": listing.splits, "complete": listing.complete, "digests": list(listing.digests)}
+    return {
+        "splits": listing.splits,
+        "complete": listing.complete,
+        "digests": list(listing.digests),
+        "marks": listing.marks,
+    }
 
 
 def _listing_of(source: Mapping[str, Plain]) -> KnownListing:
     splits, complete, digests = whole(source["splits"]), source["complete"], tuple(map(_text, source["digests"]))
     if not isinstance(complete, bool) or len(digests) != groups_of(splits):
         raise ValueError(f"{len(digests)} digests tell nothing of {splits} splits")
-    return KnownListing(splits, complete, digests)
+    marks = _text(source.get("marks", ""))
+    if marks:
+        read_marks(marks)
+    return KnownListing(splits, complete, digests, marks)
 
 
 def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:

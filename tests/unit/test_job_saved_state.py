@@ -232,9 +232,7 @@ def test_the_numbers_of_all_sources_are_bounded_together(monkeypatch: pytest.Mon
 def test_a_state_that_could_not_be_read_again_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 300)
     state = a_state(*(Rest(index, 0, elements([3, 7])) for index in range(100)))
-    with pytest.raises(
-        StateError, match=r"cannot be saved: it has more than 300 numbers\. Use smaller"
-    ):
+    with pytest.raises(StateError, match=r"cannot be saved: it has more than 300 numbers\. Use smaller"):
         state.to_json()
 
 
@@ -280,7 +278,7 @@ def check(before: list[Split], now: list[Split], *, complete: bool = True, page:
     if complete:
         first.end(0)
     second = ListingCheck(first.known())
-    said = [second.add(0, now[at : at + page]) for at in range(0, len(now), page)]
+    said = [second.add(0, now[at : at + page], now.__getitem__) for at in range(0, len(now), page)]
     return [one for one in (*said, second.end(0)) if one]
 
 
@@ -293,8 +291,44 @@ def test_the_same_listing_has_not_changed_however_it_is_paged(count: int, page: 
 @pytest.mark.parametrize("place", [0, 64, 130, 199])
 def test_a_file_of_another_version_is_told_by_where_it_is(place: int) -> None:
     (said,) = check(splits(200), splits(200, **{f"v{place}": "2"}))
-    low, high = map(int, said.removeprefix("other files, or versions of them, are among splits ").split(" to "))
+    places, _, names = said.removeprefix("other files, or versions of them, are among splits ").partition(": ")
+    low, high = map(int, places.split(" to "))
     assert low <= place <= high < low + 64
+    assert names == f"part-{place}"
+
+
+def folder(count: int, *changed: int) -> list[Split]:
+    """Splits of 64 files each, of which some have another version."""
+    return [
+        Split(
+            number,
+            path=f"image-{first}",
+            files=tuple(f"image-{n}" for n in range(first, first + 64)),
+            versions=tuple("2" if n in changed else "1" for n in range(first, first + 64)),
+        )
+        for number, first in enumerate(range(0, count, 64))
+    ]
+
+
+@given(st.sets(st.integers(0, 64 * 1563 - 1), min_size=1, max_size=3))
+@settings(max_examples=10, deadline=None)
+def test_of_a_hundred_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
+    (said,) = check(folder(100_000), folder(100_000, *changed), page=500)
+    names = said.partition(": ")[2].split(", ")
+    assert {f"image-{n}" for n in changed} <= set(names)
+    assert len(names) <= len(changed) + 1, "another one by chance, once in thousands of times"
+
+
+def test_of_many_changes_some_are_named() -> None:
+    (said,) = check(splits(200), [replace(split, version="2") for split in splits(200)], page=200)
+    assert said.endswith(": part-0, part-1, part-2, part-3, part-4, and 195 more")
+
+
+def test_marks_of_a_million_files_are_small_and_of_four_hardly_there() -> None:
+    million, four = ListingCheck([KnownListing()]), ListingCheck([KnownListing()])
+    million.add(0, folder(50_000))
+    four.add(0, splits(4))
+    assert len(million.known()[0].marks) < 1800 and len(four.known()[0].marks) < 200
 
 
 def test_more_and_fewer_splits_are_told() -> None:
