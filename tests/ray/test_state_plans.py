@@ -30,7 +30,9 @@ ROWS = 400
 
 
 def numbers(first: int = 0, column: str = "i") -> pecan.PecanPipeline:
-    return pecan.PecanPipeline(pecan.sources.Arrays(**{column: np.arange(first, first + ROWS)}), name="plans")
+    return pecan.PecanPipeline(
+        pecan.sources.Arrays(**dict[str, Any]({column: np.arange(first, first + ROWS)})), name="plans"
+    )
 
 
 def length(row: dict[str, Any]) -> int:
