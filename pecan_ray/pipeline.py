@@ -18,7 +18,7 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.job.saved_state import SavedState, must_fit, must_go_on
+from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -455,18 +455,15 @@ class PecanPipeline:
         """Return a state, and the order that it pins; raises PecanError unless one may go on from it."""
         if debug:
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
-        saved = SavedState.from_json(state)
-        must_go_on(saved, options)
         seed = self._seed if self._seeded else None
-        must_fit(saved, engine=self._engine, seed=seed, parts=self._order.parts, order=options.order)
+        saved = fitting_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
         return saved, self._order.pinned(saved.point.op_order, cuts_elements=saved.point.cuts_elements)
 
-    def _go_on(
-        self, options: IterOptions, debug: bool, allow_changed_source: bool, state: Mapping[str, Any]
-    ) -> Callable[[], Batches]:
+    def _go_on(self, options: IterOptions, debug: bool, other: bool, state: Mapping[str, Any]) -> Callable[[], Batches]:
         self._saved(state, options, debug)
-        more: dict[str, Any] = {"debug": debug, "allow_changed_source": allow_changed_source}
-        return functools.partial(self.iter_batches, state=state, **vars(options), **more)
+        return functools.partial(
+            self.iter_batches, state=state, **vars(options), debug=debug, allow_changed_source=other
+        )
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

@@ -136,6 +136,21 @@ def must_fit(
             raise StateError(f"the state is of another pipeline: it has {there} where this one has {here}.")
 
 
+def fitting_state(
+    state: Mapping[str, Plain],
+    options: IterOptions,
+    *,
+    engine: str,
+    seed: int | None,
+    parts: Sequence[tuple[str, str]],
+) -> SavedState:
+    """Return a state from which a run with these options can go on; raises StateError or PlanError for another one."""
+    saved = SavedState.from_json(state)
+    must_go_on(saved, options)
+    must_fit(saved, engine=engine, seed=seed, parts=parts, order=options.order)
+    return saved
+
+
 def checksum_of(fields: Mapping[str, Plain]) -> str:
     """Return what tells a whole state from a damaged one."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
