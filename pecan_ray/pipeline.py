@@ -436,11 +436,7 @@ class PecanPipeline:
                 options=options,
                 debug=debug,
                 order=functools.partial(
-                    found.ordered,
-                    skip_bad=skip_bad,
-                    once=not count or rank > 0,
-                    job=job_is,
-                    here=debug,
+                    found.ordered, skip_bad=skip_bad, once=not count or rank > 0, job=job_is, here=debug
                 ),
                 parts=None if debug else found.parts,
                 look_again=count,
@@ -461,9 +457,8 @@ class PecanPipeline:
 
     def _go_on(self, options: IterOptions, debug: bool, other: bool, state: Mapping[str, Any]) -> Callable[[], Batches]:
         self._saved(state, options, debug)
-        return functools.partial(
-            self.iter_batches, state=state, **vars(options), debug=debug, allow_changed_source=other
-        )
+        given: dict[str, Any] = {**vars(options), "debug": debug, "allow_changed_source": other}
+        return functools.partial(self.iter_batches, state=state, **given)
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)
