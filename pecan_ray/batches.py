@@ -19,6 +19,7 @@ from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.integrations.formats import converter
+from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.observe.placement import explain_placement
@@ -58,9 +59,9 @@ class Batches:
         look_again: bool = False,
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
-        go_on: Callable[..., Batches] | None = None,
+        go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
     ) -> None:
-        """`go_on`: called with a state, makes another one of these that begins there."""
+        """`go_on`: called with a state that fits, returns what makes another one of these that begins there."""
         self._go_on = go_on
         self._convert = converter(options.format)
         self._options = options
@@ -83,7 +84,7 @@ class Batches:
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         self._job = name if debug else job_name(name, options)
-        self._quarantine = self._open_quarantine()
+        self._quarantine = self._open_quarantine(saved)
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
@@ -104,15 +105,16 @@ class Batches:
                 look_again=look_again,
                 saved=saved,
                 allow_changed_source=allow_changed_source,
+                keep=keeper(self._quarantine, saved),
             )
             try:
                 ordered = order()  # while the workers start
                 changed = None if ordered.plan is plan else ordered.plan
-                self._session.begin(changed, ordered.row_seconds, ordered.op_seconds)
+                times = ordered.row_seconds, ordered.op_seconds
+                self._session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
             except BaseException:
                 self.close()
                 raise
-        self._orders, self._decoders = ordered.orders, ordered.decoders
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
 
@@ -155,7 +157,6 @@ class Batches:
     def _next(self, session: Session) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
         received = session.client.next()
-        self._keep_bad(session.client.take_quarantined())
         if received is None:
             if self._state is None and not session.closed and not self._no_state:
                 self._state = self.state_dict()
@@ -210,11 +211,11 @@ class Batches:
         if over is not None:
             raise over
 
-    def _open_quarantine(self) -> QuarantineFile | None:
+    def _open_quarantine(self, saved: SavedState | None) -> QuarantineFile | None:
         """Open the file of bad elements, before anything starts; raises `PlanError` if they could not be kept."""
         if self._options.on_error != "quarantine":
             return None
-        opened = QuarantineFile(self.quarantine_path, self._job)
+        opened = QuarantineFile(self.quarantine_path, self._job, goes_on=saved is not None)
         weakref.finalize(self, opened.close)
         return opened
 
@@ -228,7 +229,7 @@ class Batches:
             found = look(session.counts())
             if found is not None and not session.closed:
                 session.replan(*found)
-                logger.info("%s: %s", self._name, found[1])
+                logger.info("%s: %s", self._name, found.said)
         except Exception as error:  # whatever a user's function, a source or an ended job can raise
             if not session.closed:
                 logger.warning("the order of operators was not looked at again: %s: %s", type(error).__name__, error)
@@ -254,19 +255,18 @@ class Batches:
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
-        ordered = self._orders, self._options.order, self._decoders
-        return SavedState(point, batches, self._seed, self._engine, self._parts, *ordered).to_json()
+        order = self._options.order
+        return SavedState(point, batches, self._seed, self._engine, self._parts, order).to_json()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a state was taken, as ``iter_batches(state=...)`` does: what runs now ends, another job begins.
 
-        Raises StateError, and leaves what runs alone, for a state that is damaged or of something else.
+        Raises StateError, and leaves what runs alone, for a state that is damaged or of another pipeline or version;
+        PlanError where this iterator could not go on from it.
         """
-        if self._go_on is None:
-            raise PlanError("load_state_dict: this iterator was not made by iter_batches().")
-        SavedState.from_json(state)
+        begin = self._go_on(state)
         self.close()
-        begun = self._go_on(state=state)
+        begun = begin()
         vars(self).update(vars(begun), _begun=begun)  # with it would go what it has opened
 
     def scale(self, *, local: int, remote: int) -> None:
@@ -300,7 +300,17 @@ class Batches:
         self._progress.end()
         if self._session is not None:
             self._session.close()
-            self._keep_bad(self._session.client.take_quarantined())
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()
+
+
+def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:
+    """Return what keeps bad elements in a file, but for those that a run before this one has kept."""
+    dealt = frozenset(saved.point.bad) if saved is not None else frozenset()
+
+    def keep(bad: Sequence[BadElement]) -> None:
+        if file is not None:
+            file.add([one for one in bad if not dealt or digest_of(one.identity) not in dealt])
+
+    return keep

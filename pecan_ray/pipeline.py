@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
-from pecan_ray.job.saved_state import SavedState, must_fit, must_go_on
+from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -421,10 +421,7 @@ class PecanPipeline:
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
-        if state is not None and debug:
-            raise PlanError("iter_batches: debug=True cannot go on from a state.")
-        saved = None if state is None else self._saved(state, options)
-        found = self._order if saved is None else self._order.pinned(saved.orders, saved.decoders)
+        saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
@@ -439,29 +436,31 @@ class PecanPipeline:
                 options=options,
                 debug=debug,
                 order=functools.partial(
-                    found.ordered,
-                    skip_bad=skip_bad,
-                    once=not count or rank > 0,
-                    job=job_is,
-                    here=debug,
+                    found.ordered, skip_bad=skip_bad, once=not count or rank > 0, job=job_is, here=debug
                 ),
                 parts=None if debug else found.parts,
                 look_again=count,
                 saved=saved,
                 allow_changed_source=allow_changed_source,
-                go_on=functools.partial(
-                    self.iter_batches, **vars(options), debug=debug, allow_changed_source=allow_changed_source
-                ),
+                go_on=functools.partial(self._go_on, options, debug, allow_changed_source),
             )
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _saved(self, state: Mapping[str, Any], options: IterOptions) -> SavedState:
-        saved = SavedState.from_json(state)
-        must_go_on(saved, options)
+    def _saved(self, state: Mapping[str, Any], options: IterOptions, debug: bool) -> tuple[SavedState, JobOrder]:
+        """Return a state, and the order that it pins; raises PecanError unless one may go on from it."""
+        if debug:
+            raise PlanError("iter_batches: debug=True cannot go on from a state.")
         seed = self._seed if self._seeded else None
-        must_fit(saved, engine=self._engine, seed=seed, parts=self._order.parts, order=options.order)
-        return saved
+        saved = fitting_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
+        return saved, self._order.pinned(
+            saved.point.op_order, saved.point.decoders, cuts_elements=saved.point.cuts_elements
+        )
+
+    def _go_on(self, options: IterOptions, debug: bool, other: bool, state: Mapping[str, Any]) -> Callable[[], Batches]:
+        self._saved(state, options, debug)
+        given: dict[str, Any] = {**vars(options), "debug": debug, "allow_changed_source": other}
+        return functools.partial(self.iter_batches, state=state, **given)
 
     def _with(self, plan: Plan) -> PecanPipeline:
         new = object.__new__(PecanPipeline)

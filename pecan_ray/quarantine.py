@@ -66,8 +66,11 @@ class Pickled:
 class QuarantineFile:
     """Appends bad elements to a file, which is opened, and written, before the first one comes."""
 
-    def __init__(self, path: Path, job: str) -> None:
-        """Open the file; raises `PlanError` where elements could not be kept in it."""
+    def __init__(self, path: Path, job: str, *, goes_on: bool = False) -> None:
+        """Open the file; raises `PlanError` where elements could not be kept in it.
+
+        `goes_on`: what runs before this one have kept in it is not kept again.
+        """
         self.path = path
         self.unkept = 0
         """Elements that could not be written."""
@@ -85,7 +88,7 @@ class QuarantineFile:
         except (OSError, ValueError) as error:  # a path with a zero byte is a ValueError
             _refuse(path, error)
         try:
-            self._begin(job, created)
+            self._begin(job, created, goes_on)
         except OSError as error:
             self.close()
             _refuse(path, error)
@@ -93,7 +96,7 @@ class QuarantineFile:
             self.close()
             raise
 
-    def _begin(self, job: str, created: bool) -> None:
+    def _begin(self, job: str, created: bool, goes_on: bool) -> None:
         found = os.pread(self._fd, len(HEAD), 0)
         if found and found != HEAD:
             what = "pickles of an earlier version" if found.startswith(PICKLE) else "something else"
@@ -105,7 +108,7 @@ class QuarantineFile:
         line = HEAD + b'%d, "job": %s}\n' % (FORMAT_VERSION, json.dumps(job).encode())
         self._write(line)
         os.fsync(self._fd)
-        self._read_to = size
+        self._read_to = 0 if goes_on else size
 
     def add(self, bad: Sequence[BadElement]) -> None:
         """Write elements at once: a crash later does not lose them.  What cannot be written is told and counted.
@@ -113,9 +116,13 @@ class QuarantineFile:
         What another trainer of the job has kept in this file is in it already: it comes to two of them where a batch
         was given back.
         """
-        with self._lock, _alone(self._fd) if bad else contextlib.nullcontext():
-            if bad:
-                self._look()
+        with self._lock:
+            if bad and self._fd >= 0:  # once it is closed, nobody uses what comes
+                self._add(bad)
+
+    def _add(self, bad: Sequence[BadElement]) -> None:
+        with _alone(self._fd):
+            self._look()
             for one in bad:
                 written = _written(one)
                 if (found := _identity(written)) in self._kept:

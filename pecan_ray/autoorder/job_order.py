@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
@@ -19,10 +19,11 @@ from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
 from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
+from pecan_ray.errors import StateError
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
+from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
 from pecan_ray.reorder import NEUTRAL_BAND
 from pecan_ray.reorder.moves import explained_moves
 from pecan_ray.sources.memory import Arrays, Items
@@ -32,8 +33,21 @@ logger = logging.getLogger("pecan_ray")
 APART = True
 """Samples run in processes of their own, unless the job runs in this one."""
 
-ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], tuple[Plan, str] | None]
-"""From what went through operators in the first epoch to the plan in another order, and why; None: it stays."""
+
+class Replanned(NamedTuple):
+    """The plan in another order than before."""
+
+    plan: Plan
+    order: OpOrders
+    """Before decoders took over what follows them."""
+    said: str
+    """Why."""
+    decoders: tuple[str, ...] = ()
+    """Those that do."""
+
+
+ReorderAfterEpoch: TypeAlias = Callable[[Mapping[str, OpCount]], Replanned | None]
+"""From what went through operators in the first epoch to the plan in another order; None: it stays."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +55,8 @@ class Ordered:
     """What AutoOrder has decided."""
 
     plan: Plan
+    order: OpOrders = ()
+    """Of the operators, before decoders took over what follows them."""
     said: tuple[str, ...] = ()
     """What it changed, for people."""
     op_seconds: tuple[tuple[str, float], ...] = ()
@@ -50,10 +66,8 @@ class Ordered:
     reorder_after_epoch: ReorderAfterEpoch | None = None
     reverted: Callable[[str], None] | None = None
     """To be told that a job went back to the user's order, and why."""
-    orders: tuple[tuple[str, ...], ...] = ()
-    """The operators of each stretch in which they can be exchanged, before decoders take anything over,"""
     decoders: tuple[str, ...] = ()
-    """and those that do."""
+    """Those that did."""
 
 
 class JobOrder:
@@ -93,15 +107,31 @@ class JobOrder:
         """Whether there are operators to exchange."""
         return self._mode != "off" and any(stretch.movable > 1 for stretch in stretches(self._plan))
 
-    def pinned(self, orders: Sequence[tuple[str, ...]], decoders: tuple[str, ...] = ()) -> JobOrder:
-        """Return the order under which a state was taken, so that values stay what they were; a file pins it too."""
-        if not orders or self._config.order_file is not None:
+    def pinned(self, order: OpOrders, decoders: tuple[str, ...] = (), *, cuts_elements: bool) -> JobOrder:
+        """Return the order under which a state was taken, so that values stay what they were.
+
+        A file that pins another one comes first, unless the state `cuts_elements`: their outputs are told by places.
+        Raises StateError then, and for an order of other operators.
+        """
+        if not order:
+            return self
+        state = KeptOrder(order, self._name, decoders=decoders)
+        if state.ordering(self._plan, self._mode) is None:
+            raise StateError(f"the state was taken under the order {_spelled(order)}, which this pipeline cannot have.")
+        if self._config.order_file is not None:
+            file = self._pinned()
+            if cuts_elements and file is not None and orders_in(file.plan) != order:
+                raise StateError(
+                    f"the state was taken under the order {_spelled(order)}, and elements are partly delivered in it; "
+                    f"{os.fspath(self._config.order_file)} pins {_spelled(orders_in(file.plan))}. Go on without "
+                    "Config(order_file=...), or pin the order of the state."
+                )
             return self
         config, seeded = self._config, self._seeded
         other = JobOrder(
             self._plan, name=self._name, engine=self._engine, seed=self._seed, config=config, seeded=seeded
         )
-        other._state_pins = KeptOrder(tuple(orders), self._name, decoders=decoders)
+        other._state_pins = state
         return other
 
     def looks_ahead(self, *, skip_bad: bool, job: JobSize | None) -> bool:
@@ -126,7 +156,7 @@ class JobOrder:
         """
         ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
-        orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
+        order = orders_in(plan)
         after, pushed = push_down(plan, self._engine, ordering.decoders)
         plan = after if pushed else plan
         keeps = with_kept_points(
@@ -147,7 +177,7 @@ class JobOrder:
         look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
-        return Ordered(plan, tuple(said), *seconds, look, reverted, orders, ordering.decoders)
+        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -282,13 +312,13 @@ class JobOrder:
         if ordering.mode == "off":
             return None
 
-        def look(counts: Mapping[str, OpCount]) -> tuple[Plan, str] | None:
+        def look(counts: Mapping[str, OpCount]) -> Replanned | None:
             found = reorder_after_epoch(ordering, counts, self._request(skip_bad=skip_bad))
             if found is None:
                 return None
-            plan, decoders, why = found
-            self._replace(plan, why, skip_bad, decoders)
-            return push_down(plan, self._engine, decoders)[0], why
+            plan, decoders, said = found
+            self._replace(plan, said, skip_bad, decoders)
+            return Replanned(push_down(plan, self._engine, decoders)[0], orders_in(plan), said, decoders)
 
         return look
 
@@ -315,6 +345,10 @@ PLACE = "this order: "
 
 def _without_places(notes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(note for note in notes if not note.startswith(PLACE))
+
+
+def _spelled(orders: OpOrders) -> str:
+    return "; ".join(" -> ".join(names) for names in orders)
 
 
 def _names(plan: Plan) -> list[str]:

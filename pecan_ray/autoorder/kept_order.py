@@ -20,7 +20,7 @@ from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import ElementOp, Plan
-from pecan_ray.plan.stretches import reordered, stretches
+from pecan_ray.plan.stretches import orders_in, reordered, stretches
 
 logger = logging.getLogger("pecan_ray")
 
@@ -73,8 +73,7 @@ class KeptOrder:
         cls, plan: Plan, pipeline: str, mode: str, fingerprint: str, why: str, decoders: tuple[str, ...] = ()
     ) -> KeptOrder:
         """Return the order of a plan as it is, in place of one that a look has found."""
-        orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
-        return cls(orders, pipeline, mode, fingerprint, _now(), why, decoders=decoders)
+        return cls(orders_in(plan), pipeline, mode, fingerprint, _now(), why, decoders=decoders)
 
     def to_json(self) -> dict[str, FactJson]:
         """Return it as a value that JSON has."""

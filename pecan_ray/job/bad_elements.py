@@ -6,6 +6,7 @@ the trainers, which keeps them as it keeps the others.
 
 from __future__ import annotations
 
+import zlib
 from collections import deque
 from collections.abc import Hashable, Iterable, Set
 from dataclasses import replace
@@ -16,16 +17,25 @@ from pecan_ray.sampling.budget import over_budget
 
 MOST_REMEMBERED = 100_000
 """Identities that are kept: the oldest ones are forgotten first."""
+MOST_TOLD = 8192
+"""Digests in a state, which take some 25 KB."""
 MOST_KEPT_BYTES = 64 * 2**20
 """Of elements that wait for a trainer to take them; of more their names alone are told."""
+
+
+def digest_of(identity: Hashable) -> int:
+    """Return a number that stands for a bad element in any process."""
+    return zlib.crc32(repr(identity).encode())
 
 
 class BadElements:
     """Counts bad elements against the error budget."""
 
-    def __init__(self, job: str, share: float) -> None:
-        self._job, self._share = job, share
-        self._known: dict[Hashable, None] = {}
+    def __init__(self, job: str, share: float, dealt: Iterable[int] = ()) -> None:
+        """`dealt`: digests of those that a run before this one has dealt with, and that are read again."""
+        self._job, self._share, self._dealt = job, share, frozenset(dealt)
+        self._known: dict[Hashable, int | None] = {}
+        """With the epochs in which they were read."""
         self.count = 0
         self.last: LeftOutElement | None = None
 
@@ -33,15 +43,23 @@ class BadElements:
         """Take reports of bad elements; return those that were not known."""
         fresh = []
         for one in elements:
-            if one.identity in self._known:
+            if one.identity in self._known or (self._dealt and digest_of(one.identity) in self._dealt):
                 continue
-            self._known[one.identity] = None
+            self._known[one.identity] = None if one.origin is None else one.origin.epoch
             while len(self._known) > MOST_REMEMBERED:
                 del self._known[next(iter(self._known))]
             self.count += one.elements
             self.last = one
             fresh.append(one)
         return fresh
+
+    def digests(self, epoch: int, *, goes_on: bool) -> tuple[int, ...]:
+        """Return what stands for the bad elements of an epoch, of which a run before has had some where it `goes_on`.
+
+        By these they are known where a plan that cannot be cut is run again.  Of very many only some are told.
+        """
+        mine = [digest_of(identity) for identity, known in self._known.items() if known in (epoch, None)]
+        return tuple(sorted({*mine[-MOST_TOLD:], *(self._dealt if goes_on else ())})[:MOST_TOLD])
 
     @property
     def identities(self) -> Set[Hashable]:

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, WorkerQuestion
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
+from pecan_ray.plan.stretches import OpOrders
 
 LossCause: TypeAlias = Literal["process", "node", "stream", "order", "hung", "restart"]
 
@@ -71,8 +72,12 @@ class OrderKnown:
     """It is another one than as written: the plan has a second version."""
     row_s: float | None = None
     """Seconds of one thread for a row of a batch, as a sample has measured; None: not known."""
+    order: OpOrders = ()
+    """In which operators run, if it has changed."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator took of an element in the sample; empty: not all were measured."""
+    decoders: tuple[str, ...] = ()
+    """Operators that take over the work of those that follow them in that order."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,8 @@ class PlanChanged:
     """There is a new version of the plan, for epochs that have not begun."""
 
     said: str
+    order: OpOrders = ()
+    decoders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -173,7 +173,10 @@ def _bodies(data: bytes) -> Iterator[tuple[bytes, int]]:
         broken = JournalError(f"entry {number} of a journal is damaged: {data[start : start + 60]!r}.", entry=number)
         if data[start + 2 * NUMBER : begin] != b"%08x " % zlib.crc32(head):
             raise broken
-        end = begin + int(head[NUMBER:], 16)
+        try:
+            end = begin + int(head[NUMBER:], 16)
+        except ValueError:
+            raise broken from None
         if end >= len(data):
             return
         body = data[begin:end]
@@ -204,7 +207,9 @@ def _entry(body: bytes, number: int) -> JournalEntry:
         if not isinstance(event, get_args(Event)):
             raise JournalError(f"entry {number} of a journal holds a {type(event).__name__}, which is no event.")
         return Handled(cast(Event, event), at, did)
-    except (KeyError, TypeError, ValueError) as error:
+    except JournalError:
+        raise
+    except Exception as error:  # values of any kind where others should be, or nested without end
         raise JournalError(f"entry {number} of a journal cannot be read: {error!r}.", entry=number) from error
 
 
@@ -257,7 +262,12 @@ def _some(listed: Sequence[SplitsListed], start: int, stop: int) -> Sequence[Spl
 
 
 def _again(job: ReplayedJob, event: Event, at: float, before: int) -> None:
-    did = digest(job.state.handle(event, at))
+    try:
+        did = digest(job.state.handle(event, at))
+    except Exception as error:  # an event of things that there are not
+        raise JournalError(
+            f"event {job.events + 1} of the journal, a {type(event).__name__}, cannot be handled again: {error!r}."
+        ) from error
     job.at, job.events = at, job.events + 1
     if did != before:
         raise JournalError(
@@ -273,6 +283,9 @@ def _state(entry: JobSnapshot, listed: Iterable[SplitsListed]) -> JobState:
         raise JournalError(f"a snapshot in a journal cannot be read: {error!r}.") from error
     if not isinstance(state, JobState):
         raise JournalError(f"a snapshot in a journal holds a {type(state).__name__}.")
-    for page in listed:
-        state.ledger.queues.listings[page.branch].add(page.splits)
+    try:
+        for page in listed:
+            state.ledger.queues.listings[page.branch].add(page.splits)
+    except Exception as error:  # pages of another job, or damaged ones
+        raise JournalError(f"the listings of a journal do not fit its snapshot: {error!r}.") from error
     return state

@@ -41,7 +41,8 @@ class SourceListing:
 
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self._ledger.add_splits(event.branch, event.splits)
-        self._check_data(self._check.add(event.branch, event.splits), event.branch, now, done)
+        listed = self._ledger.queues.listings[event.branch]
+        self._check_data(self._check.add(event.branch, event.splits, listed.__getitem__), event.branch, now, done)
 
     def _on_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self._ledger.end_listing(event.branch)

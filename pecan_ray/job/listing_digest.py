@@ -1,20 +1,37 @@
 """Whether a listing is the one that a state was taken of: digests of its splits, in groups, so that places can be told.
 
+Which files have changed is told by *marks*: sums of what stands for each file over those whose numbers leave the same
+remainder, for some divisors.  A file of which all sums differ has changed, as long as few have.
+
 A split counts by its path, range, number of elements and version; what else a source keeps in it may differ from run to
 run.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import zip_longest
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from pecan_ray.job.resume_point import KnownListing
 from pecan_ray.plan.splits import Split
 
+FileNumbers: TypeAlias = npt.NDArray[np.uint32]
+
 LEAF = 64
 """Splits that are digested together."""
 MOST_GROUPS = 32
+DIVISORS = (61, 64, 67, 71, 73)
+FIRSTS = (0, 61, 125, 192, 263)
+"""Where the sums of each begin."""
+MOST_NAMED = 5
+"""So many files are named."""
 SIZE = 8
 """Bytes of a digest: what differs by chance goes unseen once in 10^19 cases."""
 
@@ -27,23 +44,82 @@ class ListingDigest:
         self._leaves = bytearray()
         self._open = bytearray()
         """What the next leaf is a digest of."""
+        self._files = 0
+        self._marks = np.zeros(sum(DIVISORS), np.uint32)
 
     def add(self, page: Iterable[Split]) -> None:
         """Take splits in, as they are listed."""
+        files: list[int] = []
         for split in page:
-            self._open += repr((split.path, split.start, split.stop, split.elements, split.version)).encode()
+            told = repr((split.path, split.start, split.stop, split.elements, split.version)).encode()
+            self._open += told
             if split.files:
-                self._open += repr(split.files).encode()
+                self._open += repr((split.files, split.versions)).encode()
+            files += map(_number_of, _files_of(split)) if split.files else (zlib.crc32(told),)
             self.splits += 1
             if self.splits % LEAF == 0:
                 self._leaves += hashlib.blake2b(self._open, digest_size=SIZE).digest()
                 self._open.clear()
+
+        self._mark(np.array(files, np.uint32))
+
+    def _mark(self, files: FileNumbers) -> None:
+        for first, divisor in zip(FIRSTS, DIVISORS, strict=True):
+            classes = first + np.arange(self._files, self._files + len(files)) % divisor
+            np.add.at(self._marks, classes, files)
+        self._files += len(files)
+
+    def marks(self) -> str:
+        """Return the marks of all files so far."""
+        return base64.b85encode(zlib.compress(self._marks.astype("<u4").tobytes(), 9)).decode() if self.splits else ""
 
     def groups(self) -> tuple[str, ...]:
         """Return a digest for each group of splits, the last one of an incomplete leaf."""
         width = SIZE * _leaves_of_group(self.splits)
         whole = [_digest(self._leaves[at : at + width]) for at in range(0, len(self._leaves), width)]
         return (*whole, _digest(self._open)) if self.splits % LEAF else tuple(whole)
+
+
+def read_marks(marks: str) -> FileNumbers:
+    """Return marks as they were; raises ValueError where they are none."""
+    unpacking = zlib.decompressobj()
+    data = unpacking.decompress(base64.b85decode(marks), 4 * sum(DIVISORS) + 1)
+    if len(data) != 4 * sum(DIVISORS):
+        raise ValueError("marks are damaged")
+    return np.frombuffer(data, "<u4")
+
+
+def _files_of(split: Split) -> Iterator[tuple[str, ...]]:
+    return zip_longest(split.files, split.versions, fillvalue="")
+
+
+def _number_of(file: tuple[str, ...]) -> int:
+    return zlib.crc32(repr(file).encode())
+
+
+def changed_files(before: str, now: str, splits: Iterable[Split], places: Sequence[tuple[int, int]]) -> list[str]:
+    """Return the paths of files whose marks differ; more than have changed, where these are many.
+
+    `splits`: those of which there are marks; `places`: those among them of which some have changed.
+    """
+    differ = read_marks(before) != read_marks(now)
+    found, number = list[str](), 0
+    for split in splits:
+        count = len(split.files) or 1
+        if not any(start <= split.index < stop for start, stop in places):
+            number += count
+            continue
+        numbers = np.arange(number, number + count)
+        pairs = zip(FIRSTS, DIVISORS, strict=True)
+        changed = np.logical_and.reduce([differ[first + numbers % divisor] for first, divisor in pairs])
+        found += [split.file_of(int(place)) for place in np.flatnonzero(changed)]
+        number += count
+    return list(dict.fromkeys(found))
+
+
+def groups_of(splits: int) -> int:
+    """Return how many digests there are of so many splits."""
+    return -(-(splits // LEAF) // _leaves_of_group(splits)) + (splits % LEAF > 0)
 
 
 def _leaves_of_group(splits: int) -> int:
@@ -72,12 +148,15 @@ class ListingCheck:
         self.digests = [ListingDigest() for _ in known]
         self._ended = [False] * len(known)
 
-    def add(self, branch: int, page: Sequence[Split]) -> str:
-        """Take a page in; return what has changed since the state was taken, as far as that is known now."""
+    def add(self, branch: int, page: Sequence[Split], split_at: Callable[[int], Split] | None = None) -> str:
+        """Take a page in; return what has changed since the state was taken, as far as that is known now.
+
+        `split_at`: finds a split by its number, for the files' names.
+        """
         known, digest = self._known[branch], self.digests[branch]
         there = known.splits - digest.splits
         digest.add(page[: max(0, there)])
-        changed = self._compare(branch) if 0 < there <= len(page) else ""
+        changed = self._compare(branch, split_at) if 0 < there <= len(page) else ""
         if known.complete and len(page) > max(0, there) and digest.splits == known.splits:
             changed = changed or f"there were {known.splits} splits, and now there are more, from {page[there].path}"
         digest.add(page[max(0, there) :])
@@ -89,15 +168,23 @@ class ListingCheck:
         known, listed = self._known[branch], self.digests[branch].splits
         return f"there were at least {known.splits} splits, and now there are {listed}" if listed < known.splits else ""
 
-    def _compare(self, branch: int) -> str:
-        known = self._known[branch]
-        places = [f"{start} to {stop - 1}" for start, stop in differences(*_both(known, self.digests[branch]))]
-        return f"other files, or versions of them, are among splits {', '.join(places)}" if places else ""
+    def _compare(self, branch: int, split_at: Callable[[int], Split] | None) -> str:
+        known, digest = self._known[branch], self.digests[branch]
+        found = list(differences(*_both(known, digest)))
+        if not found:
+            return ""
+        places = ", ".join(f"{start} to {stop - 1}" for start, stop in found)
+        text = f"other files, or versions of them, are among splits {places}"
+        if split_at is None or not known.marks:
+            return text
+        named = changed_files(known.marks, digest.marks(), map(split_at, range(known.splits)), found)
+        more = f", and {len(named) - MOST_NAMED:,} more" if len(named) > MOST_NAMED else ""
+        return f"{text}: {', '.join(named[:MOST_NAMED])}{more}" if named else text
 
     def known(self) -> tuple[KnownListing, ...]:
         """Return what is known of the listings now."""
         return tuple(
-            KnownListing(digest.splits, ended, digest.groups())
+            KnownListing(digest.splits, ended, digest.groups(), digest.marks())
             for digest, ended in zip(self.digests, self._ended, strict=True)
         )
 

@@ -34,7 +34,10 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             if one != most:
                 raise StateError(f"merge_states: the state of rank {rank} is of another run than the one of rank 0.")
         return most.to_json()
-    return replace(most, point=_merged(most, [one.batches for one in saved]), batches=least).to_json()
+    behind = next(one for one in saved if one.batches == least)  # in the epoch with which the merged state goes on
+    order = {"op_order": behind.point.op_order, "decoders": behind.point.decoders}
+    point = replace(_merged(most, [one.batches for one in saved]), **order)
+    return replace(most, point=point, batches=least).to_json()
 
 
 def _must_be_of_one_job(rank: int, one: SavedState, first: SavedState) -> None:

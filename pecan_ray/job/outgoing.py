@@ -58,8 +58,8 @@ class Outgoing:
         self._pressing_s = PRESSING_PER_TRAINER_S * max(0, world_size - TOLD_AT_ONCE)
         self._idle_s = longest_silence(world_size)
         self._number = self._kept = 0
-        self.told = 0
-        """Batches, of those that are kept, of which the job is known to know."""
+        self.heard = 0
+        """The newest report that the job is known to have."""
         self._quarantined = 0
         """Bad elements that were taken from orders."""
         self._wanted = False
@@ -133,7 +133,7 @@ class Outgoing:
     def answered(self, number: int, now: float) -> None:
         """Note that the job has taken a report."""
         if self._unanswered is not None and self._unanswered.number == number:
-            self.told, self._unanswered = self._unanswered.kept, None
+            self.heard, self._unanswered = number, None
 
     def want(self) -> None:
         """Let the next report be sent at once."""
@@ -154,6 +154,11 @@ class Outgoing:
     @property
     def _news(self) -> bool:
         return bool(self._acks or self._broken or self._notes or self._given_back or self._settled or self._left_out)
+
+    @property
+    def all_told_by(self) -> int:
+        """The report in which the job hears of all that has happened so far."""
+        return self._number + self._news
 
     def due(self, need: Need) -> float:
         """Return the time at which a report must be sent at the latest."""

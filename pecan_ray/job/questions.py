@@ -22,6 +22,7 @@ from pecan_ray.job.messages import (
 from pecan_ray.job.turns import any_will_do
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
+from pecan_ray.plan.stretches import OpOrders
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -43,7 +44,8 @@ class Questions:
         self._static_distributed = False
         self.ordered = job.spec.ordered
         """The order of operators is known."""
-        self._versions = 1
+        self._op_orders: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
+        """In which operators run, and which decoders take over what follows them, of each version of the plan."""
         self._version_of: dict[int, int] = {}
         """The version of the plan that each epoch runs, once it has begun."""
         self.reverted = ""
@@ -64,13 +66,13 @@ class Questions:
     def _on_order_known(self, event: events.OrderKnown, now: float, done: list[Instruction]) -> None:
         if not self.ordered:
             self.ordered = True
-            self._versions += event.changed
+            self._op_orders += [(event.order, event.decoders)] * event.changed
             self._job.placement.sampled(event.row_s)
             self._job.placement.op_seconds = event.op_seconds
             self._ledger.changes += 1
 
     def _on_plan_changed(self, event: events.PlanChanged, now: float, done: list[Instruction]) -> None:
-        self._versions += 1
+        self._op_orders.append((event.order, event.decoders))
         if not self.reverted:
             self._job.tell("reorder", event.said, now)
 
@@ -81,6 +83,13 @@ class Questions:
             self._job.tell("reorder", said, now)
             done.append(Log("warning", said))
             done += [UseUsersOrder(name) for name in self._job.fleet.workers]
+
+    def op_order(self, epoch: int) -> tuple[OpOrders, tuple[str, ...]]:
+        """Return the order of operators, and the decoders that take over what follows them, of an epoch.
+
+        They are the newest ones, if nothing of it was given out.
+        """
+        return self._op_orders[0 if self.reverted else self._version_of.get(epoch, -1)]
 
     def distribute_static(self, workers: list[str]) -> None:
         """With static sharding, distribute the splits once all workers have come: then work may begin."""
@@ -167,7 +176,8 @@ class Questions:
         answer = self._ledger.next_assignment(worker)
         if not isinstance(answer, Assignment):
             return None if answer == "wait" else "stop"
-        version = 0 if self.reverted else self._version_of.setdefault(answer.epoch, self._versions - 1)
+        version = self._version_of.setdefault(answer.epoch, len(self._op_orders) - 1)
+        version = 0 if self.reverted else version
         lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 

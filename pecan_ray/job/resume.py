@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from pecan_ray.job.delivery_log import Delivery, DeliveryLog
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
+from pecan_ray.job.resume_point import BranchPoint, Cursor, Rest, ResumePoint, Step
 from pecan_ray.job.split_queue import SplitQueue
 from pecan_ray.plan.splits import END, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
@@ -37,15 +37,18 @@ class ResumePoints:
         self._told: dict[int, ResumePoint] = {}
 
     def at(
-        self, ledger: Ledger, log: DeliveryLog, batches: int, listings: Callable[[], tuple[KnownListing, ...]]
+        self, ledger: Ledger, log: DeliveryLog, batches: int, complete: Callable[[ResumePoint], ResumePoint]
     ) -> ResumePoint | None:
-        """Return where the job stands after so many batches of each rank; None before all of these were reported."""
+        """Return where the job stands after so many batches of each rank; None before all of these were reported.
+
+        `complete`: called with the point, adds what else is known.
+        """
         self._told = {told: point for told, point in self._told.items() if told >= log.used_by_all}
         if batches not in self._told:
             point = resume_point(ledger, log, batches)
             if point is None:
                 return None
-            self._told[batches] = replace(point, listings=listings())
+            self._told[batches] = complete(point)
             if len(self._told) > MOST_TOLD:
                 del self._told[next(iter(self._told))]
         return self._told[batches]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pecan_ray.plan.splits import END, OUTPUT_BITS
+from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.sampling.spans import Span
 
 
@@ -47,6 +48,8 @@ class KnownListing:
     complete: bool = False
     digests: tuple[str, ...] = ()
     """Of groups of them: `pecan_ray.job.listing_digest`."""
+    marks: str = ""
+    """By which the files are told that have changed."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,13 @@ class ResumePoint:
     them."""
     passes: int = 1
     """Over the sources in an epoch; 0: endless ones."""
+
+    bad: tuple[int, ...] = ()
+    """Digests of the bad elements of such a plan in this epoch: they are read again, and dealt with."""
+    op_order: OpOrders = ()
+    """In which the operators of each stretch ran in this epoch,"""
+    decoders: tuple[str, ...] = ()
+    """and those of them that took over the work of what followed them."""
 
     @property
     def cuts_elements(self) -> bool:

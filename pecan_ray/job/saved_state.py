@@ -6,28 +6,28 @@ splits that it was filled from) are packed: differences of numbers, compressed.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise, zip_longest
+from itertools import accumulate, pairwise, zip_longest
 from typing import Any, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
+from pecan_ray.job.delivery_log import MOST_STEPS
+from pecan_ray.job.listing_digest import groups_of, read_marks
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
+from pecan_ray.job.state_numbers import StateNumbers, whole
 from pecan_ray.options import IterOptions, Order
-from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.plan.splits import END, OUTPUT_BITS
 from pecan_ray.sampling.spans import Span
 
 FORMAT = 1
 """Grows whenever what was written before cannot be read as it is."""
-FEW = 100
-"""So many numbers stay readable."""
-MOST_BYTES = 1 << 28
-"""What packed numbers may take when they are unpacked."""
 ELEMENT = 1 << OUTPUT_BITS
+MOST_SEED = 1 << 256
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error)
+"""What reading damaged values can raise."""
 
 Plain: TypeAlias = Any
 """What JSON has."""
@@ -44,34 +44,40 @@ class SavedState:
     engine: str
     parts: tuple[tuple[str, str], ...]
     """What the pipeline consists of: (what it is, a hash)."""
-    orders: tuple[tuple[str, ...], ...] = ()
-    """The order of operators in each stretch in which they can be exchanged."""
     order: Order = "relaxed"
     """Of the batches."""
-    decoders: tuple[str, ...] = ()
-    """Operators that take over the work of those that follow them in that order."""
 
     def to_json(self) -> dict[str, Plain]:
-        """Return it as plain values."""
+        """Return it as plain values; raises StateError where it is too large to be read again."""
+        numbers, point = StateNumbers(), self.point
+        try:
+            sources = [
+                {**_branch(branch, numbers), **_listing(listing)}
+                for branch, listing in zip(point.branches, point.listings, strict=True)
+            ]
+            steps = [_step(step, numbers) for step in point.steps]
+            bad = numbers.packed(_differences(point.bad))
+        except ValueError as error:
+            raise StateError(
+                f"the state cannot be saved: {error}. Use smaller shuffle buffers, or fewer workers."
+            ) from error
         fields: dict[str, Plain] = {
             "pecan_ray_state": FORMAT,
-            "epoch": self.point.epoch,
+            "epoch": point.epoch,
             "batches": self.batches,
-            "made": self.point.made,
+            "made": point.made,
             "seed": self.seed,
             "engine": self.engine,
             "order": self.order,
             "pipeline": [list(part) for part in self.parts],
-            "orders": [list(order) for order in self.orders],
-            "decoders": list(self.decoders),
-            "sources": [
-                {**_branch(point), **_listing(listing)}
-                for point, listing in zip(self.point.branches, self.point.listings, strict=True)
-            ],
-            "passes": self.point.passes,
-            "steps": list(map(_step, self.point.steps)),
+            "orders": [list(order) for order in point.op_order],
+            "decoders": list(point.decoders),
+            "sources": sources,
+            "passes": point.passes,
+            "bad": bad,
+            "steps": steps,
         }
-        return {**fields, "checksum": _checksum(fields)}
+        return {**fields, "checksum": checksum_of(fields)}
 
     @classmethod
     def from_json(cls, state: Mapping[str, Plain]) -> SavedState:
@@ -84,24 +90,18 @@ class SavedState:
                 "it with the version that has saved it, or a newer one."
             )
         fields = {name: value for name, value in state.items() if name != "checksum"}
-        if state.get("checksum") != _checksum(fields):
-            raise StateError("the state is damaged: its checksum does not fit what it holds. Load an earlier one.")
         try:
-            sources = fields["sources"]
-            point = ResumePoint(
-                fields["epoch"],
-                tuple(map(_branch_of, sources)),
-                tuple(map(_listing_of, sources)),
-                fields["made"],
-                tuple(map(_step_of, fields.get("steps", ()))),
-                int(fields.get("passes", 1)),
+            if state.get("checksum") != checksum_of(fields):
+                raise StateError("the state is damaged: its checksum does not fit what it holds. Load an earlier one.")
+            return cls(
+                _point_of(fields),
+                whole(fields["batches"]),
+                whole(fields["seed"], MOST_SEED),
+                _text(fields["engine"]),
+                tuple(map(_part, fields["pipeline"])),
+                _order(fields["order"]),
             )
-            parts = tuple((name, digest) for name, digest in fields["pipeline"])
-            orders = tuple(tuple(order) for order in fields["orders"])
-            decoders = tuple(map(str, fields.get("decoders", ())))
-            numbers = fields["batches"], fields["seed"]
-            return cls(point, *numbers, fields["engine"], parts, orders, fields["order"], decoders)
-        except (KeyError, TypeError, ValueError, zlib.error, binascii.Error) as error:
+        except DAMAGE as error:
             raise StateError(f"the state cannot be read: {type(error).__name__}: {error}.") from error
 
 
@@ -137,58 +137,136 @@ def must_fit(
             raise StateError(f"the state is of another pipeline: it has {there} where this one has {here}.")
 
 
-def _checksum(fields: Mapping[str, Plain]) -> str:
+def fitting_state(
+    state: Mapping[str, Plain],
+    options: IterOptions,
+    *,
+    engine: str,
+    seed: int | None,
+    parts: Sequence[tuple[str, str]],
+) -> SavedState:
+    """Return a state from which a run with these options can go on; raises StateError or PlanError for another one."""
+    saved = SavedState.from_json(state)
+    must_go_on(saved, options)
+    must_fit(saved, engine=engine, seed=seed, parts=parts, order=options.order)
+    return saved
+
+
+def checksum_of(fields: Mapping[str, Plain]) -> str:
+    """Return what tells a whole state from a damaged one."""
     text = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return f"{zlib.crc32(text.encode()):08x}"
 
 
+def _point_of(fields: Mapping[str, Plain]) -> ResumePoint:
+    sources, steps, numbers = fields["sources"], fields.get("steps", []), StateNumbers()
+    if not (isinstance(sources, list) and sources and isinstance(steps, list) and len(steps) <= MOST_STEPS):
+        raise ValueError("it has no sources, or too many steps")
+    return ResumePoint(
+        whole(fields["epoch"]),
+        tuple(_branch_of(source, numbers) for source in sources),
+        tuple(map(_listing_of, sources)),
+        whole(fields["made"]),
+        tuple(_step_of(step, len(sources), numbers) for step in steps),
+        whole(fields.get("passes", 1)),
+        tuple(accumulate(numbers.unpacked(fields.get("bad", [])))),
+        tuple(map(_texts, fields["orders"])),
+        _texts(fields.get("decoders", [])),
+    )
+
+
 def _listing(listing: KnownListing) -> dict[str, Plain]:
-    return {"splits": listing.splits, "complete": listing.complete, "digests": list(listing.digests)}
+    return {
+        "splits": listing.splits,
+        "complete": listing.complete,
+        "digests": list(listing.digests),
+        "marks": listing.marks,
+    }
 
 
 def _listing_of(source: Mapping[str, Plain]) -> KnownListing:
-    return KnownListing(int(source["splits"]), bool(source["complete"]), tuple(source["digests"]))
+    splits, complete, digests = whole(source["splits"]), source["complete"], tuple(map(_text, source["digests"]))
+    if not isinstance(complete, bool) or len(digests) != groups_of(splits):
+        raise ValueError(f"{len(digests)} digests tell nothing of {splits} splits")
+    marks = _text(source.get("marks", ""))
+    if marks:
+        read_marks(marks)
+    return KnownListing(splits, complete, digests, marks)
 
 
-def _branch(point: BranchPoint) -> dict[str, Plain]:
+def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:
     cursor = point.cursor
     return {
         "repetition": cursor.repetition,
         "begun": cursor.taken,
-        "missing": _packed([number for pair in cursor.missing for number in pair]),
-        "grown": _packed([number for pair in cursor.grown for number in pair]),
-        "rests": _packed(list(_numbers(point.rests))),
+        "missing": numbers.packed([number for pair in cursor.missing for number in pair]),
+        "grown": numbers.packed([number for pair in cursor.grown for number in pair]),
+        "rests": numbers.packed(list(_numbers(point.rests))),
     }
 
 
-def _branch_of(source: Mapping[str, Plain]) -> BranchPoint:
-    missing, grown = (_pairs(_unpacked(source[name])) for name in ("missing", "grown"))
-    cursor = Cursor(int(source["repetition"]), int(source["begun"]), missing, grown)
-    return BranchPoint(cursor, tuple(_rests(_unpacked(source["rests"]))))
+def _branch_of(source: Mapping[str, Plain], numbers: StateNumbers) -> BranchPoint:
+    missing, grown = _spans(numbers.unpacked(source["missing"])), _pairs(numbers.unpacked(source["grown"]))
+    if any(later < one for pair in pairwise(grown) for one, later in zip(*pair, strict=True)):
+        raise ValueError("an order of splits shrinks")
+    cursor = Cursor(whole(source["repetition"]), whole(source["begun"]), missing, grown)
+    return BranchPoint(cursor, tuple(_rests(numbers.unpacked(source["rests"]))))
 
 
-def _step(step: Step) -> dict[str, Plain]:
+def _step(step: Step, numbers: StateNumbers) -> dict[str, Plain]:
     """All ranks' and sources' rests behind each other, each after its length."""
     told = [list(_numbers(rests)) for rank in step.ranks for rests in rank]
-    had = _packed([number for one in told for number in (len(one), *one)])
+    had = numbers.packed([number for one in told for number in (len(one), *one)])
     return {"epoch": step.epoch, "ranks": len(step.ranks), "had": had}
 
 
-def _step_of(step: Mapping[str, Plain]) -> Step:
-    numbers, rests, at = _unpacked(step["had"]), list[tuple[Rest, ...]](), 0
-    while at < len(numbers):
-        end = at + 1 + numbers[at]
-        rests.append(tuple(_rests(numbers[at + 1 : end])))
+def _step_of(step: Mapping[str, Plain], branches: int, numbers: StateNumbers) -> Step:
+    had, rests, at = numbers.unpacked(step["had"]), list[tuple[Rest, ...]](), 0
+    while at < len(had):
+        end = at + 1 + had[at]
+        rests.append(tuple(_rests(had[at + 1 : end])))
         at = end
-    ranks = max(1, int(step["ranks"]))
-    branches = len(rests) // ranks
-    if len(rests) != ranks * branches:
+    ranks = whole(step["ranks"], len(rests))
+    if at != len(had) or len(rests) != ranks * branches:
         raise ValueError("a step is not of all ranks")
-    return Step(int(step["epoch"]), tuple(tuple(rests[r * branches : (r + 1) * branches]) for r in range(ranks)))
+    return Step(whole(step["epoch"]), tuple(tuple(rests[r * branches : (r + 1) * branches]) for r in range(ranks)))
+
+
+def _text(value: Plain) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r:.40} is no text")
+    return value
+
+
+def _texts(value: Plain) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise TypeError(f"{value!r:.40} is no list")
+    return tuple(map(_text, value))
+
+
+def _part(value: Plain) -> tuple[str, str]:
+    name, digest = _texts(value)
+    return name, digest
+
+
+def _order(value: Plain) -> Order:
+    if value not in ("relaxed", "strict"):
+        raise ValueError(f"{value!r:.40} is no order")
+    return "strict" if value == "strict" else "relaxed"
+
+
+def _differences(numbers: Sequence[int]) -> list[int]:
+    return [to - at for at, to in pairwise([0, *numbers])]
 
 
 def _pairs(numbers: Sequence[int]) -> tuple[Span, ...]:
     return tuple(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _spans(numbers: Sequence[int]) -> tuple[Span, ...]:
+    if any(one >= other for one, other in pairwise(numbers)) or (numbers and numbers[-1] > END):
+        raise ValueError("intervals overlap, or lie outside a split")
+    return _pairs(numbers)
 
 
 def _numbers(rests: Sequence[Rest]) -> Iterator[int]:
@@ -201,43 +279,12 @@ def _numbers(rests: Sequence[Rest]) -> Iterator[int]:
 
 
 def _rests(numbers: Sequence[int]) -> Iterator[Rest]:
-    at = 0
+    at, before = 0, (-1, -1)
     while at < len(numbers):
         repetition, index, unit, count = numbers[at : at + 4]
-        positions, position = [], 0
-        for step in numbers[at + 4 : at + 4 + count]:
-            position += step * unit
-            positions.append(position)
-        if len(positions) != count:
-            raise ValueError("it ends in the middle of a split")
-        yield Rest(index, repetition, _pairs(positions))
+        steps = numbers[at + 4 : at + 4 + count]
+        if len(steps) != count or unit not in (1, ELEMENT) or (repetition, index) <= before:
+            raise ValueError("what is missing of a split is damaged, or comes twice")
+        before = whole(repetition), whole(index)
+        yield Rest(index, repetition, _spans([step * unit for step in accumulate(steps)]))
         at += 4 + count
-
-
-def _packed(numbers: Sequence[int]) -> list[int] | str:
-    if len(numbers) <= FEW:
-        return list(numbers)
-    out = bytearray()
-    for number in numbers:
-        while number >= 0x80:
-            out.append(number & 0x7F | 0x80)
-            number >>= 7
-        out.append(number)
-    return base64.b85encode(zlib.compress(out, 9)).decode()
-
-
-def _unpacked(packed: Plain) -> list[int]:
-    if isinstance(packed, list):
-        return [int(number) for number in packed]
-    unpacking = zlib.decompressobj()
-    data = unpacking.decompress(base64.b85decode(packed), MOST_BYTES)
-    if not unpacking.eof:
-        raise ValueError("it is cut off, or far too large")
-    numbers, number, shift = [], 0, 0
-    for byte in data:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            numbers.append(number)
-            number = shift = 0
-    return numbers

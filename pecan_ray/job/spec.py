@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.options import AutoWorkers, OnError, Workers
+from pecan_ray.plan.stretches import OpOrders
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class JobSpec:
     """Where a run before this one was."""
     allow_changed_source: bool = False
     """Go on there also with other data than it had."""
+    op_order: OpOrders = ()
+    """The order of operators as the user wrote it."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
 

@@ -39,7 +39,7 @@ from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
-from pecan_ray.job.summing_up import job_facts
+from pecan_ray.job.summing_up import completed, job_facts, made_again
 from pecan_ray.job.suspicion import SILENT
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
@@ -57,7 +57,7 @@ class JobState:
         self._points = ResumePoints()
         self.fleet = Fleet(spec.name)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
-        self.bad = BadElements(spec.name, spec.error_budget)
+        self.bad = BadElements(spec.name, spec.error_budget, spec.start.bad if spec.start is not None else ())
         self.quarantine = QuarantineQueue()
         self.placement = PlacementLoop(spec, now)
         self.told: list[JobEvent] = []
@@ -123,6 +123,9 @@ class JobState:
         elif self.trainers.complete and not self._begun:
             self._begun = True
             self.ledger.finished = self.ledger.epoch == self.spec.shape.epochs  # so a run before may have ended
+            if text := made_again(self.spec):
+                self.tell("state", text, now)
+                done.append(Log("warning", f"job {self.spec.name}: {text}"))
             done += [BeginListing(), FindRoom(self.trainers.nodes)]
 
     def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
@@ -276,7 +279,8 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        return self._points.at(self.ledger, self.log, batches, self._listing.known)
+        listings = self._listing.known
+        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point, listings()))
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.comparing import compare
 from pecan_ray.job.facts import JobFacts, WorkerFacts
+from pecan_ray.job.resume_point import KnownListing, ResumePoint
+from pecan_ray.job.spec import JobSpec
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -44,3 +47,22 @@ def job_facts(job: JobState, now: float) -> JobFacts:
         hosts=max(1, len(job.fleet.hosts)),
         reverted=job.questions.reverted,
     )
+
+
+def made_again(spec: JobSpec) -> str:
+    """Say what a job makes again that goes on in the middle of a plan that cannot be cut; empty if nothing."""
+    start, epochs = spec.start, spec.shape.epochs
+    if start is None or not start.made or not spec.shape.runs_whole or start.epoch == epochs:
+        return ""
+    return (
+        f"one worker runs this plan as a whole: the {start.made} batches of epoch {start.epoch} that were used before "
+        "are made again, and left out"
+    )
+
+
+def completed(job: JobState, point: ResumePoint, listings: tuple[KnownListing, ...]) -> ResumePoint:
+    """Add to where a job stands what else a state tells of it."""
+    start, (order, decoders) = job.spec.start, job.questions.op_order(point.epoch)
+    goes_on = start is not None and start.epoch == point.epoch
+    bad = job.bad.digests(point.epoch, goes_on=goes_on) if job.spec.shape.runs_whole else ()
+    return replace(point, listings=listings, op_order=order, decoders=decoders, bad=bad)

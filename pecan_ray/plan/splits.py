@@ -52,6 +52,8 @@ class Split:
     """What else the source needs to read it: row groups, archive members, object references."""
     version: str = ""
     """Of the file, as it was listed: another one is not read in its place.  Empty: any will do."""
+    versions: tuple[str, ...] = ()
+    """Of each of `files`, likewise."""
 
     def file_of(self, element: int) -> str:
         """Return the path of the file that an element lies in; empty for in-memory sources."""

@@ -20,6 +20,8 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.shape import last_batching
 
 Names = tuple[str, ...]
+OpOrders = tuple[Names, ...]
+"""The operators of each stretch in which they can be exchanged."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,11 @@ def stretches(plan: Plan) -> list[Stretch]:
                 batched = False
         done += run
     return found
+
+
+def orders_in(plan: Plan) -> OpOrders:
+    """Return the order of operators in each stretch in which they can be exchanged."""
+    return tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
 
 
 def reordered(plan: Plan, orders: Mapping[Names, Names]) -> Plan:

@@ -12,9 +12,9 @@ import pickle
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import ray
 
@@ -38,6 +38,10 @@ END_S = 10.0
 """How long `close` waits for a thread."""
 
 
+KeepBad: TypeAlias = Callable[[Sequence[BadElement]], None]
+"""What keeps bad elements."""
+
+
 class Provenance(NamedTuple):
     """Which data a batch holds: for checks, logs and exact accounting."""
 
@@ -59,9 +63,11 @@ class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
     def __init__(
-        self, controller: Any, rank: int, world_size: int, incarnation: str, node_id: str, prefetch_bytes: int
+        self, controller: Any, rank: int, world_size: int, identity: tuple[str, str], prefetch_bytes: int, keep: KeepBad
     ) -> None:
-        self._controller, self._rank, self._incarnation, self._node_id = controller, rank, incarnation, node_id
+        """`identity`: incarnation, and node; `keep`: called with bad elements before the job hears of them."""
+        self._controller, self._rank, self._keep = controller, rank, keep
+        self._incarnation, self._node_id = identity
         self.calls = Calls()
         self._reader = BatchReader()
         self._lock = threading.Lock()
@@ -69,7 +75,7 @@ class BatchClient:
         self._served, self._told = Bell(), Bell()
         """For the trainer's thread: there is an outcome; the job knows more of what the loop has."""
         self._to_report = threading.Condition(self._lock)
-        self.state = TrainerState(rank, world_size, incarnation, prefetch_bytes, time.monotonic())
+        self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
         self._batches: dict[int, Received] = {}
         self._number = 0
         self._streams: dict[str, WorkerStream] = {}
@@ -78,7 +84,6 @@ class BatchClient:
         self._report: TrainerReport | None = None
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
-        self._quarantined: list[BadElement] = []
         self.closed = False
         self._threads = [
             threading.Thread(target=self._guarded, args=(talk,), name=name, daemon=True)
@@ -124,19 +129,14 @@ class BatchClient:
         outcome, self._outcome = self._outcome, None
         return self._batches.pop(outcome.batch.id) if isinstance(outcome, events.HandOver) else outcome
 
-    def take_quarantined(self) -> list[BadElement]:
-        """Return the bad elements received since the last call."""
-        with self._lock:
-            taken, self._quarantined = self._quarantined, []
-        return taken
-
     def tell_all(self) -> int:
-        """Wait until the job knows of all batches that the loop has; return how many these are."""
+        """Wait until the job knows of all that was received; return how many batches the loop has."""
+        outgoing = self.state.outgoing
         with self._lock:
-            used = self.state.yielded
-            if self.state.outgoing.told < used:
+            used, report = self.state.yielded, outgoing.all_told_by
+            if outgoing.heard < report:
                 self._handle(events.ReportWanted())
-        while self.state.outgoing.told < used and not self._over():
+        while outgoing.heard < report and not self._over():
             self._told.wait()
         return used
 
@@ -205,7 +205,7 @@ class BatchClient:
         elif isinstance(instruction, events.OpenStream):
             self._open(self._workers[instruction.worker])
         elif isinstance(instruction, events.Quarantine):
-            self._quarantined.extend(map(bad_element, instruction.elements))
+            self._keep(tuple(map(bad_element, instruction.elements)))
         else:
             logger.log(logging.getLevelName(instruction.level.upper()), instruction.text)
 
@@ -232,6 +232,7 @@ class BatchClient:
             nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
             opened.append((message, columns, nbytes))
         bad = [one for message, _, _ in opened for one in message.bad]
+        self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:
             if self.closed:
                 return False
@@ -241,7 +242,6 @@ class BatchClient:
                 provenance = Provenance(message.epoch, worker, message.spans, message.rows)
                 self._batches[self._number] = Received(columns, provenance, message)
                 batches.append(_received(self._number, worker, message, nbytes))
-            self._quarantined.extend(bad)
             self._handle(events.BatchesCame(worker, tuple(batches), tuple(map(left_out, bad))))
         return len(opened) == len(messages)
 

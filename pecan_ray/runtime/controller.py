@@ -20,11 +20,13 @@ from pecan_ray.job import events
 from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
 
 logger = logging.getLogger("pecan_ray.controller")
 
+LOOK_S = 0.02
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 
@@ -106,25 +108,36 @@ class AutoPlacementController:
         return await self.facts(), self._host.ended
 
     async def resume_point(self, batches: int) -> bytes:
-        """Return where the job stands after so many batches of each trainer, pickled; None before they were told of."""
-        return pickle.dumps(self._host.state.resume_point(batches))
+        """Return where the job stands after so many batches of each trainer, pickled; None before they were told of.
+
+        Not before the trainers have kept all bad elements that count as dealt with.
+        """
+        state = self._host.state
+        while state.quarantine.waiting and state.error is None and not self._host.ended:
+            await asyncio.sleep(LOOK_S)
+        return pickle.dumps(state.resume_point(batches))
 
     async def begin(
-        self, plan: bytes | None, row_s: float | None = None, op_seconds: tuple[tuple[str, float], ...] = ()
+        self,
+        plan: bytes | None,
+        order: OpOrders,
+        row_s: float | None = None,
+        op_seconds: tuple[tuple[str, float], ...] = (),
+        decoders: tuple[str, ...] = (),
     ) -> None:
-        """Let work begin, with the operators in that order (None: as they are written); the first trainer decides.
+        """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.
 
         `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element.
         """
         host = self._host
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
-        host.happened(events.OrderKnown(len(host.plans) > 1, row_s, op_seconds))
+        host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
 
-    async def replan(self, plan: bytes, said: str) -> None:
+    async def replan(self, plan: bytes, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
         """Run another order of the operators from the next epoch on that has not begun."""
         self._host.add_plan(plan)
-        self._host.happened(events.PlanChanged(said))
+        self._host.happened(events.PlanChanged(said, order, decoders))
 
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""

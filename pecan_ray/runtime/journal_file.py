@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import time
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import ray
 
@@ -17,6 +20,9 @@ from pecan_ray.errors import JournalError
 
 OFF = "off"
 """No journal is kept."""
+LONGEST_NAME = 150
+"""Characters of a file's name that are told from a job's."""
+GONE_S, LOOK_S = 5.0, 0.05
 STALE_S = 3600.0
 """A journal beside Ray's session in which nothing was written for so long, and that no process has open, is left over
 from a trainer that was killed."""
@@ -61,12 +67,16 @@ class JournalFile:
         self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         self._hold()
 
+    def close(self) -> None:
+        """Leave it as it is, for whoever goes on from it."""
+        os.close(self._fd)
+
     def remove(self) -> None:
         """Close it and remove it; what cannot be removed is empty at least, so that nobody goes on from it."""
         os.ftruncate(self._fd, 0)
         with contextlib.suppress(OSError):
             self.path.unlink()
-        os.close(self._fd)
+        self.close()
 
 
 @dataclass(frozen=True)
@@ -108,11 +118,50 @@ class JournalPlace:
         found = kept_job(self.job_file)
         return None if found is None or found[0] != self.actor else found[1]
 
-    def put_aside(self) -> None:
-        """Keep the journal of a run before this one under another name; raises OSError."""
-        for path in (self.journal, self.listings):
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """All that may be here."""
+        return self.journal, self.listings, self.job_file
+
+    def put_aside(self, job: str) -> str:
+        """Keep what a run before this one has left under a name of its own, and return that; empty if there is nothing.
+
+        Raises JournalError, and leaves all as it is, where a job writes there; OSError where it cannot be moved.
+        """
+        if not any(self.present):
+            return ""
+        if self._is_written():
+            raise JournalError(
+                f"a job of the name {job} runs and writes {self.journal}, on another cluster perhaps: give this one "
+                "another name, iter_batches(job=...), or another folder, Config(journal=...).",
+                path=str(self.journal),
+            )
+        names = (f"{self.name}%before-{number}" for number in count(1))  # no job's: see `file_name`
+        aside = next(place for name in names if not any((place := replace(self, name=name)).present))
+        for path, other in zip(self.files, aside.files, strict=True):
             if path.exists():
-                os.replace(path, path.with_name(f"{path.name}.before"))
+                os.rename(path, other)
+        return aside.name
+
+    @property
+    def present(self) -> tuple[bool, ...]:
+        """Which of the files are there."""
+        return tuple(path.exists() for path in self.files)
+
+    def _is_written(self) -> bool:
+        """Tell whether a process has the journal open; one that was just killed has a moment to be gone."""
+        until = time.monotonic() + GONE_S
+        while True:
+            try:
+                with self.journal.open("rb") as file:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    return True
+                time.sleep(LOOK_S)
+            except OSError:  # it is not there, or its file system has no locks
+                return False
 
     def remove_job(self) -> None:
         """Remove what `keep_job` has written, if it can be."""
@@ -120,11 +169,21 @@ class JournalPlace:
             self.job_file.unlink()
 
 
+def file_name(job: str) -> str:
+    """Return how the files of a job are called: of no other job, whatever characters are in its name."""
+    quoted = quote(job, safe="")
+    if len(quoted) <= LONGEST_NAME:
+        return quoted
+    return (
+        f"{quoted[:LONGEST_NAME]}%longer-{hashlib.sha256(job.encode()).hexdigest()}"  # behind % quoting has no letter l
+    )
+
+
 def place_of(folder: str | os.PathLike[str] | None, job: str) -> JournalPlace:
     """Return the place of the actor that asks: in a folder (None: of Ray's session on this node)."""
     actor = str(ray.get_runtime_context().get_actor_id())
     if folder is not None:
-        return JournalPlace(Path(folder), job.replace("/", "_"), actor)
+        return JournalPlace(Path(folder), file_name(job), actor)
     node: Any = ray._private.worker._global_node
     return JournalPlace(Path(node.get_session_dir_path()) / "pecan-journals", actor, actor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 from pecan_ray.errors import JournalError, StateError, told
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
-from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.stretches import stretches
-from pecan_ray.runtime.journal_file import JournalPlace, kept_job
+from pecan_ray.runtime.journal_file import JournalPlace, file_name, kept_job
 from pecan_ray.runtime.messages import Job
+
+logger = logging.getLogger("pecan_ray")
 
 
 def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
@@ -27,7 +28,7 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     The job and its journal are pickled, so read only what your own jobs have written.  Raises JournalError where there
     is no journal, or a damaged one, and StateError where the job had no state.
     """
-    place = JournalPlace(Path(folder), job.replace("/", "_"), "")
+    place = JournalPlace(Path(folder), file_name(job), "")
     found = kept_job(place.job_file)
     if found is None:
         raise JournalError(
@@ -43,10 +44,12 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
     point = at_end.state.resume_point(used)
     if point is None:
         raise StateError(f"job {job} has no state: it was killed before all its trainers had told of their batches.")
-    plan: Plan = _unpickled(place, at_end.plans[-1] if at_end.plans else ran.plan)
-    orders = tuple(one.names for one in stretches(plan) if len(one.ops) > 1)
+    for one in at_end.state.quarantine.waiting:
+        logger.warning(
+            "job %s had left out %s in %s, and has kept it in no file: %s", job, one.where, one.op, one.error
+        )
     batches = ran.batches_before + used
-    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, orders, ran.options.order).to_json()
+    return SavedState(point, batches, ran.seed, ran.engine, ran.parts, ran.options.order).to_json()
 
 
 def _unpickled(place: JournalPlace, data: bytes) -> Any:

@@ -62,13 +62,19 @@ class JournaledJob:
         try:
             if place.beside_ray:
                 remove_stale(place.folder)
-            place.put_aside()
+            if aside := place.put_aside(self._spec.name):
+                self._say_put_aside(place, aside)
             self._open(place).append(packed(opening(self._spec, self.state.began)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
         except (JournalError, OSError) as error:
             if not place.beside_ray:
                 raise JournalError(f"Config(journal={str(place.folder)!r}): no journal can be kept: {error}") from error
             self._give_up(error)
+
+    def _say_put_aside(self, place: JournalPlace, aside: str) -> None:
+        text = f"what a run before this one has left, which had not ended, is kept as {place.folder / aside}.*"
+        logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, text)
+        self.state.tell("journal", text, self.state.began)
 
     def _open(self, place: JournalPlace) -> JournalFile:
         self._listings = JournalFile(place.listings)

@@ -30,9 +30,10 @@ from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
+from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import RESTART_S
-from pecan_ray.runtime.client import BatchClient
+from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.leaving import Leaving
@@ -72,11 +73,12 @@ class Session:
         look_again: bool = False,
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
+        keep: KeepBad,
     ) -> None:
         """Start the job's actors, which wait for `begin`.
 
         `parts`: what `described` tells of the plan, if known.  `saved`: go on there, with other data as well where
-        `allow_changed_source`.
+        `allow_changed_source`.  `keep`: called with bad elements, before they are acknowledged.
         """
         refuse_loader_workers()
         payload = pickle_plan(plan)
@@ -94,6 +96,7 @@ class Session:
         spec = with_deadline(spec, plan, options)
         if saved is not None:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
+        spec = replace(spec, op_order=orders_in(plan))
         if config.journal not in (None, OFF):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))
@@ -102,9 +105,8 @@ class Session:
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
-        self.client = BatchClient(
-            self.controller, options.rank, options.world_size, self._incarnation, self._node, options.prefetch_bytes
-        )
+        me = (self._incarnation, self._node)
+        self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
@@ -179,7 +181,13 @@ class Session:
         ).remote(self.name, None if journal is None else os.fspath(journal))
 
     def begin(
-        self, plan: Plan | None, row_s: float | None = None, op_seconds: tuple[tuple[str, float], ...] = ()
+        self,
+        plan: Plan | None,
+        order: OpOrders = (),
+        row_s: float | None = None,
+        op_seconds: tuple[tuple[str, float], ...] = (),
+        *,
+        decoders: tuple[str, ...] = (),
     ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
@@ -187,7 +195,7 @@ class Session:
         for an element.
         """
         pickled = None if plan is None else pickle_plan(plan)
-        self._ask(self.controller.begin, pickled, row_s, op_seconds)
+        self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:
@@ -204,9 +212,9 @@ class Session:
         """Whether the job was left, or is being left."""
         return self.client.closed
 
-    def replan(self, plan: Plan, said: str) -> None:
+    def replan(self, plan: Plan, order: OpOrders, said: str, decoders: tuple[str, ...] = ()) -> None:
         """Run another order of the same operators from the next epoch on that has not begun."""
-        self._ask(self.controller.replan, pickle_plan(plan), said)
+        self._ask(self.controller.replan, pickle_plan(plan), order, said, decoders)
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""

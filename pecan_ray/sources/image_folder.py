@@ -45,9 +45,9 @@ class ImageFolder:
     def splits(self) -> Iterator[Split]:
         """Yield groups of images, listing one class after the other."""
         index = 0
-        group: list[tuple[str, int]] = []
+        group: list[tuple[str, str, int]] = []
         for label, file in self._images():
-            group.append((file.path, label))
+            group.append((file.path, file.version, label))
             if len(group) == self.split_files:
                 yield self._split(index, group)
                 index, group = index + 1, []
@@ -55,9 +55,12 @@ class ImageFolder:
             yield self._split(index, group)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the images of a group, undecoded; from object stores many are fetched at a time."""
-        paths, labels = split.files[start:], split.payload[start:]
-        for path, label, image in zip(paths, labels, read_many(list(paths)), strict=True):
+        """Yield the images of a group, undecoded; from object stores many are fetched at a time.
+
+        One that was replaced since it was listed is refused.
+        """
+        paths, versions, labels = split.files[start:], split.versions[start:], split.payload[start:]
+        for path, label, image in zip(paths, labels, read_many(paths, versions), strict=True):
             yield {"image": image, "label": label, "path": path}
 
     def num_elements(self) -> int:
@@ -82,6 +85,6 @@ class ImageFolder:
                 path=str(self.root),
             )
 
-    def _split(self, index: int, group: list[tuple[str, int]]) -> Split:
-        paths, labels = zip(*group, strict=True)
-        return Split(index=index, path=paths[0], elements=len(group), files=paths, payload=labels)
+    def _split(self, index: int, group: list[tuple[str, str, int]]) -> Split:
+        paths, versions, labels = zip(*group, strict=True)
+        return Split(index, paths[0], elements=len(group), files=paths, payload=labels, versions=versions)

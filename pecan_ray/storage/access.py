@@ -110,16 +110,18 @@ def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     return b"".join((first.data, *_in_order(rest)))
 
 
-def read_many(paths: Sequence[str]) -> Iterator[bytes]:
+def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Iterator[bytes]:
     """Yield the contents of many small files in their order, keeping several reads going where that helps.
 
-    Each comes by one request, which is answered with one version of it.
+    Each comes by one request, which is answered with one version of it: raises SourceReplacedError where `versions` are
+    given, and a file has another one.
     """
+    asked = [Asked(path, 0, None, version) for path, version in zip(paths, versions or [""] * len(paths), strict=True)]
     if any(is_remote(path) for path in paths):
-        yield from _in_order([Asked(path, 0, None) for path in paths], THREADS)
+        yield from _in_order(asked, THREADS)
     else:
-        for path in paths:
-            yield read_range(path, 0)
+        for one in asked:
+            yield read_range(one.path, 0, version=one.version)
 
 
 def open_stream(path: str, start: int = 0, expect: int | None = None, *, version: str = "") -> BinaryIO:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,12 +19,15 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
+from pecan_ray.quarantine import quarantined
+from tests.ray.conftest import living_actors
 from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, kill, living_worker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = 600
 
 
@@ -112,6 +118,90 @@ def test_several_cuts_with_killed_workers_and_other_numbers_of_ranks_lose_and_re
     assert counted >= 2 * (ROWS - len(good))
 
 
+KEEPER = """
+import json
+import signal
+import sys
+from itertools import islice
+
+import pecan_ray as pecan
+from tests.ray.test_state import BAD, ids, with_bad_ones
+from tests.ray.waiting import until
+
+batches = with_bad_ones(sys.argv[1], sys.argv[2]).iter_batches(
+    epochs=2, workers=pecan.Workers(local=1), on_error="quarantine"
+)
+got = ids(islice(batches, 5))
+until(lambda: batches.report().bad_elements == 2 * len(BAD), "not all was received")
+print(json.dumps([got, batches.state_dict()]), flush=True)
+signal.pause()  # until it is killed
+"""
+
+
+def with_bad_ones(kind: str, path: str) -> pecan.PecanPipeline:
+    """A pipeline of which every fifth split is bad from its first element to its last, and other elements as well."""
+    config = pecan.Config(error_budget=1.0, quarantine_path=path)
+    source = pecan.sources.Arrays(i=np.arange(ROWS), split_rows=20)
+    pipe = pecan.PecanPipeline(source, name="keeper", config=config).map(often_fails, on="i")
+    return pipe.batch(6) if kind == "cut" else pipe.take(ROWS).batch(6)
+
+
+def often_fails(i: Any) -> Any:
+    if i // 20 % 5 == 1 or i % 50 == 49:
+        raise ValueError("no such luck")
+    return i
+
+
+BAD = [i for i in range(ROWS) if i // 20 % 5 == 1 or i % 50 == 49]
+
+
+def kept(*paths: Path) -> Counter[tuple[int, int]]:
+    """The elements that quarantine files hold, each with its epoch."""
+    found = [one for path in paths if path.exists() for one in quarantined(path)]
+    return Counter((one.origin.epoch, int(one.element["i"])) for one in found if one.origin is not None)
+
+
+@pytest.mark.parametrize("kind", some_later(["cut", "whole"], "whole"))
+def test_a_program_killed_behind_its_state_has_kept_each_bad_element_that_does_not_come_again(
+    three_nodes: Any, tmp_path: Path, kind: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    environment = {**os.environ, "RAY_ADDRESS": three_nodes.address, "PYTHONPATH": str(ROOT)}
+    program = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, kind, str(path)], env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert program.stdout is not None
+        got, state = json.loads(program.stdout.readline())
+    finally:
+        program.kill()
+        program.communicate()
+    options: dict[str, Any] = {"epochs": 2, "workers": pecan.Workers(local=1), "on_error": "quarantine"}
+    with with_bad_ones(kind, str(path)).iter_batches(state=state, **options) as it:
+        got += ids(it)
+    assert Counter(got) == Counter({i: 2 for i in range(ROWS) if i not in BAD})
+    assert kept(path) == Counter((epoch, i) for epoch in range(2) for i in BAD)
+    until(lambda: not living_actors(), "the program's job does not end")
+
+
+def test_bad_elements_of_a_plan_that_is_run_again_are_counted_and_kept_once(tmp_path: Path) -> None:
+    def begin(name: str, state: Any = None) -> Any:
+        pipe = with_bad_ones("whole", str(tmp_path / name))
+        return pipe.iter_batches(workers=pecan.Workers(local=1), on_error="quarantine", state=state)
+
+    with begin("first") as it:
+        got = ids(islice(it, 60))
+        until(lambda: it.report().bad_elements == len(BAD), "the end of the plan was not reached")
+        state = saved(it.state_dict())
+    with begin("second", state) as it:
+        got += ids(it)
+        assert it.report().bad_elements == 0
+        again = [event.text for event in it.report().events if event.kind == "state"]
+    assert got == [i for i in range(ROWS) if i not in BAD]
+    assert kept(tmp_path / "first") == Counter((0, i) for i in BAD) and not kept(tmp_path / "second")
+    assert len(again) == 1 and "60 batches of epoch 0 that were used before are made again" in again[0]
+
+
 def test_states_of_ranks_out_of_step_are_merged_and_nothing_is_lost_or_comes_twice() -> None:
     pipe = numbers().shuffle(50).batch(5)
 
@@ -155,6 +245,13 @@ def test_take_and_zip_go_on_where_they_were() -> None:
     ]
 
 
+def of_batches_of(size: int, epochs: int = 1) -> Any:
+    """The state at the end of another run."""
+    with numbers().batch(size).iter_batches(epochs=epochs, workers=pecan.Workers(local=1)) as it:
+        assert len(ids(it)) == epochs * ROWS
+        return saved(it.state_dict())
+
+
 def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
     pipe = numbers().batch(6)
     with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
@@ -163,7 +260,11 @@ def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
         more = ids(islice(it, 5))
         with pytest.raises(StateError, match="damaged"):
             it.load_state_dict({**state, "epoch": 1})
-        assert len(more) == 30
+        with pytest.raises(StateError, match=r"operator batch \(.*where this one has operator batch"):
+            it.load_state_dict(of_batches_of(7))
+        with pytest.raises(PlanError, match="in epoch 3 of epochs=1"):
+            it.load_state_dict(of_batches_of(6, epochs=3))
+        assert len(more) == 30 and len(ids(islice(it, 2))) == 12, "it runs on"
         it.load_state_dict(state)
         assert Counter(got + ids(it)) == Counter(range(ROWS))
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import json
 from collections import Counter
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,18 @@ def test_a_graph_on_two_workers_survives_the_loss_of_one() -> None:
         report = it.report()
     assert report.workers_lost == 1
     assert seen == Counter(dict.fromkeys(range(ROWS), 2))
+
+
+def test_a_graph_goes_on_from_a_state_with_what_was_not_yielded() -> None:
+    source = pecan.sources.Arrays(i=np.arange(600))
+    pipe = pecan.PecanPipeline(source, name="graph", engine="tensorflow").map(lambda i: i + 1, on="i").shuffle(64)
+    pipe = pipe.batch(8)
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1)) as it:
+        seen = Counter(int(i) for batch in islice(it, 50) for i in batch["i"])
+        state = json.loads(json.dumps(it.state_dict()))
+    with pipe.iter_batches(epochs=2, workers=pecan.Workers(local=1), state=state) as it:
+        seen.update(int(i) for batch in it for i in batch["i"])
+    assert seen == Counter(dict.fromkeys(range(1, 601), 2))
 
 
 def shards(num_shards: int, index: int) -> Any:

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import random
+import re
 import subprocess
 import sys
 import zlib
@@ -19,6 +20,7 @@ import pytest
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
 from pecan_ray.job.journal import (
+    HEAD,
     Handled,
     JournalEntry,
     PageHandled,
@@ -242,3 +244,58 @@ def test_another_process_with_another_order_of_sets_makes_the_same_job(tmp_path:
         done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == len(seeds)
+
+
+# --- damage with a right checksum -----------------------------------------------------------------------------
+
+DAMAGED = """
+import random, resource, sys
+from tests.unit.test_job_journal import outcome_of_damage
+
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))  # a pickle can ask for any memory
+found = [outcome_of_damage(random.Random(seed)) for seed in range(int(sys.argv[1]), int(sys.argv[2]))]
+print(sum(found), len(found))
+"""
+
+
+def outcome_of_damage(rng: random.Random) -> bool:
+    """Damage entries and pages, mend their checksums, and read them: an error of ours, or a job."""
+    bodies = [packed(entry)[HEAD:-1] for entry in written()]
+    listing = [packed(PAGE)[HEAD:-1]]
+    for _ in range(rng.choice((1, 1, 2))):
+        some = rng.choice((bodies, bodies, bodies, listing))
+        at = rng.randrange(len(some))
+        some[at] = damaged(rng, some[at])
+    if rng.random() < 0.2:
+        rng.shuffle(bodies)
+    try:
+        data, listed = b"".join(map(whole, bodies)), b"".join(map(whole, listing))
+        replay((entry for entry, _ in entries(data)), SPEC, [page for page, _ in pages(listed)])
+    except JournalError:
+        return True
+    return False
+
+
+def damaged(rng: random.Random, body: bytes) -> bytes:
+    at = rng.randrange(len(body) + 1)
+    kind = rng.randrange(5)
+    if kind == 0:
+        return body[:at]
+    if kind == 1:
+        return body[:at] + rng.randbytes(rng.randrange(1, 9)) + body[at:]
+    if kind == 2:
+        return body[:at] + rng.choice((b"-1", b"null", b'"x"', b"[]", b"{}", b"9" * 30)) + body[at + 1 :]
+    if kind == 3:
+        number = re.search(rb"[0-9]+", body[at:])
+        return body if number is None else body.replace(number[0], rng.choice((b"0", b"7", b"1e999", b"77777777")), 1)
+    return body[:at] + bytes((rng.randrange(256),)) + body[at + 1 :]
+
+
+@pytest.mark.parametrize("seeds", [(0, 600), pytest.param((600, 20_000), marks=pytest.mark.slow)])
+def test_damage_with_a_right_checksum_is_a_clear_error_or_does_no_harm(seeds: tuple[int, int]) -> None:
+    arguments = [sys.executable, "-W", "ignore", "-c", DAMAGED, *map(str, seeds)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-3000:]
+    refused, found = map(int, done.stdout.split())
+    assert found / 2 < refused < found

@@ -82,9 +82,16 @@ def test_what_a_rank_behind_has_not_used_is_missing() -> None:
 
 def test_a_rank_behind_at_the_end_of_an_epoch_ends_it() -> None:
     first, second = state_of(1, step(0, 1)), state_of(2, step(2, 3), step(0, 1), epoch=1)
+    first, second = in_order(first, "a", "b"), in_order(second, "b", "a")
     found = merged(first, second).point
+    assert found.op_order == (("a", "b"),), "that of the epoch with which it goes on"
     assert found.epoch == 0 and found.branches[0].rests == (element(2),)
     assert found.branches[0].cursor.taken > 1, "and nothing more of it is begun"
+
+
+def in_order(state: SavedState, *names: str) -> SavedState:
+    """The state of a run whose operators ran in this order."""
+    return replace(state, point=replace(state.point, op_order=(names,)))
 
 
 def test_states_after_the_same_number_of_batches_are_the_one_that_they_all_are() -> None:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
+from pecan_ray.job import events
 from pecan_ray.job.delivery_log import MOST_STEPS, Delivery, DeliveryLog
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import Acknowledgement, EndData
+from pecan_ray.job.messages import Acknowledgement, EndData, WorkerProgress
 from pecan_ray.job.resume import resume_point
 from pecan_ray.job.resume_point import Cursor, Rest
 from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.job.state import JobState
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.simulator.protocol import play_seeds
 from pecan_ray.simulator.protocol.going_on import play_in_pieces
 from tests.unit.job_rig import JobRig, elements
@@ -79,6 +80,59 @@ def deliveries(*ids: int, epoch: int = 0) -> list[Delivery]:
 
 def ids(found: Iterable[Delivery]) -> list[int]:
     return sorted(one.id for one in found)
+
+
+FIRST, SECOND, USERS = (("crop", "parse"),), (("parse", "flip", "crop"),), (("parse", "crop"),)
+"""Orders of operators."""
+
+
+def reordered(epochs: int = 3) -> tuple[JobRig, str]:
+    """A job of two elements in each epoch, whose operators were put in another order."""
+    rig = JobRig(LedgerShape(epochs=epochs), ordered=False, op_order=USERS)
+    (worker,) = rig.begin(splits=2)
+    rig.handle(events.OrderKnown(changed=True, order=FIRST))
+    return rig, worker
+
+
+def deliver(rig: JobRig, worker: str, kept: int) -> Lease:
+    """Let the worker take a split, and the trainer receive its only element as a batch."""
+    (lease,) = rig.take(worker)
+    spans = {lease.key: (elements(0),)}
+    ack = Acknowledgement(worker, lease.epoch, spans, 1, 1, 10)
+    rig.report(kept=kept, deliveries=(Delivery(kept, lease.epoch, spans),), acks=(ack,))
+    return lease
+
+
+def order_at(rig: JobRig, batches: int) -> Any:
+    point = rig.job.resume_point(batches)
+    assert point is not None
+    return point.epoch, point.op_order
+
+
+def test_a_state_tells_the_order_of_operators_of_the_epoch_in_which_it_stands() -> None:
+    rig, worker = reordered()
+    assert order_at(rig, 0) == (0, FIRST)
+    rig.assign(worker)
+    first = deliver(rig, worker, kept=1)
+    rig.handle(events.PlanChanged("the first epoch shows it", SECOND))
+    assert order_at(rig, 1) == (0, FIRST), "the new order is for epochs that have not begun"
+    second = deliver(rig, worker, kept=2)
+    rig.end(worker, lengths=((first.key, 1), (second.key, 1)))
+    assert rig.job.ledger.epoch == 1
+    assert order_at(rig, 2) == (1, SECOND), "of an epoch of which nothing was given out: it may have the newest one"
+    assert order_at(rig, 1) == (0, FIRST), "a loop that is still in the epoch before"
+    rig.assign(worker)
+    rig.handle(events.PlanChanged("and back", FIRST))
+    assert order_at(rig, 2) == (1, SECOND)
+
+
+def test_a_state_behind_an_order_that_has_failed_tells_the_users_order() -> None:
+    rig, worker = reordered()
+    rig.assign(worker)
+    deliver(rig, worker, kept=1)
+    rig.handle(events.WorkerTold(worker, WorkerProgress(fell_back="an element failed")))
+    rig.handle(events.PlanChanged("the first epoch shows it", SECOND))
+    assert order_at(rig, 1) == (0, USERS)
 
 
 def test_what_comes_after_a_batch_of_each_rank_is_beyond_it() -> None:

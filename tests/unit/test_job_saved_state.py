@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
+import tracemalloc
+import zlib
 from dataclasses import replace
 from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.errors import StateError
+from pecan_ray.job import events, state_numbers
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume import MOST_INTERVALS
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
-from pecan_ray.job.saved_state import SavedState, must_fit
+from pecan_ray.job.saved_state import SavedState, checksum_of, must_fit
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.state import JobState
+from pecan_ray.job.state_numbers import StateNumbers
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
 from pecan_ray.sampling.spans import Spans
 
@@ -31,7 +39,7 @@ def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
 
 def a_state(*rests: Rest, cursor: Cursor | None = None) -> SavedState:
     point = ResumePoint(2, (BranchPoint(cursor or Cursor(), rests),), (KnownListing(70, True, ("aa", "bb")),), made=5)
-    return SavedState(point, 12, 3, "python", PARTS, (("parse", "crop"),))
+    return SavedState(replace(point, op_order=(("parse", "crop"),)), 12, 3, "python", PARTS)
 
 
 def through_json(state: SavedState) -> SavedState:
@@ -45,17 +53,26 @@ def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=False))
 
 
-@given(st.lists(st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals), max_size=20), intervals)
+several_rests = st.lists(
+    st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals),
+    max_size=20,
+    unique_by=lambda rest: (rest.repetition, rest.index),
+).map(lambda rests: sorted(rests, key=lambda rest: (rest.repetition, rest.index)))
+
+
+@given(several_rests, intervals)
 def test_what_was_saved_comes_back(rests: list[Rest], places: Any) -> None:
     state = a_state(*rests, cursor=Cursor(1, 7, places, ((0, 4), (3, 70))))
     assert through_json(state) == state
 
 
-@given(st.lists(st.builds(Rest, st.integers(0, 1 << 20), st.integers(0, 3), intervals), max_size=9), st.integers(1, 9))
+@given(several_rests, st.integers(1, 9))
 def test_what_each_rank_had_last_comes_back(rests: list[Rest], ranks: int) -> None:
     had = tuple((tuple(rests[rank::ranks]), ()) for rank in range(ranks))
     state = a_state()
-    point = replace(state.point, steps=(Step(2, had), Step(1, had[::-1])), passes=3)
+    branches, listings = state.point.branches * 2, state.point.listings * 2
+    steps = (Step(2, had), Step(1, had[::-1]))
+    point = replace(state.point, branches=branches, listings=listings, steps=steps, passes=3)
     assert through_json(replace(state, point=point)) == replace(state, point=point)
 
 
@@ -119,6 +136,112 @@ def test_a_state_with_any_byte_changed_is_refused_or_the_same(data: st.DataObjec
         assert SavedState.from_json(changed) == a_state(Rest(1, 0, ((0, WIDTH),)))
 
 
+# --- damage with a right checksum -----------------------------------------------------------------------------
+
+
+def mended(fields: dict[str, Any]) -> dict[str, Any]:
+    """A state with the checksum of what it holds now."""
+    fields = {name: value for name, value in fields.items() if name != "checksum"}
+    return {**fields, "checksum": checksum_of(fields)}
+
+
+def a_rich_state() -> dict[str, Any]:
+    """A state in which something stands everywhere."""
+    many = tuple(Rest(index, 0, elements([3, 7])) for index in range(40))
+    cursor = Cursor(1, 60, ((2, 5), (9, 30)), ((0, 4), (3, 70)))
+    step = Step(2, (((element_of(1),),), ((element_of(2),),)))
+    state = a_state(*many, cursor=cursor)
+    point = replace(state.point, steps=(step, step), bad=(7, 9, 1 << 31), passes=2)
+    return replace(state, point=point).to_json()
+
+
+def element_of(split: int) -> Rest:
+    return Rest(split, 0, elements([4]))
+
+
+strange = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.floats()
+    | st.integers(-3, 70)
+    | st.integers(-(1 << 70), 1 << 70)
+    | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=9,
+)
+packed = st.lists(st.integers(0, 300) | st.integers(0, 1 << 62), max_size=20).map(
+    lambda some: StateNumbers().packed(some * 30)
+)
+
+
+@st.composite
+def damaged(draw: st.DrawFn) -> dict[str, Any]:
+    """A state of which one value or another is something else, with a right checksum."""
+    state = json.loads(json.dumps(a_rich_state()))
+    for _ in range(draw(st.integers(1, 3))):
+        at: Any = state
+        while True:
+            key = draw(st.sampled_from(sorted(at) if isinstance(at, dict) else range(len(at))))
+            if not (isinstance(at[key], (dict, list)) and at[key]) or draw(st.booleans()):
+                break
+            at = at[key]
+        if draw(st.integers(0, 9)) == 0:
+            del at[key]
+        else:
+            at[key] = draw(strange | packed)
+    return mended(state)
+
+
+@settings(max_examples=600, deadline=None)
+@given(damaged())
+def test_a_damaged_state_with_a_right_checksum_is_refused_or_is_another_whole_one(state: dict[str, Any]) -> None:
+    try:
+        found = SavedState.from_json(state)
+    except StateError:
+        return
+    assert through_json(found) == found
+    assert all(type(number) is int for number in (found.batches, found.seed, found.point.epoch, found.point.made))
+    job = JobState(JobSpec("job", LedgerShape(epochs=None), start=found.point), 0.0)
+    job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
+    job.handle(events.SplitsListed(0, tuple(splits(70))), 0.0)
+    job.handle(events.ListingEnded(0), 0.0)
+    assert job.error is None or isinstance(job.error, StateError)
+
+
+@pytest.mark.parametrize("number", [b"\0", b"\x80\0", b"\xff\xff\x01", b"\x80"])
+def test_numbers_without_end_are_refused_before_they_take_memory(number: bytes) -> None:
+    bomb = base64.b85encode(zlib.compress(number * ((1 << 26) // len(number)), 9)).decode()
+    state = a_rich_state()
+    for fields in ({**state["sources"][0], "rests": bomb}, {**state["sources"][0], "missing": bomb}):
+        damaged_one = mended({**state, "sources": [fields] * 50})
+        tracemalloc.start()
+        with pytest.raises(StateError, match=r"cut off, or far too many|4,194,304 numbers|number is too long"):
+            SavedState.from_json(damaged_one)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 128 << 20
+
+
+def test_the_numbers_of_all_sources_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 3000)
+    state, some = a_rich_state(), StateNumbers().packed([0] * 1000)
+    with pytest.raises(StateError, match="more than 3,000 numbers"):
+        SavedState.from_json(mended({**state, "sources": [{**state["sources"][0], "grown": some}] * 4}))
+
+
+def test_a_state_that_could_not_be_read_again_is_not_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_numbers, "MOST_NUMBERS", 300)
+    state = a_state(*(Rest(index, 0, elements([3, 7])) for index in range(100)))
+    with pytest.raises(StateError, match=r"cannot be saved: it has more than 300 numbers\. Use smaller"):
+        state.to_json()
+
+
+@pytest.mark.parametrize("state", [{1: 2}, {"x": object()}, {"x": b""}, {"sources": 7}])
+def test_what_json_does_not_have_is_no_state(state: dict[Any, Any]) -> None:
+    with pytest.raises(StateError, match=r"cannot be read|damaged"):
+        SavedState.from_json({"pecan_ray_state": 1, **state})
+
+
 def test_a_state_of_another_pipeline_is_refused_by_what_differs() -> None:
     state = a_state()
     must_fit(state, engine="python", seed=None, parts=PARTS)
@@ -155,7 +278,7 @@ def check(before: list[Split], now: list[Split], *, complete: bool = True, page:
     if complete:
         first.end(0)
     second = ListingCheck(first.known())
-    said = [second.add(0, now[at : at + page]) for at in range(0, len(now), page)]
+    said = [second.add(0, now[at : at + page], now.__getitem__) for at in range(0, len(now), page)]
     return [one for one in (*said, second.end(0)) if one]
 
 
@@ -168,8 +291,44 @@ def test_the_same_listing_has_not_changed_however_it_is_paged(count: int, page: 
 @pytest.mark.parametrize("place", [0, 64, 130, 199])
 def test_a_file_of_another_version_is_told_by_where_it_is(place: int) -> None:
     (said,) = check(splits(200), splits(200, **{f"v{place}": "2"}))
-    low, high = map(int, said.removeprefix("other files, or versions of them, are among splits ").split(" to "))
+    places, _, names = said.removeprefix("other files, or versions of them, are among splits ").partition(": ")
+    low, high = map(int, places.split(" to "))
     assert low <= place <= high < low + 64
+    assert names == f"part-{place}"
+
+
+def folder(count: int, *changed: int) -> list[Split]:
+    """Splits of 64 files each, of which some have another version."""
+    return [
+        Split(
+            number,
+            path=f"image-{first}",
+            files=tuple(f"image-{n}" for n in range(first, first + 64)),
+            versions=tuple("2" if n in changed else "1" for n in range(first, first + 64)),
+        )
+        for number, first in enumerate(range(0, count, 64))
+    ]
+
+
+@given(st.sets(st.integers(0, 64 * 1563 - 1), min_size=1, max_size=3))
+@settings(max_examples=10, deadline=None)
+def test_of_a_hundred_thousand_images_the_few_that_were_replaced_are_named(changed: set[int]) -> None:
+    (said,) = check(folder(100_000), folder(100_000, *changed), page=500)
+    names = said.partition(": ")[2].split(", ")
+    assert {f"image-{n}" for n in changed} <= set(names)
+    assert len(names) <= len(changed) + 1, "another one by chance, once in thousands of times"
+
+
+def test_of_many_changes_some_are_named() -> None:
+    (said,) = check(splits(200), [replace(split, version="2") for split in splits(200)], page=200)
+    assert said.endswith(": part-0, part-1, part-2, part-3, part-4, and 195 more")
+
+
+def test_marks_of_a_million_files_are_small_and_of_four_hardly_there() -> None:
+    million, four = ListingCheck([KnownListing()]), ListingCheck([KnownListing()])
+    million.add(0, folder(50_000))
+    four.add(0, splits(4))
+    assert len(million.known()[0].marks) < 1800 and len(four.known()[0].marks) < 200
 
 
 def test_more_and_fewer_splits_are_told() -> None:

@@ -8,19 +8,22 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
-from pecan_ray.job.journal import packed
+from pecan_ray.job.journal import entries, packed, replay
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split
 from pecan_ray.runtime import journaled_job
-from pecan_ray.runtime.journal_file import STALE_S, JournalFile, JournalPlace, remove_stale
+from pecan_ray.runtime.journal_file import STALE_S, JournalFile, JournalPlace, file_name, remove_stale
 from pecan_ray.runtime.journaled_job import JournaledJob
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,12 +62,54 @@ def test_another_process_goes_on_where_the_one_before_it_was(tmp_path: Path) -> 
     assert not list((tmp_path / "journals").iterdir())
 
 
-def test_only_the_same_actor_takes_a_job_over(tmp_path: Path) -> None:
-    begun(tmp_path)
-    assert place(tmp_path, "a2").job() is None
-    (other := JournaledJob(SPEC, place(tmp_path, "a2"), PLAN, GAP_S)).handle(events.TimePassed())
-    assert (tmp_path / "journals" / "kept.journal.before").exists(), "what a run before has left is kept"
-    assert not other.state.trainers.ranks
+def leave(job: JournaledJob) -> None:
+    """What the system does with a killed process's files."""
+    for file in (job._file, job._listings):
+        assert file is not None
+        file.close()
+
+
+def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(3):
+        job = JournaledJob(replace(SPEC, error_budget=number / 10), place(tmp_path, f"a{number}"), PLAN, GAP_S)
+        job.handle(events.TrainerCame(0, f"i{number}", "host"))
+        assert place(tmp_path, f"a{number + 1}").job() is None, "only the same actor takes a job over"
+        leave(job)
+    assert len(list((tmp_path / "journals").iterdir())) == 9
+    for number in (0, 1):
+        name = f"kept%before-{number + 1}"
+        aside = JournalPlace(tmp_path / "journals", name, f"a{number}")
+        assert aside.job() == PLAN
+        before = replay(
+            (one for one, _ in entries(aside.journal.read_bytes())), replace(SPEC, error_budget=number / 10)
+        )
+        assert before.state.trainers.ranks[0].came.incarnation == f"i{number}"
+        assert caplog.text.count(f"is kept as {tmp_path / 'journals' / name}.*; remove it") == 1
+    assert [event.kind for event in job.state.told] == ["journal"], "the report tells it as well"
+
+
+def test_a_job_that_runs_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.runtime.journal_file.GONE_S", 0.2)
+    living = begun(tmp_path)
+    with pytest.raises(JournalError, match=r"a job of the name kept runs and writes .*kept\.journal.*give this one"):
+        JournaledJob(SPEC, place(tmp_path, "another"), PLAN, GAP_S)
+    living.handle(events.TimePassed())
+    assert again(tmp_path).state.trainers.ranks and place(tmp_path).job() == PLAN
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+@example("a/b", "a_b")
+@example("a/b", "a%2Fb")
+@example("a" * 200, "a" * 201)
+@example("a", "a%before-1")
+@example("é", "e\u0301")
+def test_jobs_of_different_names_have_different_files(one: str, other: str) -> None:
+    names = [file_name(name) for name in (one, other)]
+    assert (names[0] == names[1]) == (one == other)
+    assert all("/" not in name and len(f"{name}%before-1000.listings.new") <= 255 for name in names)
+    assert "%before-" not in names[0], "what was put aside is no job's"
 
 
 def test_nobody_else_can_read_them(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from pecan_ray.autoorder.kept_order import MOST_HURRIED_LOOKS, KeptOrder, OrderF
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.cli import main
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PlanError, StateError
+from pecan_ray.images import Decode, Resize
 from pecan_ray.plan.operators import ElementOp
 
 ELEMENTS = 32
@@ -353,3 +354,56 @@ def test_the_command_saves_an_order(
     assert f'pin it by Config(order_file="{order}")' in told.err and told.out.startswith("noise:")
     assert json.loads(order.read_text())["orders"] == [["half", "blur"]]
     assert main(["explain", str(program), "--again"]) == 0
+
+
+# --- states -----------------------------------------------------------------------------------------------------
+
+
+def shrunk(**options: Any) -> pecan.PecanPipeline:
+    """Two operators of which AutoOrder would run the other one first."""
+    source = pecan.sources.Arrays(image=np.zeros((ELEMENTS, 64, 64, 3), np.uint8))
+    pipe = pecan.PecanPipeline(source, name="shrunk", config=pecan.Config(**options))
+    return pipe.map(blur, on="image").map(half, on="image").batch(8)
+
+
+def runs_under(pipe: pecan.PecanPipeline, order: Any, *, cuts_elements: bool = False) -> Any:
+    """Return the order that a job runs which goes on from a state."""
+    pinned = pipe._order.pinned(order, cuts_elements=cuts_elements)
+    pinned.check()
+    return pinned.ordered(skip_bad=False, once=False, job=None, here=True)
+
+
+@pytest.mark.parametrize("order", [("blur", "half"), ("half", "blur")])
+def test_a_state_pins_its_order_whatever_is_kept_or_a_look_would_find(tmp_path: Path, order: Any) -> None:
+    pipe = shrunk(order_folder=tmp_path, sample_elements=16)
+    OrderFolder(tmp_path).replace(pipe._order._key, KeptOrder((order[::-1],)))
+    ordered = runs_under(pipe, (order,))
+    assert [op.name for op in ordered.plan.ops] == [*order, "batch"] and ordered.order == (order,)
+    assert "the state was taken under it" in ordered.said[0]
+    assert ordered.reorder_after_epoch is None and ordered.reverted is None, "and nothing is kept of it"
+
+
+def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: Path) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": b""}]), config=pecan.Config(order_folder=tmp_path))
+    pipe = pipe.map(Decode(), on="image", name="decode").map(Resize(8, 8), on="image", name="resize")
+    pipe = pipe.map(flip, on="image").batch(1)
+    order = (("decode", "resize", "flip"),)
+    ordered = runs_under(pipe, order)
+    assert len(ordered.plan.ops) == 3, "the decoder resizes"
+    assert ordered.order == order
+    assert runs_under(pipe, ordered.order).order == order
+
+
+def test_a_file_that_pins_another_order_is_refused_only_while_elements_are_partly_delivered(tmp_path: Path) -> None:
+    KeptOrder((("half", "blur"),)).save(tmp_path / "order.json")
+    pipe = shrunk(order_file=tmp_path / "order.json")
+    state = (("blur", "half"),)
+    assert runs_under(pipe, state).order == (("half", "blur"),), "no element is partly delivered"
+    assert runs_under(pipe, (("half", "blur"),), cuts_elements=True).order == (("half", "blur"),)
+    with pytest.raises(StateError, match=r"under the order blur -> half, .* partly.*order\.json pins half -> blur"):
+        runs_under(pipe, state, cuts_elements=True)
+
+
+def test_a_state_with_an_order_of_other_operators_is_refused() -> None:
+    with pytest.raises(StateError, match="the order blur -> flip, which this pipeline cannot have"):
+        runs_under(shrunk(), (("blur", "flip"),))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError
+from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.plan.splits import Element
 from pecan_ray.sources import ImageFolder, Parquet, TextLines, WebDataset
 from tests.source_contract import check_contract
@@ -104,6 +104,20 @@ def test_image_folder(tmp_path: Path) -> None:
     assert source.classes == ["cat", "cat.small"]
     assert source.num_elements() == 5
     check_contract(source, expected, splits=3)
+
+
+def test_a_replaced_image_is_refused_while_it_is_read_and_another_split(tmp_path: Path) -> None:
+    images_in(tmp_path)
+    source = ImageFolder(tmp_path, split_files=2)
+    before = list(source.splits())
+    (tmp_path / "cat" / "2.PNG").write_bytes(b"another image")
+    first, *others = source.splits()
+    assert first != before[0] and others == before[1:]
+    reading = source.read(before[0])
+    assert next(reading)["path"] == str(tmp_path / "cat" / "1.jpg")
+    with pytest.raises(SourceReplacedError, match=r"cat/2\.PNG"):
+        next(reading)
+    assert len(list(source.read(first))) == 2
 
 
 def test_image_folder_without_classes_or_images(tmp_path: Path) -> None:
