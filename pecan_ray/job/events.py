@@ -138,6 +138,13 @@ class WorkerReady:
 
 
 @dataclass(frozen=True)
+class WorkerAdopted:
+    """A worker that runs since before the controller was lost answers to the process that has taken its place."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class WorkerLost:
     """A worker's process or node is gone."""
 
@@ -241,6 +248,7 @@ Event: TypeAlias = (
     | WorkerPlaced
     | WorkerUnplaced
     | WorkerReady
+    | WorkerAdopted
     | WorkerLost
     | WorkerAsked
     | WorkerTold
