@@ -72,10 +72,11 @@ def outage_s(pipe: pecan.PecanPipeline) -> dict[str, float]:
         while len(made) < 2:
             next(batches)
             made.add(maker(batches))
-        controller = ray.get_actor("pecan:outage:controller", namespace="pecan")
+        controller: Any = ray.get_actor("pecan:outage:controller", namespace="pecan")
         os.kill(ray.get(controller.process_id.remote()), signal.SIGKILL)
         killed = before = time.perf_counter()
-        answer, answers, longest = None, 0.0, 0.0
+        answer: Any = None
+        answers = longest = 0.0
         while before < killed + OUTAGE_S or not answers:
             next(batches)
             now = time.perf_counter()

@@ -98,7 +98,7 @@ def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced(t
             got += batch["i"].tolist()
             if number == 40:
                 name = workers.living_worker("local", but=[])
-                pid = ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1]
+                pid = workers.process_of(name)
                 kill("dies")
                 os.kill(pid, signal.SIGKILL)
         report = batches.report()

@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
 from pecan_ray.runtime.journal_file import JournalPlace
+from tests.ray import workers
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -75,9 +75,7 @@ def kill(job: str) -> int:
 def worker_processes(job: str) -> dict[str, int]:
     """The processes of a job's workers that live, by name."""
     names = [name for name in living_actors() if re.fullmatch(rf"pecan:{job}:(local|remote)-\d+", name)]
-    found = {name: ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1] for name in names}
-    assert all(psutil.pid_exists(pid) for pid in found.values())
-    return found
+    return {name: workers.process_of(name) for name in names}
 
 
 def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -> None:
