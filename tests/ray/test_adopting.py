@@ -26,7 +26,7 @@ from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-ROWS = 20_000
+ROWS = 10_000
 
 
 class Marked:
@@ -45,9 +45,9 @@ def worked_on(folder: Path) -> Counter[int]:
     return Counter(int(line) for file in folder.iterdir() for line in file.read_text().split())
 
 
-def marked(name: str, folder: Path, **config: Any) -> pecan.PecanPipeline:
+def marked(name: str, folder: Path, batch_size: int = 50, **config: Any) -> pecan.PecanPipeline:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name, config=pecan.Config(**config))
-    return pipe.map(Marked(folder), on="i").batch(50)
+    return pipe.map(Marked(folder), on="i").batch(batch_size)
 
 
 def keeper(job: str) -> Any:
@@ -58,10 +58,11 @@ def keeper(job: str) -> Any:
 
 def test_no_element_is_worked_on_twice_though_the_controller_is_killed_under_load(tmp_path: Path) -> None:
     got: list[int] = []
-    with marked("twice", tmp_path).iter_batches(job="twice", workers=pecan.Workers(local=2, remote=1)) as batches:
+    pipe = marked("twice", tmp_path, batch_size=1)  # else what fills no batch is worked on by another worker
+    with pipe.iter_batches(job="twice", workers=pecan.Workers(local=2, remote=1)) as batches:
         for number, batch in enumerate(batches):
             got += batch["i"].tolist()
-            if number in (30, 120, 250):
+            if number in (1000, 4000, 7000):
                 kill("twice")
         report = batches.report()
     assert Counter(got) == Counter(range(ROWS)) == worked_on(tmp_path)
@@ -116,7 +117,7 @@ def test_workers_end_with_what_keeps_them_and_others_take_their_places(tmp_path:
             got += batch["i"].tolist()
             if number == 40:
                 os.kill(ray.get(keeper("kept").begin.remote(0))[0], signal.SIGKILL)
-            if number == 200:
+            if number == 110:
                 ray.kill(keeper("kept"))
         report = batches.report()
     assert Counter(got) == Counter(range(ROWS))
