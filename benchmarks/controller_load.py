@@ -45,6 +45,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import AutoWorkers, Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Split
+from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.session import MOST_CALLS
@@ -166,7 +167,7 @@ class LoadedController(AutoPlacementController):
         """Begin with a job whose workers are simulated."""
         await super().open(job)
         host = self._host
-        host.workers = SimulatedActors(host.job, None, host.happened, host.board.add_worker, host.fail)
+        host.workers = SimulatedActors(host.job, None, None, host.happened, host.board.add_worker, host.fail)
 
     async def running(self) -> list[str]:
         """Return the names of the workers that run."""
@@ -237,15 +238,17 @@ def loaded_job(members: tuple[int, int], splits: int, *, shuffled: bool = False)
     )
 
 
-def started(cls: type, *arguments: object) -> Any:
+def started(cls: type, *arguments: object, name: str | None = None) -> Any:
     """Start an actor as a session starts its controller."""
     make: Any = ray.remote(cls)
-    return make.options(num_cpus=0, max_concurrency=MOST_CALLS, enable_task_events=False).remote(*arguments)
+    options = {"num_cpus": 0, "max_concurrency": MOST_CALLS, "enable_task_events": False}
+    return make.options(name=name, namespace=NAMESPACE, **options).remote(*arguments)
 
 
 def opened(job: Job) -> Any:
     """Start the controller of a job, with its journal."""
-    controller = started(LoadedController, job.spec.name, None)
+    name = job.spec.name
+    controller = started(LoadedController, name, None, name=f"pecan:{name}:controller")
     ray.get(controller.open.remote(pickle.dumps(job)))
     return controller
 

@@ -4,8 +4,10 @@
 
 ResNet50's operators on photographs, two local workers on a Ray cluster of this machine, a trainer that does nothing.
 One of the workers is killed.  `noticed`: from then until the job knows.  `back`: from then on until a batch of its
-successor is used, so that as many work as before.  `first batch`: of a job that begins at its beginning, and of one
-that begins in the middle of an epoch with a state; `taken`: what taking that state takes.
+successor is used, so that as many work as before.  In another job the controller is killed.  `answers`: from then until
+its next process does; `longest wait`: of the training loop for a batch in the ten seconds from then on.  `first batch`:
+of a job that begins at its beginning, and of one that begins in the middle of an epoch with a state; `taken`: what
+taking that state takes.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from examples.photographs import derived_photographs
 from pecan_ray.options import EngineName
 
 BATCHES_BEFORE = 20
+OUTAGE_S = 10.0
 MIDDLE = 5
 """Batches of the epoch that is gone on with."""
 
@@ -44,7 +47,7 @@ def death_s(pipe: pecan.PecanPipeline) -> dict[str, float]:
             if len(made) == 2 and min(made.values()) >= BATCHES_BEFORE:
                 break
         killed = time.perf_counter()
-        actor = ray.get_actor(maker(batches))
+        actor = ray.get_actor(maker(batches), namespace="pecan")
         os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
         for _ in batches:
             if maker(batches) not in made:
@@ -60,6 +63,38 @@ def maker(batches: pecan.Batches) -> str:
     """Return the name of the worker that made the last batch."""
     assert batches.provenance is not None
     return batches.provenance.worker
+
+
+def outage_s(pipe: pecan.PecanPipeline) -> dict[str, float]:
+    """Kill the controller; return the seconds until it answers again, and the longest that the loop waits meanwhile."""
+    with pipe.iter_batches(epochs=None, job="outage", workers=pecan.Workers(local=2)) as batches:
+        made: set[str] = set()
+        while len(made) < 2:
+            next(batches)
+            made.add(maker(batches))
+        controller: Any = ray.get_actor("pecan:outage:controller", namespace="pecan")
+        os.kill(ray.get(controller.process_id.remote()), signal.SIGKILL)
+        killed = before = time.perf_counter()
+        answer: Any = None
+        answers = longest = 0.0
+        while before < killed + OUTAGE_S or not answers:
+            next(batches)
+            now = time.perf_counter()
+            longest, before = max(longest, now - before), now
+            answer = controller.process_id.remote() if answer is None else answer
+            if not answers and ray.wait([answer], timeout=0)[0]:
+                answers = now - killed if answered(answer) else 0.0
+                answer = None
+        return {"answers": answers, "longest wait": longest}
+
+
+def answered(answer: Any) -> bool:
+    """Tell whether a call has come through."""
+    try:
+        ray.get(answer)
+    except ray.exceptions.ActorUnavailableError:
+        return False
+    return True
 
 
 def resume_s(pipe: pecan.PecanPipeline) -> dict[str, float]:
@@ -104,9 +139,9 @@ def main() -> None:
 
 
 def both(engine: EngineName, root: str) -> dict[str, float]:
-    """Measure a death and a resumption."""
+    """Measure a worker's death, the controller's, and a resumption."""
     pipe = resnet50.pipeline(root, engine=engine).with_config(reorder="off")
-    return {**death_s(pipe), **resume_s(pipe)}
+    return {**death_s(pipe), **outage_s(pipe), **resume_s(pipe)}
 
 
 if __name__ == "__main__":

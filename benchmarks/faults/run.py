@@ -27,7 +27,7 @@ from pecan_ray.job.facts import JobFacts
 from pecan_ray.plan.windows import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
-WORKER, CONTROLLER = "ray::PreprocessingWorker", "ray::AutoPlacementController"
+WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerKeeper"
 HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
 LOOK_S = 0.1
 UP_S = 1.5
@@ -330,7 +330,7 @@ def ours(title: str) -> list[psutil.Process]:
 def left_behind() -> list[str]:
     """Name actors and processes of ours, and memory files that any process of the cluster holds."""
     left = [f"actor {one['name']}" for one in ray.util.list_named_actors(all_namespaces=True)]
-    left += [f"process {one.pid} {one.name()}" for title in (WORKER, CONTROLLER) for one in ours(title)]
+    left += [f"process {one.pid} {one.name()}" for title in (WORKER, CONTROLLER, KEEPER) for one in ours(title)]
     for process in psutil.Process().children(recursive=True):
         with suppress(OSError, psutil.Error):
             links = [os.readlink(fd) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]

@@ -147,6 +147,13 @@ class WorkerReady:
 
 
 @dataclass(frozen=True)
+class WorkerAdopted:
+    """A worker that runs since before the controller was lost answers to the process that has taken its place."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
 class WorkerLost:
     """A worker's process or node is gone."""
 
@@ -250,6 +257,7 @@ Event: TypeAlias = (
     | WorkerPlaced
     | WorkerUnplaced
     | WorkerReady
+    | WorkerAdopted
     | WorkerLost
     | WorkerAsked
     | WorkerTold

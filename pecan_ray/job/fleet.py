@@ -103,8 +103,13 @@ class Fleet:
         placement: Placement = "local" if host else "remote"
         name = f"pecan:{self._job}:{placement}-{self._made[placement]}"
         self._made[placement] += 1
-        self.workers[name] = FleetWorker(name, placement, host, now, reserve)
-        return StartWorker(name, placement, host, max(1, self._shares.get(host, 1)), reserve)
+        self.workers[name] = worker = FleetWorker(name, placement, host, now, reserve)
+        return self.start(worker)
+
+    def start(self, worker: FleetWorker) -> StartWorker:
+        """Have a worker started that was requested."""
+        sharing = max(1, self._shares.get(worker.host, 1))
+        return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved)
 
     def drain(self, worker: FleetWorker) -> Instruction:
         """Let a worker go: at once if it does not run."""

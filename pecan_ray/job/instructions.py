@@ -35,7 +35,7 @@ class BeginListing:
 
 @dataclass(frozen=True)
 class StartWorker:
-    """Start a worker and follow it to its end."""
+    """Start a worker, unless the controller's process before this one has, and follow it to its end."""
 
     worker: str
     placement: Placement
@@ -45,6 +45,24 @@ class StartWorker:
     """So many workers of the job share that node."""
     reserve: bool = True
     """Reserve CPUs for it; if not, it runs beside whatever has them."""
+
+
+@dataclass(frozen=True)
+class AdoptWorker:
+    """Follow a worker to its end that runs since before the controller was lost.
+
+    Answered by `WorkerAdopted`, or by `WorkerLost` where it is gone.
+    """
+
+    worker: str
+    placement: Placement
+    node: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class EndStrangers:
+    """End the processes of all workers of the job that are neither started nor adopted."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +125,8 @@ Instruction: TypeAlias = (
     | Refuse
     | BeginListing
     | StartWorker
+    | AdoptWorker
+    | EndStrangers
     | DrainWorker
     | KillWorker
     | UseUsersOrder

@@ -56,7 +56,7 @@ class Losses:
         are the workers that it had, however many: that their streams broke is often known before it is.
         """
         if loss.cause in ("order", "restart"):
-            return ""  # its own doing, and ours
+            return ""  # its own doing, and that of what kept it
         self.count += 1
         if expected or loss.cause == "node" or self._known(loss):
             return ""

@@ -35,8 +35,8 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 raise StateError(f"merge_states: the state of rank {rank} is of another run than the one of rank 0.")
         return most.to_json()
     behind = next(one for one in saved if one.batches == least)  # in the epoch with which the merged state goes on
-    order = {"op_order": behind.point.op_order, "decoders": behind.point.decoders}
-    point = replace(_merged(most, [one.batches for one in saved]), **order)
+    merged, of = _merged(most, [one.batches for one in saved]), behind.point
+    point = replace(merged, op_order=of.op_order, decoders=of.decoders)
     return replace(most, point=point, batches=least).to_json()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from pecan_ray.errors import ClusterError, StaleJobError
 from pecan_ray.job import events
+from pecan_ray.job.adopting import Adoption
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.facts import JobEvent, JobFacts
@@ -72,6 +73,7 @@ class JobState:
         self._listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
         self.staffing = Staffing(self, self._orders, self.questions)
+        self.adoption = Adoption(self)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.TrainerCame: self._on_came,
             events.TrainerReported: self._on_reported,
@@ -84,6 +86,7 @@ class JobState:
             **self._listing.handlers,
             **self.questions.handlers,
             **self.staffing.handlers,
+            **self.adoption.handlers,
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
@@ -189,12 +192,11 @@ class JobState:
     # --- failures and time --------------------------------------------------------------------
 
     def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
-        """Go on where the process before this one was: its workers have ended with it, trainers have what they have."""
+        """Go on where the process before this one was: its workers work on, and trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
         if self._begun:
             done += [self._listing.go_on(), FindRoom(self.trainers.nodes)]
-        for worker in list(self.fleet.workers):
-            self.staffing.lose(worker, "restart", "its controller was lost", now, done)
+        self.adoption.begin(done)
         done.append(TellTrainers(tuple(self.trainers.present)))
 
     def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:

@@ -160,12 +160,16 @@ def alive_nodes() -> set[str]:
     return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
 
 
+def named_actors() -> list[str]:
+    """Return the names of all our actors that live, or are about to."""
+    listed: Any = ray.util.list_named_actors(all_namespaces=True)
+    return [str(actor["name"]) for actor in listed if actor["namespace"] == NAMESPACE]
+
+
 def other_jobs(job: str) -> dict[str, str]:
     """Return the names of other jobs of ours on this cluster, and of their controllers' actors."""
     prefix, suffix = "pecan:", ":controller"
-    listed: Any = ray.util.list_named_actors(all_namespaces=True)
-    names = [str(actor["name"]) for actor in listed if actor["namespace"] == NAMESPACE]
-    jobs = {name[len(prefix) : -len(suffix)]: name for name in names if name.endswith(suffix)}
+    jobs = {name[len(prefix) : -len(suffix)]: name for name in named_actors() if name.endswith(suffix)}
     return {other: name for other, name in jobs.items() if other != job}
 
 

@@ -23,10 +23,13 @@ from pecan_ray.job.messages import TrainerReport, WorkerProgress
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
+from pecan_ray.runtime.keeper import Keeping
 
 logger = logging.getLogger("pecan_ray.controller")
 
 LOOK_S = 0.02
+WATCH_S = 10.0
+"""A call that only tells whether this process lives is answered after so long."""
 JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 
@@ -44,7 +47,8 @@ class AutoPlacementController:
         self._place = None if journal == OFF else place_of(journal, name)
         self._counts: dict[str, Mapping[str, OpCount]] = {}
         job = self._place.job() if self._place is not None else None
-        self._opened = None if job is None else JobHost(job, self._place, again=True)
+        self._keeping = None if self._place is None else Keeping(name, self._place.actor)
+        self._opened = None if job is None else JobHost(job, self._place, self._keeping, again=True)
         # Those who have started it may be gone before they call.
         ray.get_runtime_context().current_actor.watch.remote()
 
@@ -67,12 +71,16 @@ class AutoPlacementController:
             logger.warning("job %s ends: those who have started its controller are gone", self._name)
             ray.kill(ray.get_runtime_context().current_actor)
 
+    async def watched(self) -> None:
+        """Hold a call of what keeps the workers, which fails when this process is lost."""
+        await asyncio.sleep(WATCH_S)
+
     # --- trainers ------------------------------------------------------------------------------------------
 
     async def open(self, job: bytes) -> None:
         """Begin with a job, pickled, unless another trainer has sent it."""
         if self._opened is None:
-            self._opened = JobHost(job, self._place, again=False)
+            self._opened = JobHost(job, self._place, self._keeping, again=False)
 
     async def register(self, rank: int, incarnation: str, node: str, described: tuple[tuple[str, str], ...]) -> bool:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part.

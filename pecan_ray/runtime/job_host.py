@@ -26,6 +26,7 @@ from pecan_ray.runtime.cluster import remote_selector, room_for
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
+from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.metrics import JobMetrics
@@ -39,8 +40,10 @@ logger = logging.getLogger("pecan_ray.controller")
 class JobHost:
     """One job: its state, and everything that acts for it."""
 
-    def __init__(self, pickled: bytes, place: JournalPlace | None, *, again: bool) -> None:
-        """`pickled`: the job; `again`: it goes on from its journal."""
+    def __init__(
+        self, pickled: bytes, place: JournalPlace | None, keeping: Keeping | None = None, *, again: bool
+    ) -> None:
+        """`pickled`: the job; `keeping`: what owns its workers; `again`: it goes on from its journal."""
         self.job: Job = pickle.loads(pickled)
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
@@ -50,13 +53,11 @@ class JobHost:
         self.tasks = JobTasks(self.fail)
         self.board = NoticeBoard(self.state.orders, self.tasks)
         self.metrics = JobMetrics(self.job.spec.name)
-        self.workers = WorkerActors(
-            self.job,
-            ray.get_runtime_context().current_actor,
-            self.happened,
-            self.board.add_worker,
-            self.fail,
-        )
+        controller = ray.get_runtime_context().current_actor
+        self.workers = WorkerActors(self.job, controller, keeping, self.happened, self.board.add_worker, self.fail)
+        self._keeping = keeping
+        if again:
+            self.workers.find(worker.name for worker in self.state.fleet.workers.values() if worker.running)
         self.refused: dict[str, PecanError] = {}
         """Why trainers cannot take part, by incarnation."""
         self.ended = False
@@ -73,6 +74,8 @@ class JobHost:
             instructions.Refuse: self._refuse,
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
             instructions.StartWorker: lambda one: self.workers.start(one),
+            instructions.AdoptWorker: lambda one: self.workers.adopt(one),
+            instructions.EndStrangers: lambda _: self.workers.end_strangers(self.state.fleet.past),
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
@@ -100,8 +103,14 @@ class JobHost:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
             if self._journaled.restarted:
-                self.happened(events.ControllerRestarted())
+                self._go_on()
             self.tasks.begin("letting time pass", self._let_time_pass)
+
+    def _go_on(self) -> None:
+        """Let the job know that its controller was lost: what it then wants done is of the next generation."""
+        if self._keeping is not None:
+            self._keeping.generation = self.state.adoption.generation + 1
+        self.happened(events.ControllerRestarted())
 
     def happened(self, event: events.Event) -> None:
         """Let the job know what has happened, and do what it says."""

@@ -36,6 +36,7 @@ from pecan_ray.runtime.calls import RESTART_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
+from pecan_ray.runtime.keeper import keeper_of
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
@@ -165,7 +166,7 @@ class Session:
     def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
         shared = self._options.world_size > 1
         actor: Any = ray.remote(AutoPlacementController)
-        return actor.options(
+        controller = actor.options(
             name=f"pecan:{self.name}:controller",
             namespace=cluster.NAMESPACE,
             get_if_exists=shared,
@@ -179,6 +180,9 @@ class Session:
             # On a node for remote workers it would keep an autoscaler from taking the node back.
             label_selector=cluster.local_selector(self._node),
         ).remote(self.name, None if journal is None else os.fspath(journal))
+        if journal != OFF:  # it would be started by the controller, but half a second later
+            keeper_of(self.name, controller._actor_id.hex())
+        return controller
 
     def begin(
         self,

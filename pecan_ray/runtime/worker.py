@@ -8,7 +8,7 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,15 +20,17 @@ from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
-from pecan_ray.errors import PecanError, WorkerStartError, told
+from pecan_ray.errors import ClusterError, PecanError, WorkerStartError, told
 from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Lease, Source
+from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.worker_questions import Asking, WorkerLeases
+from pecan_ray.runtime.worker_questions import Asking, WorkerLeases, ask_again
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import forget_ahead, set_patience
@@ -74,6 +76,7 @@ class PreprocessingWorker:
         self._users_order: UsersOrder | None = None
         """The user's order, while the engine runs another one."""
         self._use_users_order = False
+        self._telling = threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True)
         self._draining = threading.Event()
         self._over = threading.Event()
         os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
@@ -86,9 +89,11 @@ class PreprocessingWorker:
 
     @ray.method(concurrency_group="run")
     def set_up(self) -> None:
-        """Load the plan and build its engine, which may import a framework."""
-        threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True).start()
-        self._load(self._job.plan, 0)
+        """Load the plan and build its engine, which may import a framework; nothing to do a second time."""
+        if not self._telling.ident:
+            self._telling.start()
+        if self._engine is None:
+            self._load(self._job.plan, 0)
 
     def _load(self, payload: bytes, version: int) -> None:
         """Unpickle a version of the plan and build its engine."""
@@ -147,7 +152,9 @@ class PreprocessingWorker:
 
     @ray.method(concurrency_group="run")
     def run(self) -> None:
-        """Work until the job says stop; errors of the pipeline go to the controller."""
+        """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
+        if self._over.is_set():
+            return
         try:
             while not self._draining.is_set():
                 if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
@@ -157,15 +164,15 @@ class PreprocessingWorker:
                     break
                 if assigned.plan_version != self._version:
                     version = assigned.plan_version
-                    self._load(ray.get(self._controller.plan.remote(version)), version)
+                    self._load(ask_again(self._controller.plan, version), version)
                 forget_ahead()  # what is left of the assignment before
                 self._work(self._leases.begin(assigned))
         except PecanError as error:
-            ray.get(self._controller.failed.remote(self._name, error))
+            ask_again(self._controller.failed, self._name, error)
         except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
             trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
             failed = PecanError(f"worker {self._name} failed: {told(error)}\n{trace}")
-            ray.get(self._controller.failed.remote(self._name, failed))
+            ask_again(self._controller.failed, self._name, failed)
         finally:
             self._outbox.close()
             self._over.set()
@@ -311,3 +318,20 @@ def worker_actor(world_size: int) -> Any:
     groups = {"run": 1, "stream": max(USUAL_STREAMS, world_size), "control": 2}
     remote: Any = ray.remote
     return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)
+
+
+def make_worker(instruction: StartWorker, selector: Mapping[str, str], job: Job, controller: Any) -> Any:
+    """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
+    try:
+        made = worker_actor(job.options.world_size).options(
+            name=instruction.worker,
+            namespace=NAMESPACE,
+            num_cpus=job.config.cpus_per_worker if instruction.reserve else 0,
+            label_selector=dict(selector),
+        )
+    except (TypeError, ValueError) as error:
+        raise ClusterError(
+            f"Ray refuses the labels {dict(selector)} with which nodes are chosen for {instruction.worker}: "
+            f"{error}. Correct Config(remote_labels=...)."
+        ) from error
+    return made.remote(instruction.worker, job, controller, instruction.sharing)

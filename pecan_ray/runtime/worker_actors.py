@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 
-from pecan_ray.errors import ClusterError, PecanError, WorkerStartError
-from pecan_ray.job.events import Event, JobFailed, WorkerLost, WorkerPlaced, WorkerReady, WorkerUnplaced
-from pecan_ray.job.instructions import StartWorker
-from pecan_ray.runtime.cluster import alive_nodes, local_selector, remote_selector, why_unplaced
+from pecan_ray.errors import PecanError, WorkerStartError
+from pecan_ray.job.events import (
+    Event,
+    JobFailed,
+    WorkerAdopted,
+    WorkerLost,
+    WorkerPlaced,
+    WorkerReady,
+    WorkerUnplaced,
+)
+from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.instructions import AdoptWorker, StartWorker
+from pecan_ray.runtime.cluster import (
+    NAMESPACE,
+    alive_nodes,
+    local_selector,
+    named_actors,
+    remote_selector,
+    why_unplaced,
+)
 from pecan_ray.runtime.job_tasks import Failed, JobTasks
+from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.worker import worker_actor
+from pecan_ray.runtime.worker import make_worker
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -38,6 +56,8 @@ class WorkerActor:
     """None: Ray has not made it yet."""
     node: str = ""
     pid: int = 0
+    keeper: int = 0
+    """The process that owns it; 0: the controller's."""
     ended: bool = False
     """Its process is known to be gone, or has done all that it was asked."""
     killed: bool = False
@@ -50,11 +70,16 @@ class WorkerActors:
         self,
         job: Job,
         controller: Any,
+        keeping: Keeping | None,
         happened: Callable[[Event], None],
         met: Callable[[WorkerInfo], None],
         failed: Failed,
     ) -> None:
-        self._job, self._controller, self._happened, self._met = job, controller, happened, met
+        """`keeping`: what owns the workers; None: this process does, and they end with it."""
+        self._job, self._controller, self._keeping = job, controller, keeping
+        self._happened, self._met = happened, met
+        self._found: dict[str, Any] = {}
+        """Handles of workers that another process has started."""
         self._actors: dict[str, WorkerActor] = {}
         self._tasks = JobTasks(failed)
         self._reasons: dict[tuple[tuple[str, str], ...], tuple[float, str]] = {}
@@ -67,44 +92,73 @@ class WorkerActors:
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
         actor = self._actors[instruction.worker] = WorkerActor(instruction.worker)
-        self._tasks.begin(f"following {actor.name}", self._follow, actor, instruction, selector)
+        following = self._start(actor, instruction, selector)
+        self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
 
-    def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+    def find(self, names: Iterable[str]) -> None:
+        """Look for workers that another process has started, which `adopt` is about to be called for.
+
+        Trainers must not hear of one before there is a handle: so this waits for Ray.
+        """
+        for name in names:
+            with contextlib.suppress(ValueError):  # it is gone
+                self._found[name] = ray.get_actor(name, namespace=NAMESPACE)
+
+    def adopt(self, instruction: AdoptWorker) -> None:
+        """Follow a worker that another process has started."""
+        handle = self._found.pop(instruction.worker, None)
+        actor = WorkerActor(instruction.worker, handle, instruction.node, instruction.pid)
+        self._actors[actor.name] = actor
+        if handle is not None:
+            self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
+        self._tasks.begin(f"following {actor.name}", self._follow, actor, self._go_on(actor))
+
+    async def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
-        job, config = self._job, self._job.config
-        try:
-            made = worker_actor(job.options.world_size).options(
-                name=instruction.worker,
-                num_cpus=config.cpus_per_worker if instruction.reserve else 0,
-                label_selector=selector,
-            )
-        except (TypeError, ValueError) as error:
-            raise ClusterError(
-                f"Ray refuses the labels {dict(selector)} with which nodes are chosen for {instruction.worker}: "
-                f"{error}. Correct Config(remote_labels=...)."
-            ) from error
-        actor.handle = made.remote(instruction.worker, job, self._controller, instruction.sharing)
+        if self._keeping is not None:
+            actor.handle, actor.keeper = await self._keeping.start(instruction, selector, self._job)
+        else:
+            actor.handle = await asyncio.to_thread(make_worker, instruction, selector, self._job, self._controller)
         if actor.killed:
             ray.kill(actor.handle)
 
-    async def _follow(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
-        """Follow a worker from its placement to its end."""
-        try:
-            await asyncio.to_thread(self._create, actor, instruction, selector)
+    async def _start(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
+        """Follow a worker from its placement to the end of its work."""
+        await self._create(actor, instruction, selector)
+        if actor.killed:
+            return
+        placed = asyncio.ensure_future(actor.handle.placed.remote())
+        placed.add_done_callback(lambda future: future.cancelled() or future.exception())
+        while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
             if actor.killed:
                 return
-            placed = asyncio.ensure_future(actor.handle.placed.remote())
-            placed.add_done_callback(lambda future: future.cancelled() or future.exception())
-            while not (await asyncio.wait([placed], timeout=self._job.config.placement_warning_s))[0]:
-                if actor.killed:
-                    return
-                self._happened(WorkerUnplaced(actor.name, await self._reason(selector)))
-            actor.node, actor.pid = placed.result()
-            self._happened(WorkerPlaced(actor.name, actor.node, actor.pid))
-            await actor.handle.set_up.remote()
-            self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
-            self._happened(WorkerReady(actor.name))
-            await actor.handle.run.remote()
+            self._happened(WorkerUnplaced(actor.name, await self._reason(selector)))
+        actor.node, actor.pid = placed.result()
+        self._happened(WorkerPlaced(actor.name, actor.node, actor.pid))
+        await actor.handle.set_up.remote()
+        self._met(WorkerInfo(actor.name, actor.node, actor.pid, actor.handle, instruction.placement))
+        self._happened(WorkerReady(actor.name))
+        await actor.handle.run.remote()
+
+    async def _go_on(self, actor: WorkerActor) -> None:
+        """Follow a worker that works already to the end of its work."""
+        try:
+            if actor.handle is not None and self._keeping is not None:
+                actor.keeper, _ = await self._keeping.begin()
+                await actor.handle.placed.remote()
+        except ray.exceptions.RayActorError:
+            actor.handle = None
+        if actor.handle is None:
+            actor.ended = True
+            self._happened(WorkerLost(actor.name, "restart", "it ended while the job had no controller"))
+            return
+        self._happened(WorkerAdopted(actor.name))
+        await actor.handle.run.remote()
+
+    async def _follow(self, actor: WorkerActor, life: Awaitable[None]) -> None:
+        """Follow a worker to its end, and tell of it."""
+        try:
+            await life
         except ray.exceptions.RayActorError as error:
             actor.ended = True
             if not actor.killed:
@@ -120,7 +174,9 @@ class WorkerActors:
             self._happened(JobFailed(WorkerStartError(f"{actor.name} could not be set up: {error}")))
             return
         alive = await asyncio.to_thread(alive_nodes)
-        if actor.node and actor.node not in alive:
+        if self._keeping is not None and (await self._keeping.begin())[0] != actor.keeper:
+            self._happened(WorkerLost(actor.name, "restart", "the process that kept the job's workers died"))
+        elif actor.node and actor.node not in alive:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
         else:
             self._happened(WorkerLost(actor.name, "process", "its process died"))
@@ -166,6 +222,22 @@ class WorkerActors:
         if actor.pid and not actor.ended:
             self._tasks.begin(f"making sure of the end of {actor.name}", self._make_sure, actor)
 
+    def end_strangers(self, past: Mapping[str, FleetWorker]) -> None:
+        """End the workers that another process has started, and this one does not know; `past`: those it knew once."""
+        self._tasks.begin("ending workers that the job does not know", self._end_strangers, past)
+
+    async def _end_strangers(self, past: Mapping[str, FleetWorker]) -> None:
+        if self._keeping is None:
+            return
+        _, kept = await self._keeping.begin()
+        living = await asyncio.to_thread(named_actors)
+        for name in (name for name in kept if name in living and name not in self._actors):
+            with contextlib.suppress(ValueError):  # it is gone
+                handle = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
+                node, pid = (past[name].node, past[name].pid) if name in past else ("", 0)
+                self._actors[name] = WorkerActor(name, handle, node, pid)
+                self.kill(name)
+
     async def _make_sure(self, actor: WorkerActor) -> None:
         """A frozen process does not end when Ray asks it to: end it by a signal."""
         await asyncio.sleep(DEAD_S)
@@ -179,8 +251,10 @@ class WorkerActors:
             logger.info("%s could not be looked at: %s", actor.name, error)
 
     def stop(self) -> None:
-        """Follow no worker any more."""
+        """Follow no worker any more; what keeps them ends, and they do with it."""
         self._tasks.cancel()
+        if self._keeping is not None:
+            self._keeping.end()
 
 
 def end_process(pid: int, actor: str) -> bool:

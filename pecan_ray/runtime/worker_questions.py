@@ -27,12 +27,34 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.plan.splits import Lease
+from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.messages import left_out, left_out_whole
 
 MOST_IN_LOT = 4096
 AHEAD_S = 1.0
 """The next lot is asked for while the last one is being worked on, if a lease takes less than this: what a worker
 holds and has not begun, no other one can do at the end of an epoch."""
+
+
+def ask_again(method: Any, *arguments: Any) -> Any:
+    """Wait for a controller's answer, and call again while its process is lost, and Ray starts it again.
+
+    Nobody need give up: what keeps the workers ends them where it does not come.
+    """
+    while True:
+        try:
+            return ray.get(method.remote(*arguments))
+        except ray.exceptions.ActorUnavailableError:
+            time.sleep(PAUSE_S)
+
+
+@dataclass(frozen=True)
+class PendingQuestion:
+    """A question that was asked, and may have to be asked again."""
+
+    pickled: bytes
+    answer: Any
+    """Ray's reference to it."""
 
 
 class Asking:
@@ -44,18 +66,21 @@ class Asking:
         self._lock = threading.Lock()
         """Guards the numbers."""
 
-    def ask(self, channel: str, question: WorkerQuestion) -> Any:
+    def ask(self, channel: str, question: WorkerQuestion) -> PendingQuestion:
         """Ask a question; return what `answer` waits for.  One at a time for each channel."""
         with self._lock:
             number = self._numbers[channel] = self._numbers.get(channel, 0) + 1
         self._heartbeat.asked = time.monotonic()
         # Ray passes bytes on as they are, which costs the controller less than an object.
-        return self._controller.ask.remote(pickle.dumps(WorkerAsked(self._worker, channel, number, question)))
+        pickled = pickle.dumps(WorkerAsked(self._worker, channel, number, question))
+        return PendingQuestion(pickled, self._controller.ask.remote(pickled))
 
-    @staticmethod
-    def answer(asked: Any) -> Any:
-        """Wait for the answer to a question."""
-        return pickle.loads(ray.get(asked))
+    def answer(self, asked: PendingQuestion) -> Any:
+        """Wait for the answer to a question; where the controller's process is lost, the next one is asked the same."""
+        try:
+            return pickle.loads(ray.get(asked.answer))
+        except ray.exceptions.ActorUnavailableError:
+            return pickle.loads(ask_again(self._controller.ask, asked.pickled))
 
 
 @dataclass
@@ -65,8 +90,8 @@ class Branch:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Whoever takes a lease waits for it with this."""
     here: deque[Lease] = field(default_factory=deque)
-    asked: Any = None
-    """The answer to come."""
+    asked: PendingQuestion | None = None
+    """Whose answer is to come."""
     lease_s: float | None = None
     """How long a lease takes, lately."""
     given: float | None = None
@@ -123,7 +148,7 @@ class WorkerLeases:
             mine.given = time.monotonic()
             return lease
 
-    def _ask(self, branch: int, mine: Branch) -> Any:
+    def _ask(self, branch: int, mine: Branch) -> PendingQuestion:
         most = lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
         return self._asking.ask(f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted()))
 

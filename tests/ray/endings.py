@@ -137,7 +137,7 @@ def actor_processes() -> list[str]:
             title = " ".join(process.cmdline())
         except psutil.Error:
             continue
-        if re.match(r"ray::(pecan|AutoPlacementController|PreprocessingWorker)", title):
+        if re.match(r"ray::(pecan|AutoPlacementController|PreprocessingWorker|WorkerKeeper)", title):
             found.append(f"{process.pid}: {title}")
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
 from pecan_ray.runtime import long_wait
 from pecan_ray.runtime.journal_file import JournalPlace
+from tests.ray import workers
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
@@ -71,9 +73,17 @@ def kill(job: str) -> int:
     return pid
 
 
+def worker_processes(job: str) -> dict[str, int]:
+    """The processes of a job's workers that live, by name."""
+    names = [name for name in living_actors() if re.fullmatch(rf"pecan:{job}:(local|remote)-\d+", name)]
+    return {name: workers.process_of(name) for name in names}
+
+
 def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -> None:
+    """Workers live on: nothing is worked on twice, and nobody is lost."""
     pipe = numbers("killed")
     kills = {0: (5, 150), 1: (60,)}
+    meanwhile: list[dict[str, int]] = []
 
     def train(rank: int) -> tuple[list[int], Any]:
         options: dict[str, Any] = {"rank": rank, "world_size": 2, "job": "killed", "epochs": 2}
@@ -83,6 +93,7 @@ def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -
                 got += batch["i"].tolist()
                 if number in kills[rank]:
                     kill("killed")
+                    meanwhile.append(worker_processes("killed"))
             return got, batches.report()
 
     with ThreadPoolExecutor(2) as pool:
@@ -91,6 +102,11 @@ def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -
     assert came - KEPT == KEPT, "every element that is kept comes once in each epoch"
     restarts = [event for event in report.events if event.kind == "restart"]
     assert restarts and len(restarts) <= 3, "two that follow each other closely are one"
+    assert not report.workers_lost and not [event for event in report.events if event.kind == "lost"]
+    assert len([event for event in report.events if event.kind == "worker"]) == 2, "none was started again"
+    assert {name for found in meanwhile for name in found} <= {"pecan:killed:local-0", "pecan:killed:remote-0"}
+    assert len({pid for found in meanwhile for pid in found.values()}) <= 2, "they are the same processes"
+    assert any(event.kind == "adopted" for event in report.events)
     assert report.elements + other.elements == 2 * KEPT.total() and not report.left_out_elements
 
 

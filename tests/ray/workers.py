@@ -30,10 +30,16 @@ def living_worker(placement: str, but: list[str]) -> str:
     return found[0]
 
 
+def process_of(name: str) -> int:
+    """Return a worker's process, once it runs."""
+    actor: Any = ray.get_actor(name, namespace="pecan")
+    placed: tuple[str, int] = ray.get(actor.placed.remote())
+    return placed[1]
+
+
 def kill(name: str) -> None:
     """Kill a worker's process, once it runs."""
-    actor = ray.get_actor(name, namespace="pecan")
-    os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
+    os.kill(process_of(name), signal.SIGKILL)
 
 
 def lose(batches: pecan.Batches, name: str) -> None:

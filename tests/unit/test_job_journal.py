@@ -19,6 +19,14 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
+from pecan_ray.job.instructions import (
+    AdoptWorker,
+    DrainWorker,
+    EndStrangers,
+    Instruction,
+    StartWorker,
+    UseUsersOrder,
+)
 from pecan_ray.job.journal import (
     HEAD,
     Handled,
@@ -160,18 +168,59 @@ def test_what_is_no_journal_of_this_job_is_refused(told: list[JournalEntry], mat
         read(data_of(told))
 
 
-def test_what_becomes_of_a_worker_that_the_process_before_had_is_no_error_of_the_job() -> None:
-    job = replay(
-        [entry for entry in written() if not isinstance(getattr(entry, "event", None), events.JobFailed)], SPEC, [PAGE]
+LOCAL = [f"pecan:kept:local-{number}" for number in range(2)]
+REMOTE = "pecan:kept:remote-0"
+
+
+def restarted(*happened: events.Event) -> tuple[JobState, list[Instruction]]:
+    """The job after these events and the loss of its controller, and what it wants done then."""
+    told = [entry for entry in written() if not isinstance(getattr(entry, "event", None), events.JobFailed)]
+    state = replay(told, SPEC, [PAGE]).state
+    for event in happened:
+        state.handle(event, 20.0)
+    return state, state.handle(events.ControllerRestarted(), 30.0)
+
+
+def test_workers_that_run_are_adopted_and_others_are_started_unless_they_were() -> None:
+    state, done = restarted()
+    assert [one for one in done if isinstance(one, AdoptWorker)] == [AdoptWorker(LOCAL[0], "local", "host", 7)]
+    assert [one.worker for one in done if isinstance(one, StartWorker)] == [LOCAL[1], REMOTE]
+    assert EndStrangers() in done and not any(isinstance(one, (DrainWorker, UseUsersOrder)) for one in done)
+    assert state.adoption.generation == 1
+    state.handle(events.WorkerAdopted(LOCAL[0]), 31.0)
+    assert state.told[-1].text == f"{LOCAL[0]} goes on as process 7"
+    assert list(state.fleet.workers) == [*LOCAL, REMOTE], "nobody is lost"
+
+
+def test_what_the_process_before_may_not_have_come_to_is_wanted_again() -> None:
+    state, done = restarted(events.OrderFailed(LOCAL[1], "in another order"), events.ScaleAsked(0, 1))
+    assert not state.fleet.workers[LOCAL[0]].draining, "it works until the remote one does"
+    state, done = restarted(
+        *(events.OrderFailed(LOCAL[1], "in another order"), events.WorkerReady(REMOTE), events.ScaleAsked(0, 1))
     )
-    name = "pecan:kept:local-0"
-    assert name in job.state.fleet.workers
-    job.state.handle(events.ControllerRestarted(), 30.0)
-    assert name not in job.state.fleet.workers and job.state.fleet.workers
-    job.state.handle(events.WorkerFailed(name, ValueError("its controller was gone")), 31.0)
-    assert job.state.error is None
-    job.state.handle(events.WorkerFailed(next(iter(job.state.fleet.workers)), ValueError("no such luck")), 32.0)
-    assert str(job.state.error) == "no such luck"
+    assert state.fleet.workers[LOCAL[0]].draining
+    assert done.index(AdoptWorker(LOCAL[0], "local", "host", 7)) < done.index(DrainWorker(LOCAL[0]))
+    assert {one.worker for one in done if isinstance(one, UseUsersOrder)} == set(state.fleet.workers)
+
+
+def test_a_worker_that_is_gone_when_it_is_looked_for_is_replaced_and_nobody_is_blamed() -> None:
+    state, _ = restarted()
+    for number in range(20):
+        name = LOCAL[0] if not number else f"pecan:kept:local-{number + 1}"
+        state.handle(events.WorkerReady(name), 31.0)
+        done = state.handle(events.WorkerLost(name, "restart", "it is gone"), 31.0)
+        assert [one.worker for one in done if isinstance(one, StartWorker)] == [f"pecan:kept:local-{number + 2}"]
+        assert state.error is None
+    assert state.fleet.losses.count == 0
+
+
+def test_what_becomes_of_a_worker_that_is_lost_is_no_error_of_the_job() -> None:
+    state, _ = restarted()
+    state.handle(events.WorkerLost(LOCAL[0], "restart", "it is gone"), 30.0)
+    state.handle(events.WorkerFailed(LOCAL[0], ValueError("its controller was gone")), 31.0)
+    assert state.error is None
+    state.handle(events.WorkerFailed(LOCAL[1], ValueError("no such luck")), 32.0)
+    assert str(state.error) == "no such luck"
 
 
 def test_another_version_is_refused() -> None:

@@ -44,7 +44,7 @@ def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
         raise AssertionError(doing) from error
 
     async def ask() -> list[set[str]]:
-        actors = WorkerActors(job, None, lambda event: None, lambda worker: None, failed)
+        actors = WorkerActors(job, None, None, lambda event: None, lambda worker: None, failed)
         return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in rounds]
 
     return asyncio.run(ask())

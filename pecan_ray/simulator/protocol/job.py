@@ -30,7 +30,11 @@ STARTS_S = 0.3
 KILLS_S = 0.5
 """to kill one,"""
 NOTICES_S = 0.5
-"""and to notice that one is gone."""
+"""to notice that one is gone,"""
+FINDS_S = 0.2
+"""and to find one that another process has started."""
+ENDED_S = 5.0
+"""A worker that the job has done with is gone within so long."""
 MANY_SPLITS = 50
 """With so many the ledger is checked now and then only."""
 WITHOUT_LEDGER = (events.TimePassed, events.TrainerListens, events.WorkerTold, events.WorkerPlaced)
@@ -56,6 +60,12 @@ class JobModel(Party):
             self.journal, self.listings = before.journal, before.listings
             self.state = self._replayed(before)
         self.processes: dict[str, WorkerModel] = {} if before is None else before.processes
+        self._mine: set[str] = set()
+        """Workers that this process has started or adopted;"""
+        self._followed: set[str] = set()
+        """of these, the ones whose end it is told of."""
+        self._strange: dict[str, float] = {}
+        """Living workers that the job does not know, and since when."""
         self.ended_at: float | None = None
         self.dies_in: float | None = None
         """It is killed before it does anything about the next event; another process comes after so many seconds."""
@@ -73,6 +83,8 @@ class JobModel(Party):
             instructions.Refuse: self._refuse,
             instructions.BeginListing: self._begin_listing,
             instructions.StartWorker: self._start_worker,
+            instructions.AdoptWorker: self._adopt_worker,
+            instructions.EndStrangers: self._end_strangers,
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
             instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
@@ -92,7 +104,19 @@ class JobModel(Party):
 
     def _tick(self) -> None:
         self.handle(events.TimePassed())
+        self._look_for_strangers()
         self.world.clock.after(TICK_S, self, self._tick)
+
+    def _look_for_strangers(self) -> None:
+        """Whoever the job does not know, or no more, is soon ended."""
+        now = self.world.clock.now
+        if self.stands_still(now):
+            self._strange.clear()
+            return
+        strangers = [one for name, one in self.processes.items() if one.alive and name not in self.state.fleet.workers]
+        self._strange = {one.name: self._strange.get(one.name, now) for one in strangers}
+        for name, since in self._strange.items():
+            must(now - since < ENDED_S, f"{name} has lived on for {now - since:.0f} s, and the job does not know it")
 
     def handle(self, event: events.Event) -> None:
         """Let the state machine take an event, check it, and do what it says; later, while the process stands still."""
@@ -242,15 +266,22 @@ class JobModel(Party):
         return seconds * (0.2 + 1.6 * self.world.clock.random.random())
 
     def _start_worker(self, instruction: instructions.StartWorker) -> None:
-        name = instruction.worker
-        node = instruction.host or f"node-{self.world.clock.random.randrange(2)}"
-        self.processes[name] = worker = WorkerModel(self.world, name, instruction.placement, node)
-        placing = self._about(self.world.scenario.placing_s)
-        if placing > 1.0:
-            self.world.clock.after(1.0, worker, self.handle, events.WorkerUnplaced(name, "other jobs have all CPUs"))
-        placed = placing + self._about(STARTS_S)
-        self.world.clock.after(placed, worker, self.handle, events.WorkerPlaced(name, node, len(self.processes)))
-        self.world.clock.after(placed + self._about(STARTS_S), worker, self._ready, worker)
+        name, clock = instruction.worker, self.world.clock
+        self._mine.add(name)
+        if name not in self.processes:  # no process before this one has come to it
+            node = instruction.host or f"node-{clock.random.randrange(2)}"
+            placed = clock.now + self._about(self.world.scenario.placing_s) + self._about(STARTS_S)
+            self.processes[name] = WorkerModel(self.world, name, instruction.placement, node, placed)
+        worker = self.processes[name]
+        if not worker.alive:
+            self._tell_of_death(worker, "process")
+            return
+        self._followed.add(name)
+        placing = max(0.0, worker.placed_at - clock.now)
+        if placing > 1.0 + STARTS_S:
+            clock.after(1.0, worker, self.handle, events.WorkerUnplaced(name, "other jobs have all CPUs"))
+        clock.after(placing, worker, self.handle, events.WorkerPlaced(name, worker.node, len(self.processes)))
+        clock.after(placing + self._about(STARTS_S), worker, self._ready, worker)
 
     def _ready(self, worker: WorkerModel) -> None:
         if self.stands_still(self.world.clock.now):
@@ -258,7 +289,31 @@ class JobModel(Party):
             return
         worker.ready = True
         self.handle(events.WorkerReady(worker.name))
-        self.world.clock.after(self.world.links.delay(), worker, worker.begin)
+        self._run(worker)
+
+    def _run(self, worker: WorkerModel) -> None:
+        if self.alive:
+            self.world.clock.after(self.world.links.delay(), worker, worker.begin)
+
+    def _adopt_worker(self, instruction: instructions.AdoptWorker) -> None:
+        self._mine.add(instruction.worker)
+        self.world.clock.after(self._about(FINDS_S), self, self._adopt, self.processes[instruction.worker])
+
+    def _adopt(self, worker: WorkerModel) -> None:
+        if not worker.alive:
+            self.handle(events.WorkerLost(worker.name, "restart", "it ended while the job had no controller"))
+            return
+        self._followed.add(worker.name)
+        self.world.clock.after(self.world.links.delay(), worker, self.handle, events.WorkerAdopted(worker.name))
+        self._run(worker)
+
+    def _end_strangers(self, instruction: instructions.EndStrangers) -> None:
+        self.world.clock.after(self._about(FINDS_S), self, self._end_those_found)
+
+    def _end_those_found(self) -> None:
+        for name, worker in self.processes.items():
+            if name not in self._mine:
+                self.world.clock.after(self._about(KILLS_S), None, worker.die)
 
     def _drain_worker(self, instruction: instructions.DrainWorker) -> None:
         worker = self.processes[instruction.worker]
@@ -274,8 +329,12 @@ class JobModel(Party):
         """End a worker's process; the job hears of it a little later."""
         if worker.alive:
             worker.die()
-            lost = events.WorkerLost(worker.name, cause, f"its {cause} died")
-            self.world.clock.after(self._about(NOTICES_S), self, self.handle, lost)
+            if worker.name in self._followed:
+                self._tell_of_death(worker, cause)
+
+    def _tell_of_death(self, worker: WorkerModel, cause: events.LossCause) -> None:
+        lost = events.WorkerLost(worker.name, cause, f"its {cause} died")
+        self.world.clock.after(self._about(NOTICES_S), self, self.handle, lost)
 
     def _answer(self, instruction: instructions.Answer) -> None:
         worker = self.processes[instruction.worker]
@@ -287,6 +346,8 @@ class JobModel(Party):
     def _end(self, instruction: instructions.EndJob) -> None:
         self.alive = False
         self.ended_at = self.world.clock.now
+        for worker in self.processes.values():  # what keeps them ends as well
+            self.world.clock.after(self._about(KILLS_S), None, worker.die)
         self.world.progressed()
 
 

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 class WorkerModel(Party):
     """One worker's process."""
 
-    def __init__(self, world: World, name: str, placement: Placement, node: str) -> None:
+    def __init__(self, world: World, name: str, placement: Placement, node: str, placed_at: float) -> None:
         super().__init__(name)
-        self.world, self.placement, self.node = world, placement, node
-        self.ready = False
+        self.world, self.placement, self.node, self.placed_at = world, placement, node, placed_at
+        self.ready = self._begun = False
         self.closed = False
         """It makes no more batches: what is in the outbox can still be fetched."""
         self.slowness = 1.0
@@ -67,7 +67,10 @@ class WorkerModel(Party):
     # --- its life ------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin to work: the job knows that it is ready."""
+        """Begin to work, unless it has: the job knows that it is ready."""
+        if self._begun:
+            return
+        self._begun = True
         self._keep_telling()
         self._next_assignment()
 

@@ -26,6 +26,8 @@ PATIENCE_S = 150.0
 """A job in which no batch is used for so long hangs; with a slow or bad network it may take longer."""
 MOST_EVENTS = 1_000_000
 """No history needs so many."""
+DIES_MEANWHILE_SHARE, KEEPER_DIES_SHARE = 0.1, 0.1
+"""Of workers while a job has no controller, and of controllers that do not die alone."""
 GIVES_UP_S = 30.0
 """A training loop whose job lacks a rank is ended by its user after so long."""
 
@@ -216,11 +218,16 @@ class World:
         self.faults[fault.kind] += 1
 
     def replace_controller(self, seconds: float) -> None:
-        """Kill the controller; a while later another process goes on.  Workers end with the one before it."""
-        killed = self.job
+        """Kill the controller; a while later another process goes on.
+
+        Workers live on, but for a few that die meanwhile; now and then, what keeps them dies as well, and all do.
+        """
+        killed, random = self.job, self.clock.random
+        all_of_them = random.random() < KEEPER_DIES_SHARE
         for worker in killed.processes.values():
-            if worker.alive:
-                worker.die()
+            if worker.alive and (all_of_them or random.random() < DIES_MEANWHILE_SHARE):
+                self.losses += 1
+                self.clock.after(seconds * random.random() * (not all_of_them), None, worker.die)
         killed.alive = False
         self.job = JobModel(self, before=killed)
         self.job.frozen_until = self.clock.now + seconds

@@ -1,0 +1,145 @@
+"""What keeps a job's workers: a process of its own that owns them, so that they do not end with the controller's.
+
+Ray ends an actor with the process that has made it, whatever it does: one that waits for a place, one that hangs in
+native code, and one that is being started.  This process does nothing else, and ends when the controller is gone for
+good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job.instructions import StartWorker
+from pecan_ray.runtime.calls import PAUSE_S, RESTART_S
+from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
+from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.worker import make_worker
+
+ORPHAN_S = RESTART_S + 30.0
+"""A controller that has not come again after so long is given up, as its trainers have before."""
+NAME_FREE_S = 30.0
+"""The workers of a job of the same name that has just ended are gone within this time."""
+MOST_CALLS = 10_000
+"""A controller may start so many workers at a time."""
+
+
+class WorkerKeeper:
+    """Starts workers for a job's controller, and owns them; run as a named Ray actor in the namespace `pecan`."""
+
+    def __init__(self, job: str) -> None:
+        self._controller = ray.get_actor(f"pecan:{job}:controller", namespace=NAMESPACE)
+        self._generation = 0
+        self._workers: dict[str, asyncio.Future[Any]] = {}
+        """Their handles, as soon as Ray has made them: it ends an actor of which nobody has a handle."""
+        ray.get_runtime_context().current_actor.watch.remote()
+
+    async def watch(self) -> None:
+        """End, with all workers, once the controller is gone for good."""
+        lost: float | None = None
+        while lost is None or time.monotonic() < lost + ORPHAN_S:
+            try:
+                await self._controller.watched.remote()
+                lost = None
+            except ray.exceptions.ActorUnavailableError:
+                lost = time.monotonic() if lost is None else lost
+                await asyncio.sleep(PAUSE_S)
+            except ray.exceptions.RayActorError:
+                break
+        ray.kill(ray.get_runtime_context().current_actor)
+
+    async def begin(self, generation: int) -> tuple[int, list[str]]:
+        """Work for the controller's process of that generation from now on, and for none before it.
+
+        Returns this process's id, and all workers that it was asked for.
+        """
+        self._generation = max(self._generation, generation)
+        if self._workers:
+            await asyncio.wait(self._workers.values())
+        return os.getpid(), list(self._workers)
+
+    async def start(
+        self, generation: int, instruction: StartWorker, selector: Mapping[str, str], job: Job
+    ) -> tuple[Any, int]:
+        """Start a worker, unless it was; return its handle and this process's id."""
+        if generation < self._generation:
+            raise ClusterError(f"{instruction.worker} is not started: another process is the job's controller now.")
+        name = instruction.worker
+        if name not in self._workers:
+            self._workers[name] = asyncio.ensure_future(self._made(instruction, selector, job))
+        try:
+            return await asyncio.shield(self._workers[name]), os.getpid()
+        except ray.exceptions.RayError:
+            self._workers.pop(name, None)
+            raise
+
+    async def _made(self, instruction: StartWorker, selector: Mapping[str, str], job: Job) -> Any:
+        until = time.monotonic() + NAME_FREE_S
+        while True:
+            try:
+                return await asyncio.to_thread(make_worker, instruction, selector, job, self._controller)
+            except ray.exceptions.ActorAlreadyExistsError:
+                if time.monotonic() > until:
+                    raise
+            await asyncio.sleep(PAUSE_S)
+
+
+def keeper_of(job: str, controller: str) -> Any:
+    """Return the keeper of a job whose controller has that id, on this node; it is started where there is none."""
+    remote: Any = ray.remote
+    options = {
+        "name": f"pecan:{job}:keeper-{controller}",
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_concurrency": MOST_CALLS,
+        "enable_task_events": False,
+        "label_selector": local_selector(this_node()),
+    }
+    return remote(WorkerKeeper).options(**options).remote(job)
+
+
+class Keeping:
+    """A controller's way to the keeper of its workers."""
+
+    def __init__(self, job: str, actor: str) -> None:
+        """`actor`: the controller's id; one that Ray starts again finds the keeper that it had."""
+        self._job, self._actor = job, actor
+        self.generation = 0
+        self._handle = self._found()
+
+    def _found(self) -> Any:
+        return keeper_of(self._job, self._actor)
+
+    async def begin(self) -> tuple[int, list[str]]:
+        """Have it work for this process alone; return its process id, and all workers that it was asked for."""
+        found: tuple[int, list[str]] = await self._ask("begin", self.generation)
+        return found
+
+    async def start(self, instruction: StartWorker, selector: Mapping[str, str], job: Job) -> tuple[Any, int]:
+        """Start a worker, unless it was; return its handle, and the id of the process that owns it."""
+        made: tuple[Any, int] = await self._ask("start", self.generation, instruction, selector, job)
+        return made
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        """Call it, again where its process was lost, and another one takes its place."""
+        while True:
+            try:
+                return await getattr(self._handle, method).remote(*arguments)
+            except ray.exceptions.ActorUnavailableError:
+                await asyncio.sleep(PAUSE_S)
+            except ray.exceptions.RayActorError:
+                await asyncio.sleep(PAUSE_S)
+                self._handle = await asyncio.to_thread(self._found)
+
+    def end(self) -> None:
+        """End it, with all workers."""
+        ray.kill(self._handle)
