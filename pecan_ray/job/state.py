@@ -276,13 +276,12 @@ class JobState:
             return
         # What only lets trainers use more is told to those that wait for it; others hear of it when they report.
         soon, later = (tuple(present), ()) if all_of_them else self.trainers.held()
-        told = (TellTrainers(soon), TellTrainers(later, allowance_only=True))
-        done += [one for one in told if one.ranks]
+        done += [one for one in (TellTrainers(soon), TellTrainers(later, allowance_only=True)) if one.ranks]
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        listings = self._listing.known
-        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point, listings()))
+        listed = self._listing.known
+        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point, listed()))
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
@@ -290,10 +289,9 @@ class JobState:
 
     def cost(self, now: float, since: float = 0.0) -> Cost | None:
         """Return what the job has cost so far, from so many seconds after it began; None without prices."""
-        prices, hosts = self.placement.prices, max(1, len(self.fleet.hosts))
-        if prices is None:
+        if (prices := self.placement.prices) is None:
             return None
-        waiting = wait_share(trainer.progress for trainer in self.trainers.ranks.values())
+        waiting, hosts = wait_share(one.progress for one in self.trainers.ranks.values()), max(1, len(self.fleet.hosts))
         return spent(self.placement.deployments, prices, hosts, since=since, until=now - self.began, waiting=waiting)
 
     def facts(self, now: float) -> JobFacts:

@@ -19,10 +19,14 @@ DECODED_BYTES = 4 << 20
 MOST_DECODED_ROWS = 1 << 14
 MOST_DECODED_BYTES = 64 << 20
 """So much is decoded at a time, or one row more, if rows are as long as the file lets them be."""
-SPARSE_BYTES, SPARSE_RATIO = 256 << 20, 200
-"""So many bytes of a column, packed into less than this part of them, may lie in a few rows, and the rest be empty."""
-LISTS_BYTES, LISTS_RATIO = 1 << 30, 1000
-"""Lists that unpack to so many bytes, and to so many times what they take in the file, may lie in one row."""
+SPARSE_BYTES = 256 << 20
+"""So many bytes of a column may lie in a few rows, and the rest be empty,"""
+SPARSE_RATIO = 200
+"""if they are packed into less than this part of them."""
+LISTS_BYTES = 1 << 30
+"""Lists that unpack to so many bytes,"""
+LISTS_RATIO = 1000
+"""and to so many times what they take in the file, may lie in one row."""
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}

@@ -82,8 +82,8 @@ def ids(found: Iterable[Delivery]) -> list[int]:
     return sorted(one.id for one in found)
 
 
+# Orders of operators.
 FIRST, SECOND, USERS = (("crop", "parse"),), (("parse", "flip", "crop"),), (("parse", "crop"),)
-"""Orders of operators."""
 
 
 def reordered(epochs: int = 3) -> tuple[JobRig, str]:

@@ -39,7 +39,7 @@ def elements(numbers: list[int]) -> tuple[tuple[int, int], ...]:
 
 def a_state(*rests: Rest, cursor: Cursor | None = None) -> SavedState:
     point = ResumePoint(2, (BranchPoint(cursor or Cursor(), rests),), (KnownListing(70, True, ("aa", "bb")),), made=5)
-    return SavedState(replace(point, op_order=(("parse", "crop"),)), 12, 3, "python", PARTS)
+    return SavedState(replace(point, op_order=(("parse", "crop"),), decoders=("parse",)), 12, 3, "python", PARTS)
 
 
 def through_json(state: SavedState) -> SavedState:

@@ -366,9 +366,9 @@ def shrunk(**options: Any) -> pecan.PecanPipeline:
     return pipe.map(blur, on="image").map(half, on="image").batch(8)
 
 
-def runs_under(pipe: pecan.PecanPipeline, order: Any, *, cuts_elements: bool = False) -> Any:
+def runs_under(pipe: pecan.PecanPipeline, order: Any, *decoders: str, cuts_elements: bool = False) -> Any:
     """Return the order that a job runs which goes on from a state."""
-    pinned = pipe._order.pinned(order, cuts_elements=cuts_elements)
+    pinned = pipe._order.pinned(order, decoders, cuts_elements=cuts_elements)
     pinned.check()
     return pinned.ordered(skip_bad=False, once=False, job=None, here=True)
 
@@ -388,10 +388,11 @@ def test_a_state_names_operators_that_the_decoder_has_taken_over_too(tmp_path: P
     pipe = pipe.map(Decode(), on="image", name="decode").map(Resize(8, 8), on="image", name="resize")
     pipe = pipe.map(flip, on="image").batch(1)
     order = (("decode", "resize", "flip"),)
-    ordered = runs_under(pipe, order)
+    ordered = runs_under(pipe, order, "decode")
     assert len(ordered.plan.ops) == 3, "the decoder resizes"
-    assert ordered.order == order
-    assert runs_under(pipe, ordered.order).order == order
+    assert (ordered.order, ordered.decoders) == (order, ("decode",))
+    without = runs_under(pipe, order)
+    assert len(without.plan.ops) == 4 and without.order == order, "it did not when the state was taken"
 
 
 def test_a_file_that_pins_another_order_is_refused_only_while_elements_are_partly_delivered(tmp_path: Path) -> None:

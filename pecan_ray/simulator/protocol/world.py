@@ -26,8 +26,10 @@ PATIENCE_S = 150.0
 """A job in which no batch is used for so long hangs; with a slow or bad network it may take longer."""
 MOST_EVENTS = 1_000_000
 """No history needs so many."""
-DIES_MEANWHILE_SHARE, KEEPER_DIES_SHARE = 0.1, 0.1
-"""Of workers while a job has no controller, and of controllers that do not die alone."""
+DIES_MEANWHILE_SHARE = 0.1
+"""Of workers, while a job has no controller."""
+KEEPER_DIES_SHARE = 0.1
+"""Of controllers: what keeps their workers dies with them."""
 GIVES_UP_S = 30.0
 """A training loop whose job lacks a rank is ended by its user after so long."""
 
