@@ -209,8 +209,11 @@ def test_a_saved_order_takes_over_what_the_one_that_was_found_does(tmp_path: Pat
 
 def test_a_state_takes_over_what_its_run_did() -> None:
     order = photographs("python", images.Resize(64, 64))._order
-    taken = order.pinned([("Decode", "Resize")], ("Decode",)).ordered(skip_bad=False, once=True, job=None)
-    as_written = order.pinned([("Decode", "Resize")]).ordered(skip_bad=False, once=True, job=None)
+    names = (("Decode", "Resize"),)
+    taken, as_written = (
+        order.pinned(names, decoders, cuts_elements=False).ordered(skip_bad=False, once=True, job=None)
+        for decoders in (("Decode",), ())
+    )
     assert [op.name for op in taken.plan.ops] == ["Resize"]
     assert [op.name for op in as_written.plan.ops] == ["Decode", "Resize"]
-    assert taken.orders == as_written.orders == (("Decode", "Resize"),) and taken.decoders == ("Decode",)
+    assert taken.order == as_written.order == names and taken.decoders == ("Decode",)
