@@ -110,6 +110,6 @@ def test_memory_stays_flat_over_epochs(workers: pecan.Workers) -> None:
 def pids_of(controller: Any) -> dict[str, int]:
     found = {"controller": int(ray.get(controller.process_id.remote()))}
     for name in living_actors():
-        if "controller" not in name:
+        if ":local-" in name or ":remote-" in name:
             found["worker"] = int(ray.get(ray.get_actor(name, namespace="pecan").placed.remote())[1])
     return found
