@@ -22,6 +22,21 @@ from pecan_ray.simulator.protocol.scenario import DEADLY
 HISTORIES, LOTS = 2000, 4
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
 CASES = {
+    "an element is blamed for workers whose messages were lost": Scenario(
+        seed=33005019,
+        sources=((SplitModel((1, 2, 1, 1, 0, 2, 3, 3)),),),
+        epochs=2,
+        repetitions=3,
+        drop_remainder=True,
+        page_s=1.0,
+        remote=3,
+        prefetch_bytes=1,
+        outbox=1,
+        apart=True,
+        steps_s=(4.0,),
+        lost=0.2,
+        faults=(Fault(19.8, "slow trainer", 156, 5.0),),
+    ),
     "static splits are dealt after the listing has ended": Scenario(sharding="static"),
     "static splits are repeated": Scenario(sources=FEW, repetitions=3, sharding="static"),
     "static splits wait for workers whose number changes": Scenario(

@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
 
 def machines_may_be_taken_for_elements(world: World) -> bool:
-    """Tell whether machines failed so often that an element they had in hand looks like one that ends workers."""
-    return world.losses >= 2 * STRIKES
+    """Tell whether machines failed so often that an element they had in hand looks like one that ends workers.
+
+    A worker whose messages are lost for so long that it is taken for silent is one of them.
+    """
+    silent = sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.told)
+    return world.losses + silent >= 2 * STRIKES
 
 
 def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> None:
