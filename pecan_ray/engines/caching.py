@@ -134,20 +134,24 @@ class SplitRecording:
         with self._lock:
             self._length = elements
 
-    def read(self) -> None:
-        """Note that the split was read to its end."""
+    def read(self) -> bool:
+        """Note that the split was read to its end; tell whether all of it has come to the point."""
         with self._lock:
             self._read = True
-        self._publish()
+            last = self._done == self._handed
+        if last:
+            self._publish()
+        return last
 
-    def add(self, made: Sequence[Item]) -> None:
-        """Add what has become of an element."""
+    def add(self, made: Sequence[Item]) -> bool:
+        """Add what has become of an element; tell whether it was the last one."""
         with self._lock:
             self._write(made)
             self._done += 1
             last = self._read and self._done == self._handed
         if last:
             self._publish()
+        return last
 
     def _write(self, made: Sequence[Item]) -> None:
         if self._writer is None:
@@ -166,12 +170,9 @@ class SplitRecording:
         self._cache.cannot_keep(self._point, why)
 
     def _publish(self) -> None:
-        """Keep the entry, once all elements are there, if none was bad."""
-        with self._lock:
-            if not self._read or self._done < self._handed or self._length is None:
-                return
-            writer, self._writer = self._writer, None
-        if writer is not None and self._lease.key not in self._undelivered.spoiled:
+        """Keep the entry, now that all elements are there, if none was bad."""
+        writer = self._writer
+        if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
             seconds = time.monotonic() - self._began
             self._cache.keep(self._point, self._lease.split, writer.finish(self._length), self._length, seconds)
 
@@ -226,13 +227,19 @@ class CachedReading:
                 if item is not None:
                     recording.handed()
                 yield item
-            recording.read()
+            if recording.read():
+                self._drop(lease.key)
 
     def record(self, item: Item, made: Sequence[Item]) -> None:
         """Note what has become of an item at the point."""
-        recording = self._recordings.get(item.lease.key)
-        if recording is not None:
-            recording.add(made)
+        with self._lock:
+            recording = self._recordings.get(item.lease.key)
+        if recording is not None and recording.add(made):
+            self._drop(item.lease.key)
+
+    def _drop(self, key: LeaseKey) -> None:
+        with self._lock:
+            self._recordings.pop(key, None)  # a split that comes again takes the place of its first recording
 
     def _kept(self, lease: Lease, entry: EntryReader) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""

@@ -282,5 +282,21 @@ def test_a_point_behind_what_is_not_of_one_split_is_refused(before: str) -> None
     made = pipe.zip(other) if before == "zip" else getattr(pipe, before)(2)
     with pytest.raises(PlanError, match=f"autocache: it stands behind {before}"):
         made.autocache()
+    no_text: Any = 3
     with pytest.raises(PlanError, match="version"):
-        pipe.autocache(version=3)  # type: ignore[arg-type]
+        pipe.autocache(version=no_text)
+
+
+@pytest.mark.parametrize(("splits", "each"), [(0, 5), (6, 0), (40, 1), (3, 400)])
+def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: int, tmp_path: Path) -> None:
+    def large(value: dict[str, Any]) -> dict[str, Any]:
+        return {"i": value["i"], "x": np.full(10_000, value["i"], np.uint16)}
+
+    pipe = pecan.PecanPipeline(Numbers(splits, each)).map(large).autocache().map(spoil).batch(3)
+    tiny = Cache(tmp_path, 1 << 20)
+    expected = delivered(run_engine(pipe, threads=2))
+    for _ in range(3):
+        made = run_engine(kept(pipe), threads=2, cache=tiny)
+        assert delivered(made) == expected and numbers(made) == list(range(splits * each))
+        with EntryStore(tmp_path, max_bytes=1 << 20) as store:
+            assert store.nbytes <= 1 << 20
