@@ -21,6 +21,37 @@ from pecan_ray.simulator.protocol.scenario import DEADLY
 
 HISTORIES, LOTS = 2000, 4
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
+REPEATS = Scenario(
+    seed=21002574,
+    sources=(
+        tuple(
+            SplitModel(one)
+            for one in (
+                *((1,), (3, 1, 0, 3, 1), (1,), (0, 0, 2, 3, 0), (1,), (2, 0, 1, 3, 2), (0, 0, 1), (1, 1, 3, 3)),
+                *((1, 0, 1), (3, 1, 1, 2), (2, 1, 3, 3, 1), (2,)),
+            )
+        ),
+    ),
+    ranks=2,
+    epochs=5,
+    visitation="zero_or_more",
+    batch_size=2,
+    shuffled=True,
+    page=1,
+    page_s=8.0,
+    cpus=1,
+    prefetch_bytes=3 << 20,
+    row_bytes=1 << 20,
+    outbox=8,
+    lot=2,
+    element_s=0.002,
+    steps_s=(0.001, 0.005),
+    lost=0.2,
+    doubled=0.05,
+    on_error="quarantine",
+    faults=(Fault(1.714036555145462, "slow trainer", 360, 5.0),),
+)
+"""With it elements are used twice: messages of a worker that lives are lost until it is taken for silent."""
 CASES = {
     "an element is blamed for workers whose messages were lost": Scenario(
         seed=33005019,
@@ -208,6 +239,59 @@ CASES = {
     "a node is lost with eight workers that each give all data": Scenario(
         sources=FEW, sharding="off", batch_size=64, element_s=1.0, local=8, faults=(Fault(1.5, "kill node"),)
     ),
+    "a worker that gives all data is taken for silent when ranks have given back": Scenario(
+        seed=41015794,
+        sources=(tuple(SplitModel((1,) * size) for size in (9, 9, 4, 9, 6, 3, 5, 2, 1, 2, 4, 3)),),
+        ranks=2,
+        epochs=2,
+        sharding="off",
+        visitation="zero_or_more",
+        cpus=2,
+        prefetch_bytes=1,
+        outbox=3,
+        window=4,
+        lot=2,
+        ahead=True,
+        element_s=0.0001,
+        steps_s=(0.005, 0.001),
+        delay_s=0.0005,
+        lost=0.2,
+    ),
+    "of several workers that give all data one is taken for silent": Scenario(
+        seed=41021212,
+        sources=((SplitModel((1, 1)),), (SplitModel((1,)),) * 3),
+        ranks=2,
+        epochs=2,
+        repetitions=3,
+        sharding="off",
+        visitation="zero_or_more",
+        local=4,
+        cpus=1,
+        prefetch_bytes=1,
+        outbox=3,
+        window=2,
+        lot=4,
+        element_s=0.02,
+        lost=0.2,
+        names_element=False,
+    ),
+    "elements come twice since a worker was taken for silent": REPEATS,
+    "a worker stands still before the next controller knows where it runs": Scenario(
+        seed=53000286,
+        ranks=3,
+        sharding="static",
+        visitation="zero_or_more",
+        local=0,
+        remote=1,
+        cpus=1,
+        apart=True,
+        lost=0.02,
+        faults=(
+            Fault(0.6501332469918671, "freeze worker", 651, 0.5),
+            Fault(1.1019984984324815, "kill controller", seconds=1.0),
+            Fault(1.3699905552538563, "freeze worker", 489),
+        ),
+    ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
 """Histories that failed once, made small."""
@@ -315,6 +399,14 @@ def test_what_is_left_out_must_be_counted_at_every_level(visited: dict[str, Any]
     scenario = replace(Scenario(sources=FEW, batch_size=4, drop_remainder=True), **visited)
     assert play(scenario).failure == ""
     assert "are counted" in World(scenario, CountsNothing).run().failure
+
+
+def test_an_element_comes_twice_in_the_epoch_alone_in_which_a_worker_is_taken_for_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert play(REPEATS).failure == ""
+    monkeypatch.setattr("pecan_ray.simulator.protocol.audit.undisturbed", lambda world, epoch: True)
+    assert "of epoch 4 again" in play(REPEATS).failure
 
 
 def test_time_in_which_the_controller_stood_still_must_not_count(monkeypatch: pytest.MonkeyPatch) -> None:

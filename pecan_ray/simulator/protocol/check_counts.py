@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pecan_ray.job.suspects import STRIKES
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
-from pecan_ray.simulator.protocol.audit import Audit, must
+from pecan_ray.simulator.protocol.audit import Audit, must, undisturbed
 from pecan_ray.simulator.protocol.engine import WIDTH, ModelPiece, pieces_of
 from pecan_ray.simulator.protocol.scenario import BAD, FATAL, Scenario
 
@@ -23,8 +23,12 @@ def machines_may_be_taken_for_elements(world: World) -> bool:
 
     A worker whose messages are lost for so long that it is taken for silent is one of them.
     """
-    silent = sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.told)
-    return world.losses + silent >= 2 * STRIKES
+    return world.losses + taken_for_silent(world) >= 2 * STRIKES
+
+
+def taken_for_silent(world: World) -> int:
+    """Return how many workers were taken for lost since they were not heard."""
+    return sum(one.kind == "lost" and "has said nothing" in one.text for one in world.job.state.told)
 
 
 def check_quarantine(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> None:
@@ -51,7 +55,7 @@ def check_numbers(audit: Audit, trainers: list[TrainerModel], epochs: int) -> No
     for epoch in range(epochs):
         counts = [audit.batches[trainer.rank, epoch] for trainer in trainers]
         # Where data is given out again at once, a batch of a lost worker may come when its epoch is over.
-        even = len(set(counts)) <= 1 or scenario.visitation == "zero_or_more"
+        even = len(set(counts)) <= 1 or (scenario.visitation == "zero_or_more" and not undisturbed(audit.world))
         must(even, f"ranks have {counts} batches of epoch {epoch}")
         if scenario.ranks == 1 and not scenario.lossy and scenario.sharding != "off":
             must(audit.short[epoch] <= 1, f"{audit.short[epoch]} smaller batches in epoch {epoch}")

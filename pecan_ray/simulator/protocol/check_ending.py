@@ -6,15 +6,16 @@ import math
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.losses import MOST_IN_A_ROW
-from pecan_ray.simulator.protocol.audit import Audit, must
+from pecan_ray.simulator.protocol.audit import Audit, must, undisturbed
 from pecan_ray.simulator.protocol.check_counts import (
     check_numbers,
     check_positions,
     check_quarantine,
     check_serial,
     machines_may_be_taken_for_elements,
+    taken_for_silent,
 )
-from pecan_ray.simulator.protocol.check_visits import check_each_worker, check_some_visits, undisturbed
+from pecan_ray.simulator.protocol.check_visits import check_each_worker, check_some_visits
 from pecan_ray.simulator.protocol.clock import HEARD_WITHIN_S
 from pecan_ray.simulator.protocol.scenario import FATAL
 
@@ -30,6 +31,8 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
     for worker in job.processes.values():
         must(not worker.alive, f"{worker.name} outlives the job")
     _check_endings(audit.world, job, trainers)
+    quiet = not (scenario.lost or audit.world.faults["freeze worker"])
+    must(not (quiet and taken_for_silent(audit.world)), "a worker is taken for lost that all have heard")
     if not trainers or any(trainer.ended != "end" for trainer in trainers):
         return
     must(job.state.ledger.finished, "all trainers are at the end, and the job is not")

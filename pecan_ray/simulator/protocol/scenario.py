@@ -35,8 +35,6 @@ FaultKind: TypeAlias = Literal[
     "kill controller",
     "freeze controller",
 ]
-QUIET: tuple[FaultKind, ...] = ("slow worker", "slow trainer", "freeze trainer", "freeze controller", "change plan")
-"""With these alone no worker is lost, and none goes."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +173,3 @@ class Scenario:
     def lossy(self) -> bool:
         """Whether workers may be lost or go."""
         return self.auto or any(fault.kind not in ("slow worker", "slow trainer") for fault in self.faults)
-
-    @property
-    def quiet(self) -> bool:
-        """Whether the workers that come stay to the end, but for those that die of elements."""
-        return not (self.auto or self.placing_s) and all(fault.kind in QUIET for fault in self.faults)

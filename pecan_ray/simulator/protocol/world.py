@@ -242,7 +242,9 @@ class World:
         if fault.kind == "slow worker":
             worker.slowness = fault.seconds
         elif fault.kind == "freeze worker":
-            self._freeze(worker, fault.seconds if worker.ready else min(fault.seconds, 30.0))
+            # One that stands still before the job knows where it runs is waited for, as long as it takes.
+            known = self.job.state.fleet.workers.get(worker.name)
+            self._freeze(worker, fault.seconds if known is None or known.node else min(fault.seconds, 30.0))
         elif fault.kind == "hang worker":
             worker.hang(fault.seconds)
             if fault.seconds < math.inf:
