@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -31,6 +30,7 @@ from pecan_ray.runtime.listing import list_sources
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.metrics import JobMetrics
 from pecan_ray.runtime.notice_board import NoticeBoard
+from pecan_ray.runtime.pickling import unpickle_here
 from pecan_ray.runtime.worker_actors import WorkerActors
 from pecan_ray.storage.retry import set_patience, tell_elsewhere
 
@@ -44,10 +44,10 @@ class JobHost:
         self, pickled: bytes, place: JournalPlace | None, keeping: Keeping | None = None, *, again: bool
     ) -> None:
         """`pickled`: the job; `keeping`: what owns its workers; `again`: it goes on from its journal."""
-        self.job: Job = pickle.loads(pickled)
+        self.job: Job = unpickle_here(pickled, "a job that was sent to its controller")
         set_patience(self.job.config.storage_patience_s)
         tell_elsewhere()  # the job says what hinders its listing
-        self._sources: list[Source] = pickle.loads(self.job.sources)
+        self._sources: list[Source] = unpickle_here(self.job.sources, f"the source of job {self.job.spec.name}")
         self._journaled = JournaledJob(self.job.spec, place, None if again else pickled, LONGEST_GAP_S)
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)

@@ -1,4 +1,4 @@
-"""Sending a plan to workers; what cannot be sent is named before anything starts."""
+"""Sending a plan to workers, and a job to its controller: what cannot be sent, or taken there, is named."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import Any
 
 import cloudpickle
 
-from pecan_ray.errors import PlanError, UnpicklablePlanError
+from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.runtime import cluster
 
 
 def pickle_plan(plan: Plan) -> bytes:
@@ -25,6 +26,19 @@ def pickle_plan(plan: Plan) -> bytes:
         for source in plan.sources():
             _check_value(source, f"the source {type(source).__name__}", error)
         raise PlanError(f"the pipeline cannot be sent to workers: {type(error).__name__}: {error}") from error
+
+
+def unpickle_here(data: bytes, what: str) -> Any:
+    """Unpickle what another process has sent; raises `ClusterError` that names what this node lacks for it."""
+    try:
+        return pickle.loads(data)
+    except Exception as error:  # it runs code of the user's modules
+        lacks = f"no module {error.name!r}" if isinstance(error, ModuleNotFoundError) else told(error)
+        raise ClusterError(
+            f"{what} cannot be unpickled on node {cluster.this_node()}: {lacks}. pecan_ray, and the modules that the "
+            "pipeline's source comes from, must be importable on every node: install them there, or send them by "
+            "`ray job submit --working-dir .` or a runtime environment."
+        ) from error
 
 
 def _check_function(op: ElementOp) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,26 @@ def test_a_source_that_numbers_its_splits_wrongly_is_named(numbers: tuple[int, .
         pytest.raises(errors.SourceError, match=r"Numbered\.splits\(\) has numbered split \d \(part-\d\) where split"),
     ):
         list(batches)
+
+
+ELSEWHERE = """
+import pecan_ray as pecan
+
+class Elsewhere(pecan.sources.Arrays):
+    pass
+"""
+
+
+@pytest.mark.parametrize("journal", ["off", None])
+def test_a_source_whose_module_other_processes_lack_is_told_by_the_modules_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str | None
+) -> None:
+    (tmp_path / "only_here.py").write_text(ELSEWHERE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    source = importlib.import_module("only_here").Elsewhere(i=np.arange(8))
+    with pytest.raises(errors.ClusterError, match=r"no module 'only_here'.*--working-dir") as caught:
+        pipeline(source, dataclasses.replace(CONFIG, journal=journal)).iter_batches(workers=pecan.Workers(local=1))
+    assert "the source of job broken-" in str(caught.value)
 
 
 @pytest.mark.parametrize("labels", [{"role": "not a label!"}, {"-": "remote"}])
