@@ -7,7 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.faults.judgement import TrainerStory, problems, recoveries
-from benchmarks.faults.run import FaultRun, cluster
+from benchmarks.faults.machine import machine
+from benchmarks.faults.run import FaultRun
 from tests.chaos.__main__ import DEADLINE_S
 from tests.chaos.draw import FAULTS, KINDS, LAST, chaos_case
 
@@ -43,7 +44,7 @@ def test_a_worker_is_replaced_when_another_one_runs() -> None:
 
 
 def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
-    with cluster() as nodes:
-        outcome = FaultRun(chaos_case(SEED, RUN), nodes, tmp_path).go(DEADLINE_S)
+    with machine(tmp_path) as made:
+        outcome = FaultRun(chaos_case(SEED, RUN), made, tmp_path).go(DEADLINE_S)
     assert not outcome.problems, f"{outcome.case}: {outcome.problems}"
     assert len(outcome.done) == FAULTS
