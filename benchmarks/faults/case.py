@@ -48,7 +48,7 @@ TRAINER_TIMEOUT_S = 12.0
 HUNG_AFTER_S = 8.0
 VICTIM = {"victim": "yes"}
 """Label of the node that is lost."""
-BUCKET, FILE_ROWS = "chaos", 5
+BUCKET, FILE_ROWS = "chaos", 4
 FILES, RECORDS, TORN_AT = 4, 50, 180
 KEEPS, BAD, BAD_AT = 3, 37, 5
 

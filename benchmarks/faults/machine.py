@@ -1,4 +1,4 @@
-"""What runs happen on: a cluster of three nodes, a store, and, where the machine allows it, links and a disk that fail."""
+"""What runs happen on: a cluster of three nodes, a store, and, where the machine allows it, links and a small disk."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ STORE_BYTES = 200 << 20
 SHM_BYTES = 240 << 20
 """Of the /dev/shm that a node has of its own, where its object store lies."""
 DISK_BYTES = 32 << 20
-LEFT_BYTES = 64 << 10
-"""What is left of a full /dev/shm at most: files are filled in pieces of this size."""
+PIECE = b"\0" * (64 << 10)
 VICTIM_NODE = NODES
 
 
@@ -101,7 +100,7 @@ def fill(file: Path) -> None:
     """Fill the file system in which a file lies."""
     with contextlib.suppress(OSError), file.open("wb", buffering=0) as out:
         while True:
-            out.write(b"\0" * LEFT_BYTES)
+            out.write(PIECE)
 
 
 @contextlib.contextmanager

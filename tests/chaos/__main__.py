@@ -58,9 +58,8 @@ def summary(outcomes: Sequence[FaultOutcome]) -> str:
     lines = [f"{kinds.total()} faults in {len(outcomes)} runs: {told or 'none'}"]
     batches, lost = sum(one.batches for one in outcomes), sum(one.lost for one in outcomes)
     failed = sum(bool(one.problems) for one in outcomes)
-    lines.append(
-        f"{batches:,} batches delivered, {lost} workers lost, {failed} runs with a failure; a run took {seconds:.1f} s in the median"
-    )
+    lines.append(f"{batches:,} batches delivered, {lost} workers lost, {failed} runs with a failure")
+    lines.append(f"a run took {seconds:.1f} s in the median")
     recovered = sorted(seconds for one in outcomes for seconds in one.recovered_s)
     if recovered:
         slow = recovered[int(0.9 * (len(recovered) - 1))]

@@ -44,7 +44,7 @@ LAST: LiveFaultKind = "kill trainer"
 LAST_SHARE = 0.1
 STORED_SHARE = 0.3
 """Of the jobs whose store does not fail."""
-WORK_S = 12.0
+WORK_S = 8.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
 
@@ -56,7 +56,8 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     kinds = {fault.kind for fault in faults}
     lost, shm = bool(kinds & {*NODES}), "full shm" in kinds
     local, remote = (1, rng.choice((2, 3))) if lost else rng.choice(((1, 1), (2, 0), (0, 2), (2, 1), (1, 2)))
-    rows, epochs = rng.choice((400, 800, 1200)), rng.randint(1, 3)
+    stored = bool(kinds & {*STORED}) or rng.random() < STORED_SHARE
+    rows, epochs = rng.choice((800, 1200) if stored else (400, 800, 1200)), rng.randint(1, 3)
     plan = rng.choice(PLANS)
     ranks = rng.choice((1, 2, 2, 3)) if faults[-1].kind != LAST else rng.choice((2, 3))
     drawn = random_case(seed, run)
@@ -80,7 +81,7 @@ def chaos_case(seed: int, run: int) -> FaultCase:
         reorder=False,  # a sample would be what hangs
         faults=faults,
         held=None,
-        stored=bool(kinds & {*STORED}) or rng.random() < STORED_SHARE,
+        stored=stored,
     )
 
 
@@ -90,7 +91,7 @@ def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
     last = rng.random() < LAST_SHARE
     for _ in range(FAULTS):
         kind = rng.choice(KINDS)
-        again = kind in NODES and not {*NODES}.isdisjoint(kinds)
+        again = (kind in NODES and not {*NODES}.isdisjoint(kinds)) or (kind == "hang" and kind in kinds)
         without = (kind in JOURNAL and "full disk" in kinds) or (kind in RESTARTS and last)
         kinds.append("kill" if again or without else kind)
     if last:
@@ -107,7 +108,7 @@ def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
     elif kind == "pause controller":
         seconds = rng.choice((0.3, 2.0, 8.0))
     elif kind in STORED:
-        seconds = rng.uniform(1.0, 10.0)
+        seconds = rng.choice((1.0, 2.0, 4.0, 10.0))
     elif kind == "slow link":
         seconds = rng.uniform(2.0, 8.0)
     return LiveFault(kind, at, local, remote, seconds, rng.uniform(0.01, 0.2), rng.uniform(0.0, 0.03))
