@@ -91,11 +91,11 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
 
 
 @contextmanager
-def flaky_proxy(upstream: str) -> Iterator[FlakyProxy]:
-    """Run a proxy in front of a server on this machine."""
+def flaky_proxy(upstream: str, host: str = "127.0.0.1") -> Iterator[FlakyProxy]:
+    """Run a proxy in front of a server on this machine, at one of its addresses."""
     proxy = FlakyProxy(upstream)
-    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(proxy)) as server:
-        proxy.url = f"http://127.0.0.1:{server.server_address[1]}"
+    with ThreadingHTTPServer((host, 0), _handler(proxy)) as server:
+        proxy.url = f"http://{host}:{server.server_address[1]}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         try:

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from benchmarks.faults.case import FaultCase, random_case
-from benchmarks.faults.run import FaultOutcome, FaultRun, cluster
+from benchmarks.faults.machine import machine
+from benchmarks.faults.run import FaultOutcome, FaultRun
 
 KINDS = ("hang", "lost", "repeated", "strange", "uncounted", "unequal", "error", "crash", "left")
 
@@ -45,15 +46,16 @@ def run_all(
     most_s: float,
     deadline_s: float,
     draw: Callable[[int, int], FaultCase] = random_case,
+    apart: bool = False,
 ) -> list[FaultOutcome]:
-    """Run cases on one cluster; `draw`: makes one of the seed and a run's number."""
+    """Run cases on one cluster; `draw`: makes one of the seed and a run's number; `apart`: see `machine`."""
     ends = time.monotonic() + most_s
     outcomes: list[FaultOutcome] = []
-    with cluster() as nodes:
+    with machine(folder, apart) as made:
         for number in numbers:
             if time.monotonic() > ends:
                 break
-            outcome = FaultRun(draw(seed, number), nodes, folder).go(deadline_s)
+            outcome = FaultRun(draw(seed, number), made, folder).go(deadline_s)
             outcomes.append(outcome)
             said = "ok" if not outcome.problems else "; ".join(outcome.problems)
             happened = f" [{', '.join(outcome.done)}]" if outcome.done else ""

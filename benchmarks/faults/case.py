@@ -31,6 +31,16 @@ LiveFaultKind: TypeAlias = Literal[
     "kill trainer",
     "pause trainer",
     "kill controller",
+    "pause controller",
+    "restart from state",
+    "restart from journal",
+    "slow link",
+    "cut link",
+    "storage outage",
+    "storage errors",
+    "storage resets",
+    "full disk",
+    "full shm",
 ]
 
 WORKER_TIMEOUT_S = 5.0
@@ -38,6 +48,7 @@ TRAINER_TIMEOUT_S = 12.0
 HUNG_AFTER_S = 8.0
 VICTIM = {"victim": "yes"}
 """Label of the node that is lost."""
+BUCKET, FILE_ROWS = "chaos", 4
 FILES, RECORDS, TORN_AT = 4, 50, 180
 KEEPS, BAD, BAD_AT = 3, 37, 5
 
@@ -52,7 +63,11 @@ class LiveFault:
     local: int = 0
     remote: int = 0
     seconds: float = 0.0
-    """After which something paused goes on."""
+    """After which something paused goes on, or works again."""
+    delay_s: float = 0.0
+    """By which packets of a slow link are late."""
+    share_lost: float = 0.0
+    """Of its packets."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +178,18 @@ class FaultCase:
     reorder: bool = False
     faults: tuple[LiveFault, ...] = ()
     held: Held | None = None
+    stored: bool = False
+    """The data lies in an object store, not in memory."""
+
+    @property
+    def restarts(self) -> bool:
+        """Whether its trainer is killed, and another one goes on."""
+        return self.has("restart from state") or self.has("restart from journal")
+
+    @property
+    def loses_node(self) -> bool:
+        """Whether a node is lost, or may be."""
+        return self.has("node") or self.has("full shm")
 
     @property
     def world_size(self) -> int:
@@ -178,23 +205,27 @@ class FaultCase:
         """What becomes of bad elements."""
         return "skip" if self.plan in ("bad", "torn") else "raise"
 
-    def pipeline(self, folder: Path) -> pecan.PecanPipeline:
-        """Return what the trainers run."""
+    def pipeline(self, folder: Path, journals: Path | None = None) -> pecan.PecanPipeline:
+        """Return what the trainers run; `journals`: where the controller writes its own."""
         config = Config(
             error_budget=1.0,
             transport=self.transport,
             reorder="cost" if self.reorder else "off",
-            remote_labels=VICTIM if self.has("node") and self.number % 2 else {},
+            remote_labels=VICTIM if self.loses_node and self.number % 2 else {},
             trainer_timeout_s=TRAINER_TIMEOUT_S,
             worker_timeout_s=WORKER_TIMEOUT_S,
             hung_after_s=HUNG_AFTER_S if self.has("hang") else math.inf,
             ring_bytes=8 << 20,
+            journal=journals,
             progress=False,
         )
         options: dict[str, Any] = {"name": f"faults-{self.number}", "config": config, "engine": self.engine}
         if self.plan == "torn":
             torn_files(folder)
             pipe = pecan.PecanPipeline(pecan.sources.TFRecords(str(folder / "*.tfrecord")), **options).map(number)
+        elif self.stored:
+            objects = f"s3://{BUCKET}/{folder.parent.name}/*.jsonl"
+            pipe = pecan.PecanPipeline(pecan.sources.JsonLines(objects), **options)
         else:
             pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(self.rows)), **options)
         if self.plan in ("filter", "nothing"):
@@ -245,7 +276,7 @@ class FaultCase:
         extras = [f"shuffle {self.shuffle}"] * (self.shuffle > 0) + [f"repeat {self.repeat}"] * (self.repeat > 1)
         extras += ["drop"] * self.drop_remainder + ["reorder"] * self.reorder + ["processes"] * self.separate
         extras += [self.visitation] * (self.visitation != "exactly_once") + ["tf"] * (self.engine == "tensorflow")
-        extras += ["spread"] * self.spread
+        extras += ["spread"] * self.spread + ["stored"] * self.stored
         return (
             f"{self.world_size} ranks ({steps} ms), {self.epochs} x {self.rows} rows, {self.plan}, batch {self.batch}, "
             f"width {self.width}, prefetch {self.prefetch_bytes}, {self.transport}, "

@@ -25,6 +25,8 @@ class TrainerStory:
     facts: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
     threads: list[str] = field(default_factory=list)
+    starts: int = 0
+    """Times that it began: once more for each time it was killed, and another one went on."""
 
     @classmethod
     def read(cls, file: Path) -> TrainerStory:
@@ -39,6 +41,8 @@ class TrainerStory:
                 told.batches.append((said["epoch"], said["ids"]))
             elif "pid" in said:
                 told.pid = said["pid"]
+                told.starts += 1
+                del told.batches[said.get("kept", 0) :]  # the model, too, is the one that was saved with the state
             elif "error" in said:
                 told.error = said["error"]
             elif "end" in said:
@@ -75,6 +79,8 @@ def problems(case: FaultCase, told: list[TrainerStory], killed: set[int]) -> lis
     found += _unexpected(case, delivered)
     if killed or any(one.error or not one.ended for one in told):
         return found
+    if any(one.starts > 1 for one in told):
+        return found + _missing(case, delivered)
     return found + _unequal(case, told) + _uncounted(case, told, delivered)
 
 
@@ -110,6 +116,12 @@ def _unequal(case: FaultCase, told: list[TrainerStory]) -> list[str]:
     if case.drop_remainder and any(len(ids) != case.batch for one in told for _, ids in one.batches):
         found.append("uncounted: a batch is not full, though remainders are dropped")
     return found
+
+
+def _missing(case: FaultCase, delivered: list[Counter[int]]) -> list[str]:
+    """Name what has not come to the one trainer of a job that was killed, whose counts are those of its last part."""
+    missing = [case.expected() - came for came in delivered]
+    return [f"lost: epoch {epoch} lacks {sorted(one)[:5]}" for epoch, one in enumerate(missing) if one]
 
 
 def _uncounted(case: FaultCase, told: list[TrainerStory], delivered: list[Counter[int]]) -> list[str]:

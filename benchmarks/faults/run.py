@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import pickle
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import psutil
 import ray
-from ray.cluster_utils import Cluster
 
-from benchmarks.faults.case import VICTIM, FaultCase, LiveFault, released, to_hang, torn_files
+from benchmarks.faults.case import FaultCase, LiveFault, released, to_hang, torn_files
 from benchmarks.faults.judgement import TrainerStory, problems, recoveries
-from benchmarks.faults.trainer import train
+from benchmarks.faults.machine import Machine, fill
+from benchmarks.faults.trainer import SAVED, Beginning, train
+from pecan_ray import journal_state
+from pecan_ray.errors import JournalError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.plan.windows import Deployment
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKER, CONTROLLER, KEEPER = "ray::PreprocessingWorker", "ray::AutoPlacementController", "ray::WorkerKeeper"
-HEAD = {"num_cpus": 4, "object_store_memory": 200 << 20, "include_dashboard": False}
+FAILURES: dict[str, tuple[int | str, ...]] = {
+    "storage outage": (503,),
+    "storage errors": (500,),
+    "storage resets": ("reset", "short"),
+}
+"""What a store answers, or does in place of an answer."""
 LOOK_S = 0.1
 UP_S = 1.5
 CLEAN_S = 40.0
@@ -50,28 +59,11 @@ class FaultOutcome:
     """How long after each loss of a worker one came up."""
 
 
-@contextmanager
-def cluster() -> Iterator[Any]:
-    """Start three raylets on this machine and connect to them."""
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    nodes: Any = Cluster(initialize_head=True, head_node_args=HEAD)
-    for _ in range(2):
-        nodes.add_node(num_cpus=4, object_store_memory=200 << 20)
-    ray.init(address=nodes.address, namespace="pecan", log_to_driver=False)
-    nodes.wait_for_nodes()
-    try:
-        yield nodes
-    finally:
-        leave: Any = ray.shutdown
-        leave()
-        nodes.shutdown()
-
-
 class FaultRun:
     """One case on a cluster."""
 
-    def __init__(self, case: FaultCase, nodes: Any, folder: Path) -> None:
-        self.case, self._nodes = case, nodes
+    def __init__(self, case: FaultCase, machine: Machine, folder: Path) -> None:
+        self.case, self._machine, self._nodes = case, machine, machine.nodes
         self.job = f"faults-{case.number}-{time.time_ns():x}"
         self.folder = folder / self.job
         self._rng = random.Random(case.number)
@@ -80,6 +72,11 @@ class FaultRun:
         self._victim: Any = None
         self._paused: list[tuple[float, int]] = []
         """When which process goes on."""
+        self._passing: list[tuple[float, Callable[[], None]]] = []
+        """When what else has failed works again, and how."""
+        self._gone: set[int] = set()
+        """Processes of trainers in whose place others go on."""
+        self._errors: list[str] = []
         self._seen: dict[int, float] = {}
         """Since when workers are there."""
         self.killed: set[int] = set()
@@ -93,8 +90,11 @@ class FaultRun:
         (self.folder / "case.pickle").write_bytes(pickle.dumps(self.case))
         if self.case.plan == "torn":
             torn_files(self.folder / "data")
-        if self.case.has("node"):
-            self._victim = self._nodes.add_node(num_cpus=4, object_store_memory=200 << 20, labels=VICTIM)
+        if self.case.stored and self._machine.store is not None:
+            self._machine.store.put(self.folder.name, self.case.rows)
+        if self.case.loses_node:
+            self._victim = self._machine.add_victim()
+        self._begin(None)
         self._start_trainers()
         hung = not self._watch(deadline_s)
         self._go_on(math.inf)  # what stands still cannot end
@@ -106,8 +106,13 @@ class FaultRun:
         else:
             found = problems(self.case, told, self.killed)
             found += self._left()
+        found += self._errors
         if self._victim is not None:
             self._nodes.remove_node(self._victim)
+        if self.case.stored and self._machine.store is not None:
+            self._machine.store.remove(self.folder.name)
+        shutil.rmtree(self._journals, ignore_errors=True)
+        self.done = [one for one in self.done if one]
         (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
         lost = max((int(one.facts.get("lost", 0)) for one in told), default=0)
         batches = sum(len(one.batches) for one in told)
@@ -120,16 +125,29 @@ class FaultRun:
 
     def _start_trainers(self) -> None:
         for rank in range(self.case.world_size):
-            if self.case.separate:
-                environment = {**os.environ, "RAY_ADDRESS": self._nodes.address, "PYTHONPATH": str(ROOT)}
-                program = [sys.executable, "-m", "benchmarks.faults.trainer", str(self.folder), str(rank)]
-                with (self.folder / f"rank-{rank}.log").open("wb") as log:
-                    self._programs.append(subprocess.Popen(program, env=environment, stdout=log, stderr=log))
-            else:
-                place = self._nodes.worker_nodes if self.case.spread and rank % 2 else {self._nodes.head_node}
-                node = min(one.node_id for one in place if one is not self._victim)
-                remote: Any = ray.remote(num_cpus=0, max_retries=0, label_selector={"ray.io/node-id": node})
-                self._tasks.append(remote(train).remote(str(self.folder), rank))
+            self._start_trainer(rank)
+
+    def _start_trainer(self, rank: int) -> None:
+        if self.case.separate:
+            environment = {**os.environ, "RAY_ADDRESS": self._nodes.address, "PYTHONPATH": str(ROOT)}
+            program = [sys.executable, "-m", "benchmarks.faults.trainer", str(self.folder), str(rank)]
+            with (self.folder / f"rank-{rank}.log").open("wb") as log:
+                self._programs.append(subprocess.Popen(program, env=environment, stdout=log, stderr=log))
+        else:
+            place = self._nodes.worker_nodes if self.case.spread and rank % 2 else {self._nodes.head_node}
+            node = min(one.node_id for one in place if one is not self._victim)
+            remote: Any = ray.remote(num_cpus=0, max_retries=0, label_selector={"ray.io/node-id": node})
+            self._tasks.append(remote(train).remote(str(self.folder), rank))
+
+    @property
+    def _journals(self) -> Path:
+        """Where controllers write, in runs that need to know it."""
+        return (self._machine.disk or self.folder) / f"journals-{self.folder.name}"
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        """Write down with what trainers begin."""
+        own = self.case.has("restart from journal") or self.case.has("full disk")
+        Beginning(self.job, str(self._journals) if own else None, state).write(self.folder)
 
     def _ended(self) -> bool:
         if self._programs:
@@ -145,7 +163,7 @@ class FaultRun:
 
     def _watch(self, deadline_s: float) -> bool:
         """Let the faults happen in time; return whether all trainers ended, or nothing came for too long."""
-        due = list(self.case.faults)
+        due = [fault for fault in self.case.faults if self._machine.allows(fault.kind)]
         received, came = 0, time.monotonic()
         while not self._ended():
             now, before = time.monotonic(), received
@@ -168,6 +186,12 @@ class FaultRun:
         """Let those go on whose pause is over."""
         while self._paused and self._paused[0][0] < now:
             _signal(self._paused.pop(0)[1], signal.SIGCONT)
+        while self._passing and self._passing[0][0] < now:
+            self._passing.pop(0)[1]()
+
+    def _later(self, seconds: float, end: Callable[[], None]) -> None:
+        """Let something work again after a while."""
+        self._passing = sorted([*self._passing, (time.monotonic() + seconds, end)], key=lambda one: one[0])
 
     def _happens(self, fault: LiveFault) -> bool:
         """Let a fault happen; False if there is nothing to hit as yet."""
@@ -176,8 +200,15 @@ class FaultRun:
             "node": self._lose_node,
             "pause node": self._pause_node,
             "hang": self._hang,
-            "kill controller": self._kill_controller,
-        }
+            "kill controller": self._stop_controller,
+            "pause controller": self._stop_controller,
+            "restart from state": self._restart,
+            "restart from journal": self._restart,
+            "slow link": self._hurt_link,
+            "cut link": self._hurt_link,
+            "full disk": self._fill_disk,
+            "full shm": self._fill_shm,
+        } | dict.fromkeys(FAILURES, self._fail_store)
         if fault.kind in act:
             return act[fault.kind](fault)
         if "trainer" in fault.kind:
@@ -235,7 +266,11 @@ class FaultRun:
     def _trainer_pids(self) -> list[int]:
         """Return the processes of all trainers, once they have begun and none has ended."""
         told = [TrainerStory.read(self._file(rank)) for rank in range(self.case.world_size)]
-        ready = all(one.pid for one in told) and not any(one.ended for one in told) and any(one.batches for one in told)
+        ready = (
+            all(one.pid and one.pid not in self._gone for one in told)
+            and not any(one.ended for one in told)
+            and any(one.batches for one in told)
+        )
         return [one.pid for one in told] if ready else []
 
     def _hang(self, fault: LiveFault) -> bool:
@@ -245,8 +280,7 @@ class FaultRun:
 
     def _pause_node(self, fault: LiveFault) -> bool:
         """Let all processes of a node stand still: to the others its network is cut off, for a while."""
-        nodes = [one for one in self._nodes.worker_nodes if one is not self._victim]
-        raylet = psutil.Process(self._rng.choice(nodes).all_processes["raylet"][0].process.pid)
+        raylet = psutil.Process(self._rng.choice(self._lasting_nodes()).all_processes["raylet"][0].process.pid)
         until = time.monotonic() + fault.seconds
         for process in (raylet, *raylet.children(recursive=True)):
             _signal(process.pid, signal.SIGSTOP)
@@ -254,13 +288,93 @@ class FaultRun:
         self._paused.sort()
         return True
 
-    def _kill_controller(self, fault: LiveFault) -> bool:
-        """Kill it, once all trainers know it: none is told of one that was gone before."""
+    def _stop_controller(self, fault: LiveFault) -> bool:
+        """Kill it or let it stand still, once all trainers know it: none is told of one that was gone before."""
         pids = [one.pid for one in ours(CONTROLLER)]
         if not (pids and self._trainer_pids()):
             return False
         for pid in pids:
+            _signal(pid, signal.SIGKILL if fault.kind == "kill controller" else signal.SIGSTOP)
+            if fault.kind == "pause controller":
+                self._paused = sorted([*self._paused, (time.monotonic() + fault.seconds, pid)])
+        return True
+
+    def _restart(self, fault: LiveFault) -> bool:
+        """Kill the only trainer, and let another one go on from what is kept, as a job of its own."""
+        pids, by_journal = self._trainer_pids(), fault.kind == "restart from journal"
+        if not pids or self._kept_state(by_journal) is None:
+            return False
+        for pid in pids:
             _signal(pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):
+                psutil.Process(pid).wait(CLEAN_S)
+        self._gone.update(pids)
+        state = self._kept_state(by_journal)
+        if state is None:
+            self._errors.append(f"error: job {self.job} has no state any more, now that its trainer is killed")
+        self.job = f"{self.folder.name}-{len(self._gone)}"
+        self._begin(state)
+        self._start_trainer(0)
+        return True
+
+    def _kept_state(self, by_journal: bool) -> dict[str, Any] | None:
+        """Return the last state that the trainer has saved, or the one that the journal holds, if there is one."""
+        if by_journal:
+            with suppress(JournalError, StateError):
+                return journal_state(self._journals, self.job)
+        elif (file := self.folder / SAVED).exists():
+            found: dict[str, Any] = json.loads(file.read_text())
+            return found
+        return None
+
+    def _hurt_link(self, fault: LiveFault) -> bool:
+        """Let packets to and from a node be late, and some of them lost; or lose all of them."""
+        links = self._machine.links
+        assert links is not None
+        number = self._rng.choice(sorted(map(self._machine.number, self._lasting_nodes())))
+        links.set(number, *((0.0, 1.0) if fault.kind == "cut link" else (fault.delay_s, fault.share_lost)))
+        self._later(fault.seconds, lambda: links.restore(number))
+        return True
+
+    def _lasting_nodes(self) -> list[Any]:
+        return [one for one in self._nodes.worker_nodes if one is not self._victim]
+
+    def _fail_store(self, fault: LiveFault) -> bool:
+        """Let every request fail for a while; what meets no request is no fault that was done."""
+        store = self._machine.store
+        assert store is not None
+        proxy = store.proxy
+        if proxy.outage is not None:
+            return False
+        before, place = proxy.refused, len(self.done)
+        proxy.outage = self._rng.choice(FAILURES[fault.kind])
+
+        def end() -> None:
+            proxy.outage = None
+            if proxy.refused == before:
+                self.done[place] = ""
+
+        self._later(fault.seconds, end)
+        return True
+
+    def _fill_disk(self, fault: LiveFault) -> bool:
+        """Fill the disk that the journal is on."""
+        assert self._machine.disk is not None
+        return self._filled(self._machine.disk / "filler", fault)
+
+    def _fill_shm(self, fault: LiveFault) -> bool:
+        """Fill the /dev/shm of the node that may be lost, and may so be lost."""
+        shm = self._machine.shm(self._victim)
+        return bool(ours(WORKER)) and shm is not None and self._filled(shm / "filler", fault)
+
+    def _filled(self, file: Path, fault: LiveFault) -> bool:
+        fill(file)
+
+        def end() -> None:
+            with suppress(OSError):  # what held it is gone
+                file.unlink()
+
+        self._later(fault.seconds, end)
         return True
 
     def _scale(self, fault: LiveFault) -> bool:

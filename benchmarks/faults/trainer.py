@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +21,45 @@ import numpy as np
 import pecan_ray as pecan
 from benchmarks.faults.case import FaultCase
 
+SAVED, BEGINNING = "state.json", "beginning.json"
+SAVE_S = 0.5
+"""Between two states."""
 SayFacts = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """With what trainers begin."""
+
+    job: str
+    journals: str | None
+    """Folder of the controller's journal, if not Ray's."""
+    state: dict[str, Any] | None
+    """To go on from."""
+
+    def write(self, folder: Path) -> None:
+        """Write it into a run's folder."""
+        (folder / BEGINNING).write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, folder: Path) -> Beginning:
+        """Read what was written."""
+        return cls(**json.loads((folder / BEGINNING).read_text()))
 
 
 def train(folder: str, rank: int) -> None:
     """Be a rank of the job that lies in the folder."""
     case: FaultCase = pickle.loads(Path(folder, "case.pickle").read_bytes())
+    begin = Beginning.read(Path(folder))
     ended = threading.Event()
     with Path(folder, f"rank-{rank}.jsonl").open("a", buffering=1) as out:
 
         def say(line: dict[str, Any]) -> None:
             out.write(json.dumps(line) + "\n")
 
-        say({"pid": os.getpid()})
+        say({"pid": os.getpid(), "kept": begin.state["batches"] if begin.state else 0})
         try:
-            _receive(case, rank, Path(folder), say, ended)
+            _receive(case, rank, Path(folder), begin, say, ended)
         except pecan.errors.PecanError as error:
             say({"error": f"{type(error).__name__}: {error}"})
         finally:
@@ -43,13 +68,16 @@ def train(folder: str, rank: int) -> None:
         say({"end": True, "threads": [name for name in left if name != "pecan-faults"]})
 
 
-def _receive(case: FaultCase, rank: int, folder: Path, say: SayFacts, ended: threading.Event) -> None:
-    with case.pipeline(folder / "data").iter_batches(
+def _receive(case: FaultCase, rank: int, folder: Path, begin: Beginning, say: SayFacts, ended: threading.Event) -> None:
+    saved = time.monotonic()
+    journals = None if begin.journals is None else Path(begin.journals)
+    with case.pipeline(folder / "data", journals).iter_batches(
         epochs=case.epochs,
         workers=case.workers,
         rank=rank,
         world_size=case.world_size,
-        job=folder.name,
+        job=begin.job,
+        state=begin.state,
         visitation=case.visitation,
         on_error=case.on_error,
         prefetch_bytes=case.prefetch_bytes,
@@ -62,6 +90,9 @@ def _receive(case: FaultCase, rank: int, folder: Path, say: SayFacts, ended: thr
             assert (values == values[:, :1]).all(), "a batch is damaged"
             assert batches.provenance is not None
             say({"epoch": batches.provenance.epoch, "ids": values[:, 0].tolist()})
+            if case.has("restart from state") and time.monotonic() - saved > SAVE_S:
+                _save(batches.state_dict(), folder / SAVED)
+                saved = time.monotonic()
             time.sleep(case.steps_s[rank])
     report = batches.report()
     assert batches._session is not None
@@ -79,6 +110,13 @@ def _receive(case: FaultCase, rank: int, folder: Path, say: SayFacts, ended: thr
             "report": str(report),
         }
     )
+
+
+def _save(state: dict[str, Any], file: Path) -> None:
+    """Keep a state, as one does with a model: the last one, or the one before it."""
+    part = file.with_suffix(".part")
+    part.write_text(json.dumps(state))
+    part.rename(file)
 
 
 def _explain(batches: pecan.Batches, file: Path, ended: threading.Event) -> None:

@@ -8,6 +8,7 @@ The seed is printed, and draws the same jobs again, `--only K` one of them; when
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -18,6 +19,7 @@ from itertools import count
 from pathlib import Path
 
 from benchmarks.faults.__main__ import run_all, table
+from benchmarks.faults.links import apart
 from benchmarks.faults.run import FaultOutcome
 from tests.chaos.draw import chaos_case
 
@@ -33,11 +35,17 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=time.time_ns() % 1_000_000)
     parser.add_argument("--only", type=int, nargs="*", help="these runs of the seed")
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()) / "pecan-chaos")
+    parser.add_argument("--apart", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if not given.apart and (command := apart()):
+        sys.stdout.flush()
+        os.execvp(command[0], [*command, sys.executable, "-m", "tests.chaos", *sys.argv[1:], "--apart"])
     runs = given.runs or (None if given.minutes < float("inf") else 200)
     numbers: Iterable[int] = given.only or (count() if runs is None else range(runs))
     sys.stdout.write(f"seed {given.seed}\n")
-    outcomes = run_all(given.seed, numbers, given.folder, given.minutes * 60, DEADLINE_S, chaos_case)
+    if not given.apart:
+        sys.stdout.write("no links, full disks or full /dev/shm: this user may not make networks and mounts\n")
+    outcomes = run_all(given.seed, numbers, given.folder, given.minutes * 60, DEADLINE_S, chaos_case, given.apart)
     sys.stdout.write(f"{table(outcomes)}\n\n{summary(outcomes)}\n")
     return 1 if any(one.problems for one in outcomes) else 0
 
@@ -46,10 +54,12 @@ def summary(outcomes: Sequence[FaultOutcome]) -> str:
     """Say what happened how often, what was delivered, and how soon workers were replaced."""
     kinds = Counter(fault.partition(" at ")[0] for one in outcomes for fault in one.done)
     told = ", ".join(f"{times} {kind}" for kind, times in sorted(kinds.items()))
+    seconds = statistics.median(one.seconds for one in outcomes) if outcomes else 0.0
     lines = [f"{kinds.total()} faults in {len(outcomes)} runs: {told or 'none'}"]
     batches, lost = sum(one.batches for one in outcomes), sum(one.lost for one in outcomes)
     failed = sum(bool(one.problems) for one in outcomes)
     lines.append(f"{batches:,} batches delivered, {lost} workers lost, {failed} runs with a failure")
+    lines.append(f"a run took {seconds:.1f} s in the median")
     recovered = sorted(seconds for one in outcomes for seconds in one.recovered_s)
     if recovered:
         slow = recovered[int(0.9 * (len(recovered) - 1))]

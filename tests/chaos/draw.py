@@ -1,4 +1,4 @@
-"""Draws jobs to which five things happen each."""
+"""Draws jobs to which six things happen each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, LiveFault, LiveFaultKind, PlanName, random_case
 from pecan_ray.options import Workers
 
-FAULTS = 5
+FAULTS = 6
 KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
     "freeze",
     "pause",
@@ -18,12 +18,33 @@ KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
     "pause node",
     "pause trainer",
     "kill controller",
+    "kill controller",
+    "pause controller",
+    "restart from state",
+    "restart from journal",
+    "slow link",
+    "slow link",
+    "cut link",
+    "cut link",
+    "storage outage",
+    "storage errors",
+    "storage resets",
+    "full disk",
+    "full shm",
 )
 """Each as often as it stands here; workers are killed most."""
+STORED = ("storage outage", "storage errors", "storage resets")
+RESTARTS = ("restart from state", "restart from journal")
+NODES = ("node", "full shm")
+"""What may cost the one node that can be lost."""
+JOURNAL = ("kill controller", *RESTARTS)
+"""What asks for a journal, and cannot be behind a full disk, on which there is none any more."""
 LAST: LiveFaultKind = "kill trainer"
 """What ends a job, and so comes last."""
 LAST_SHARE = 0.1
-WORK_S = 12.0
+STORED_SHARE = 0.3
+"""Of the jobs whose store does not fail."""
+WORK_S = 6.0
 """Of each worker, so that all happens while there is something to do."""
 PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad", "take")
 
@@ -32,22 +53,31 @@ def chaos_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
     rng = random.Random(f"chaos {seed}/{run}")
     faults = _faults(rng)
-    lost = any(fault.kind == "node" for fault in faults)
+    kinds = {fault.kind for fault in faults}
+    lost, shm = bool(kinds & {*NODES}), "full shm" in kinds
     local, remote = (1, rng.choice((2, 3))) if lost else rng.choice(((1, 1), (2, 0), (0, 2), (2, 1), (1, 2)))
-    rows, epochs = rng.choice((400, 800, 1200)), rng.randint(1, 3)
+    stored = bool(kinds & {*STORED}) or rng.random() < STORED_SHARE
+    rows, epochs = rng.choice((800,) if stored else (400, 800)), rng.randint(1, 2)
     plan = rng.choice(PLANS)
-    ranks = rng.choice((1, 2, 2, 3)) if faults[-1].kind != "kill trainer" else rng.choice((2, 3))
+    ranks = rng.choice((1, 2, 2, 3)) if faults[-1].kind != LAST else rng.choice((2, 3))
+    ranks = 1 if kinds & {*RESTARTS} else ranks
+    batch = rng.choice((1, 3, 8, 16))
+    # All steps together are to take no longer than the work of the workers.
+    steps = [step for step in (0.0, 0.005, 0.03) if step * rows * epochs <= WORK_S * batch * ranks]
+    drawn = random_case(seed, run)
     return replace(
-        random_case(seed, run),
+        drawn,
         number=run,
         rows=rows,
         epochs=epochs,
-        steps_s=tuple(rng.choice((0.0, 0.005, 0.03)) for _ in range(ranks)),
+        steps_s=tuple(rng.choice(steps) for _ in range(ranks)),
+        drop_remainder=drawn.drop_remainder and not kinds & {*RESTARTS},
+        transport=rng.choice(("object_store", drawn.transport)) if shm else drawn.transport,
         plan=plan,
-        batch=rng.choice((1, 3, 8, 16)),
+        batch=batch,
         repeat=1,
         shuffle=0 if plan == "take" else rng.choice((0, 0, 0, 20)),
-        width=rng.choice((1, 1000)),
+        width=20_000 if shm else rng.choice((1, 1000)),
         element_s=WORK_S * (local + remote) / (rows * epochs),
         visitation="exactly_once",
         workers=Workers(local, remote),
@@ -55,14 +85,20 @@ def chaos_case(seed: int, run: int) -> FaultCase:
         reorder=False,  # a sample would be what hangs
         faults=faults,
         held=None,
+        stored=stored,
     )
 
 
 def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
     """Draw what happens, in the order of time."""
-    kinds = [rng.choice(KINDS) for _ in range(FAULTS)]
-    kinds = ["kill" if kind == "node" and kind in kinds[:place] else kind for place, kind in enumerate(kinds)]
-    if rng.random() < LAST_SHARE:
+    kinds: list[LiveFaultKind] = []
+    last = rng.random() < LAST_SHARE
+    for _ in range(FAULTS):
+        kind = rng.choice(KINDS)
+        again = (kind in NODES and not {*NODES}.isdisjoint(kinds)) or (kind == "hang" and kind in kinds)
+        without = (kind in JOURNAL and "full disk" in kinds) or (kind in RESTARTS and last)
+        kinds.append("kill" if again or without else kind)
+    if last:
         kinds[-1] = LAST
     times = sorted(rng.uniform(0.05, 0.7) for _ in kinds)
     return tuple(_fault(rng, kind, at) for kind, at in zip(kinds, times, strict=True))
@@ -70,5 +106,13 @@ def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
 
 def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
     local, remote = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2)))
-    seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0)) if kind == "pause" else rng.uniform(0.5, 4.0)
-    return LiveFault(kind, at, local, remote, seconds)
+    seconds = rng.uniform(0.5, 4.0)
+    if kind == "pause":
+        seconds = rng.choice((0.3, 2.0, WORKER_TIMEOUT_S + 3.0))
+    elif kind == "pause controller":
+        seconds = rng.choice((0.3, 2.0, 8.0))
+    elif kind in STORED:
+        seconds = rng.choice((1.0, 2.0, 4.0, 10.0))
+    elif kind == "slow link":
+        seconds = rng.uniform(1.0, 5.0)
+    return LiveFault(kind, at, local, remote, seconds, rng.uniform(0.01, 0.1), rng.uniform(0.0, 0.03))

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from benchmarks.faults.judgement import TrainerStory, problems, recoveries
-from benchmarks.faults.run import FaultRun, cluster
+from benchmarks.faults.links import apart
+from benchmarks.faults.machine import ROOT, machine
+from benchmarks.faults.run import FaultRun
 from tests.chaos.__main__ import DEADLINE_S
-from tests.chaos.draw import FAULTS, KINDS, LAST, chaos_case
+from tests.chaos.draw import FAULTS, JOURNAL, KINDS, LAST, NODES, STORED, chaos_case
 
-SEED, RUN = 1, 24
+SEED, RUN, APART_RUN = 1, 150, 2
 HUNG = "OpError: element 3 of split 0 cannot be processed: work had not done with it after 8 s, twice"
 
 
@@ -23,6 +31,12 @@ def test_a_seed_draws_the_same_runs_and_all_of_them_draw_every_fault() -> None:
         assert len(case.faults) == FAULTS and all(a.at <= b.at for a, b in pairwise(case.faults))
         assert not case.has(LAST) or case.faults[-1].kind == LAST
         assert case.world_size > 1 or not case.has("kill trainer")
+        assert case.world_size == 1 or not case.restarts
+        kinds = [fault.kind for fault in case.faults]
+        assert sum(map(kinds.count, NODES)) <= 1 and kinds.count("hang") <= 1
+        behind = kinds[kinds.index("full disk") :] if "full disk" in kinds else []
+        assert not {*behind} & {*JOURNAL}, "there is no journal any more"
+        assert case.stored or not {*STORED} & {*kinds}
 
 
 def test_two_that_hang_excuse_the_error_that_says_so_and_no_other() -> None:
@@ -42,8 +56,82 @@ def test_a_worker_is_replaced_when_another_one_runs() -> None:
     assert recoveries([TrainerStory()]) == []
 
 
+def story(file: Path, *lines: dict[str, Any]) -> TrainerStory:
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return TrainerStory.read(file)
+
+
+def test_what_a_trainer_received_behind_the_state_that_another_one_goes_on_from_must_come_again(tmp_path: Path) -> None:
+    case = replace(chaos_case(SEED, RUN), rows=4, epochs=1, plan="map", steps_s=(0.0,), drop_remainder=False)
+    first = [{"pid": 1, "kept": 0}, {"epoch": 0, "ids": [0]}, {"epoch": 0, "ids": [1]}, {"epoch": 0, "ids": [2]}]
+    end = {"end": True, "threads": []}
+    again = [*first, {"pid": 2, "kept": 2}, {"epoch": 0, "ids": [2, 3]}, end]
+    assert problems(case, [story(tmp_path / "story", *again)], set()) == []
+    lacks = [*first, {"pid": 2, "kept": 2}, {"epoch": 0, "ids": [3]}, end]
+    assert problems(case, [story(tmp_path / "story", *lacks)], set()) == ["lost: epoch 0 lacks [2]"]
+    twice = [*first, {"pid": 2, "kept": 3}, {"epoch": 0, "ids": [2, 3]}, end]
+    assert problems(case, [story(tmp_path / "story", *twice)], set()) == ["repeated: epoch 0 has 1 too many: [2]"]
+
+
+ECHO = """
+import socket
+
+server = socket.create_server(("", 7))
+print(flush=True)
+talk, _ = server.accept()
+while said := talk.recv(9):
+    talk.send(said)
+"""
+LINKS = """
+import socket, subprocess, sys, time
+from benchmarks.faults.links import address, inside, links
+
+with links() as between:
+    server = subprocess.Popen([*inside(2, 1 << 20), sys.executable, "-c", sys.argv[1]], stdout=subprocess.PIPE)
+    server.stdout.readline()
+    talk = socket.create_connection((address(2), 7))
+
+    def answers(timeout_s):
+        talk.settimeout(timeout_s)
+        began = time.monotonic()
+        talk.send(b"x")
+        try:
+            talk.recv(9)
+        except TimeoutError:
+            return "none"
+        return "late" if time.monotonic() - began > 0.8 else "soon"
+
+    said = [answers(60)]
+    between.set(2, 0.4, 0.0)
+    said.append(answers(60))
+    between.set(2, 0.0, 1.0)
+    said.append(answers(0.5))
+    between.restore(2)
+    talk.settimeout(60)
+    talk.recv(9)
+    print(*said)
+    server.kill()
+    server.wait()
+"""
+
+
+def test_a_link_is_slow_cut_and_sound_again() -> None:
+    command = apart()
+    if not command:
+        pytest.skip("this user may not make networks")
+    done = subprocess.run([*command, sys.executable, "-c", LINKS, ECHO], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["soon late none"], done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_with_links_that_fail_and_a_full_disk() -> None:
+    command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--only", str(APART_RUN)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
 def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
-    with cluster() as nodes:
-        outcome = FaultRun(chaos_case(SEED, RUN), nodes, tmp_path).go(DEADLINE_S)
+    with machine(tmp_path) as made:
+        outcome = FaultRun(chaos_case(SEED, RUN), made, tmp_path).go(DEADLINE_S)
     assert not outcome.problems, f"{outcome.case}: {outcome.problems}"
     assert len(outcome.done) == FAULTS

@@ -14,6 +14,7 @@ import ray
 
 import pecan_ray as pecan
 from benchmarks.faults.case import WORKER_TIMEOUT_S, FaultCase, Held, LiveFault, random_case
+from benchmarks.faults.machine import Machine
 from benchmarks.faults.run import FaultOutcome, FaultRun
 from pecan_ray import errors
 from pecan_ray.options import Workers
@@ -29,7 +30,7 @@ FEW, MANY = range(2), range(2, 40)
 
 def run(case: FaultCase, nodes: Any, folder: Path) -> FaultOutcome:
     """Run a case, in which nothing may be wrong."""
-    outcome = FaultRun(case, nodes, folder).go(DEADLINE_S)
+    outcome = FaultRun(case, Machine(nodes), folder).go(DEADLINE_S)
     assert not outcome.problems, f"{case}: {outcome.problems}"
     return outcome
 
