@@ -116,6 +116,14 @@ def test_patterns(bucket: Any, proxy: FlakyProxy) -> None:
     assert storage.subfolders("s3://data/a") == ["b", "c"]
 
 
+def test_an_object_that_is_called_like_a_pattern_can_be_named(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **{"a[1].txt": b"odd\n", "a1.txt": b"plain\n"})
+    for path, text in (("s3://data/a[1].txt", "odd"), ("s3://data/a[[]1].txt", "odd")):
+        source = TextLines(path)
+        assert [element["text"] for split in source.splits() for element in source.read(split)] == [text]
+    assert [file.path for file in storage.list_files("s3://data/a[12].txt")] == ["s3://data/a1.txt"]
+
+
 def test_what_is_missing_is_told(bucket: Any) -> None:
     for pattern in ("s3://data/none", "s3://data/none/*.txt"):
         with pytest.raises(SourceNotFoundError, match="Check the") as caught:
