@@ -13,6 +13,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Lease, Source
 from pecan_ray.sources.files import with_files_ahead
+from pecan_ray.storage import forget_ahead
 
 
 class AllLeases:
@@ -66,8 +67,11 @@ def run_produced(
     shape = plan_shape(plan)
     leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
     options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)
-    for produced in ENGINES[engine].load().run_here(plan, options, leases):
-        if produced.rows and produced.partial and shape.drop_remainder:
-            produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
-        if produced.rows or produced.bad:
-            yield produced
+    try:
+        for produced in ENGINES[engine].load().run_here(plan, options, leases):
+            if produced.rows and produced.partial and shape.drop_remainder:
+                produced = Produced({}, produced.spans, 0, produced.epoch, bad=produced.bad)
+            if produced.rows or produced.bad:
+                yield produced
+    finally:
+        forget_ahead()  # what another reader of this process still wants of it, that one fetches itself

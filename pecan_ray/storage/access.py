@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import cache, partial
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
@@ -21,6 +22,7 @@ from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
 from pecan_ray.storage.ranges import Asked, FileRange, replaced
+from pecan_ray.storage.retry import unless_given_up
 from pecan_ray.storage.s3 import S3
 from pecan_ray.storage.threads import RequestThreads
 
@@ -53,6 +55,7 @@ def is_remote(path: str) -> bool:
 
 def reset_clients() -> None:
     """Forget this process's clients, so that changed credentials or endpoints are looked up again."""
+    forget_ahead()
     _backend_of.cache_clear()
     _heads.cache_clear()
 
@@ -110,7 +113,7 @@ def read_all(path: str, size: int | None = None, *, version: str = "") -> bytes:
     return b"".join((first.data, *_in_order(rest)))
 
 
-def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Iterator[bytes]:
+def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[bytes, None, None]:
     """Yield the contents of many small files in their order, keeping several reads going where that helps.
 
     Each comes by one request, which is answered with one version of it: raises SourceReplacedError where `versions` are
@@ -163,7 +166,7 @@ def fetch_ahead(heads: Iterable[Head]) -> None:
 
 
 def forget_ahead() -> None:
-    """Drop what was announced and not fetched: something else will be read."""
+    """Drop what was announced and not fetched, and try no request for it again: something else will be read."""
     _heads(os.getpid()).forget()
 
 
@@ -246,18 +249,28 @@ def _exactly(asked: Asked) -> bytes:
     return data
 
 
-def _in_order(ranges: Iterable[Asked], in_flight: int = IN_FLIGHT) -> Iterator[bytes]:
-    """Yield the bytes of ranges in their order, some of them being read at the same time."""
+def _in_order(ranges: Iterable[Asked], in_flight: int = IN_FLIGHT) -> Generator[bytes, None, None]:
+    """Yield the bytes of ranges in their order, some of them being read at the same time.
+
+    When it is closed, those that are under way and fail are not tried again.
+    """
     threads = _threads(os.getpid())
     flying: deque[Future[bytes]] = deque()
+    given_up = threading.Event()
+
+    def fetch(asked: Asked) -> bytes:
+        with unless_given_up(given_up):
+            return _exactly(asked)
+
     try:
         for asked in ranges:
-            flying.append(threads.submit(partial(_exactly, asked)))
+            flying.append(threads.submit(partial(fetch, asked)))
             if len(flying) >= in_flight:
                 yield flying.popleft().result()
         while flying:
             yield flying.popleft().result()
     finally:
+        given_up.set()
         for left in flying:
             left.cancel()
 
@@ -271,7 +284,7 @@ class _AheadReader(io.RawIOBase):
     def __init__(self, path: str, start: int, expect: int | None, version: str) -> None:
         super().__init__()
         self._path, self._start, self._expect, self._version = path, start, expect, version
-        self._blocks: Iterator[bytes] | None = None
+        self._blocks: Generator[bytes, None, None] | None = None
         self._size = self._tail = 0
         self._at = start
         self._block = memoryview(b"")
@@ -298,6 +311,11 @@ class _AheadReader(io.RawIOBase):
         self._block = self._block[count:]
         self._at += count
         return count
+
+    def close(self) -> None:
+        if self._blocks is not None and not self.closed:
+            self._blocks.close()
+        super().close()
 
     def _open(self) -> bytes:
         """Return the first bytes, and learn from the answer what there is to read behind them."""

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import Asked, FileRange, replaced
+from pecan_ray.storage.ranges import Asked, FileRange, replaced, too_long
 from pecan_ray.storage.retry import mistrusts, retry
 
 T = TypeVar("T")
@@ -28,6 +28,14 @@ READ_S = 30.0
 PASSING = frozenset({408, 429})
 NEVER = frozenset({501, 505})
 """Answers of a server that does not know such requests, and will not."""
+
+
+class _TooLongError(Exception):
+    """A server begins to send a large object of which a range was asked for."""
+
+    def __init__(self, length: int | None) -> None:
+        super().__init__(length)
+        self.length = length
 
 
 class GoogleStorage:
@@ -48,7 +56,10 @@ class GoogleStorage:
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
         self._fs: Any = gcsfs.GCSFileSystem(
-            use_listings_cache=False, skip_instance_cache=True, requests_timeout=timeout
+            use_listings_cache=False,
+            skip_instance_cache=True,
+            requests_timeout=timeout,
+            session_kwargs={"trace_configs": [_looking_at_headers(aiohttp)]},
         )
         self._sync: Callable[..., Any] = importlib.import_module("fsspec.asyn").sync
         request = type(self._fs)._request
@@ -95,6 +106,8 @@ class GoogleStorage:
             status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=asked.header(), **match)
         except FileExistsError as error:  # so gcsfs names the status 412
             raise replaced(asked.path) from error
+        except _TooLongError as error:
+            raise asked.ignored(error.length) from None
         except self._failure as error:
             if _status(error) == 416:
                 return asked.nothing(None)
@@ -102,7 +115,6 @@ class GoogleStorage:
         version = headers.get("X-Goog-Generation", "")
         if match:
             asked.check_version(version)
-        asked.check_size(status, len(body))
         return asked.piece(status, headers.get("Content-Range"), body, version)
 
     def _describe(self, path: str, *names: str, **query: str) -> dict[str, Any]:
@@ -129,6 +141,20 @@ class GoogleStorage:
             expired = status == 401 and "Invalid Credentials" in str(error)
             return expired or status in PASSING or (status >= 500 and status not in NEVER)
         return isinstance(error, self._broken) and not mistrusts(error)
+
+
+def _looking_at_headers(aiohttp: Any) -> Any:
+    """Return what lets a session refuse an answer by its headers: gcsfs reads whatever body follows."""
+
+    async def look(session: Any, context: Any, ended: Any) -> None:
+        answer = ended.response
+        if "Range" in ended.headers and too_long(answer.status, answer.content_length):
+            answer.close()
+            raise _TooLongError(answer.content_length)
+
+    trace = aiohttp.TraceConfig()
+    trace.on_request_end.append(look)
+    return trace
 
 
 def _describe(bucket: str, item: dict[str, Any]) -> FileInfo:

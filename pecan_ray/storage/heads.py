@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.retry import UnwantedError, unless_given_up
 
 HEAD_BYTES = 1 << 20
 """The longest beginning that is fetched early."""
@@ -36,6 +37,10 @@ class _Held:
     nbytes: int = 0
     """Bytes that it takes, or may come to take."""
     taken: bool = False
+    waiting: int = 0
+    """Readers that wait for it."""
+    given_up: threading.Event = field(default_factory=threading.Event)
+    """It is not tried again if the store fails: nobody is known to want it."""
 
 
 class Heads:
@@ -73,6 +78,7 @@ class Heads:
                     self._wanted[key] = head._replace(nbytes=min(head.nbytes, HEAD_BYTES))
                 else:
                     self._held[key].taken = False
+                    self._held[key].given_up.clear()
             begun = self._begin()
         self._start_all(begun)
 
@@ -87,10 +93,15 @@ class Heads:
             held = self._held.get(key)
             if held is None:
                 return None
+            held.waiting += 1
+            held.given_up.clear()
         try:
             return held.piece.result()
+        except UnwantedError:  # it was given up just before this reader came
+            return None
         finally:
             with self._lock:
+                held.waiting -= 1
                 if self._held.get(key) is held:
                     held.taken = True
                     self._held.move_to_end(key)
@@ -109,11 +120,16 @@ class Heads:
                 self._nbytes += held.nbytes
 
     def forget(self) -> None:
-        """Drop what was announced and not begun, and let what was fetched make room for others."""
+        """Drop what was announced and not begun, and let what was fetched make room for others.
+
+        What is on its way and fails is not tried again, unless a reader waits for it.
+        """
         with self._lock:
             self._wanted.clear()
             for held in self._held.values():
                 held.taken = True
+                if not held.waiting:
+                    held.given_up.set()
 
     def _begin(self) -> list[Callable[[], None]]:
         """Return calls that fetch what there is room for; the caller holds the lock."""
@@ -158,7 +174,8 @@ class Heads:
             piece: FileRange | None = None
             failure: BaseException | None = None
             try:
-                piece = self._fetch(head)
+                with unless_given_up(held.given_up):
+                    piece = self._fetch(head)
             except BaseException as error:
                 failure = error
             with self._lock:

@@ -60,14 +60,18 @@ class Asked:
 
     def check_size(self, status: int, length: int | None) -> None:
         """Raise SourceError where the whole of a large object is about to be sent instead of a range."""
-        if self.ranged and status == 200 and (length is None or length > WHOLE_BYTES):
-            held = "an object of unknown size" if length is None else f"all {length:,} bytes"
-            raise SourceError(
-                f"{self.path}: the store ignores ranges: asked for bytes {self.start} to "
-                f"{'the end' if self.stop is None else self.stop}, it sends {held}. Use a store, or a proxy in front "
-                "of it, that answers to Range headers.",
-                path=self.path,
-            )
+        if self.ranged and too_long(status, length):
+            raise self.ignored(length)
+
+    def ignored(self, length: int | None) -> SourceError:
+        """Return the error for a store that sends the whole of a large object instead of a range."""
+        held = "an object of unknown size" if length is None else f"all {length:,} bytes"
+        return SourceError(
+            f"{self.path}: the store ignores ranges: asked for bytes {self.start} to "
+            f"{'the end' if self.stop is None else self.stop}, it sends {held}. Use a store, or a proxy in front "
+            "of it, that answers to Range headers.",
+            path=self.path,
+        )
 
     def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
         """Return what was asked for, from an answer with status 200 or 206."""
@@ -94,6 +98,11 @@ class Asked:
         """Return what an answer with status 416 tells: the object ends before the range."""
         found = _NO_RANGE.match(content_range or "")
         return FileRange(b"", int(found[1]) if found else self.start)
+
+
+def too_long(status: int, length: int | None) -> bool:
+    """Say whether an answer to a request for a range sends so much that it is not read and cut."""
+    return status == 200 and (length is None or length > WHOLE_BYTES)
 
 
 def replaced(path: str) -> SourceReplacedError:

@@ -29,6 +29,10 @@ SAY_AGAIN_S = 60.0
 """and again after this time, if there still is something."""
 
 
+class UnwantedError(Exception):
+    """Nobody wants any more what was asked for.  No reader meets it."""
+
+
 @dataclass(frozen=True)
 class Backoff:
     """How long to try, and how long to wait between tries."""
@@ -136,6 +140,29 @@ def patience_at_most(seconds: float) -> Iterator[None]:
         _patience.at_most = before
 
 
+_thread = threading.local()
+
+
+@contextmanager
+def unless_given_up(given_up: threading.Event) -> Iterator[None]:
+    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up."""
+    if given_up.is_set():
+        raise UnwantedError
+    _thread.given_up = given_up
+    try:
+        yield
+    finally:
+        del _thread.given_up
+
+
+def _pause(seconds: float) -> None:
+    given_up: threading.Event | None = getattr(_thread, "given_up", None)
+    if given_up is None:
+        time.sleep(seconds)
+    elif given_up.wait(seconds):
+        raise UnwantedError
+
+
 def tell_elsewhere() -> None:
     """Leave it to this process's owner to tell what is tried again for long: it looks at `retries`."""
     retries.tell = None
@@ -148,7 +175,7 @@ def retry(
     path: str = "",
     backoff: Backoff | None = None,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], None] = _pause,
     registry: RetryRegistry = retries,
 ) -> T:
     """Return what `call` returns, trying again while it raises errors for which `passes` is true.

@@ -7,16 +7,17 @@ import socket
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
+from threading import Event, Thread
 from typing import ClassVar
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import pytest
 
 from pecan_ray import storage
-from pecan_ray.errors import SourceNotFoundError, SourcePermissionError, SourceReplacedError
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, SourceReplacedError
 from pecan_ray.options import OnError
 from pecan_ray.sources import ImageFolder, TextLines, TFRecords
+from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import gcs, retry
 from tests.flaky_http import FlakyProxy, flaky_proxy
 from tests.source_contract import check_contract
@@ -116,13 +117,74 @@ def test_whatever_passes_is_retried(
     put(endpoint, key=b"content")
     proxy.faults.extend([fault, fault])
     assert storage.read_range("gs://data/key", 1, 5) == b"onte"
-    assert len(proxy.requests) == 3, "gcsfs does not try again by itself"
+    asked = [request for request in proxy.requests if "/o/key" in request]
+    assert len(asked) == 3, "gcsfs does not try again by itself"
 
 
 def test_a_server_that_ignores_ranges(endpoint: str, proxy: FlakyProxy) -> None:
     put(endpoint, key=b"content")
     proxy.outage = "whole"
     assert storage.read_range("gs://data/key", 1, 5) == b"onte"
+
+
+class Endless(BaseHTTPRequestHandler):
+    """Ignores ranges, and begins to send more than anybody has memory for, with or without saying how much."""
+
+    says: ClassVar[bool] = True
+    protocol_version = "HTTP/1.1"
+    given_up: ClassVar[Event] = Event()
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header(*("Content-Length", str(1 << 50)) if self.says else ("Transfer-Encoding", "chunked"))
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(bytes(1 << 16) if self.says else b"10000\r\n" + bytes(1 << 16) + b"\r\n")
+        except OSError:
+            Endless.given_up.set()
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.parametrize(("says", "held"), [(True, "1,125,899,906,842,624 bytes"), (False, "unknown size")])
+def test_a_server_that_sends_all_of_a_large_object_is_refused_before_it_has(
+    proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch, says: bool, held: str
+) -> None:
+    monkeypatch.setattr(Endless, "says", says)
+    Endless.given_up.clear()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Endless) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        monkeypatch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_address[1]}")
+        storage.reset_clients()
+        with pytest.raises(SourceError, match=f"gs://data/key: the store ignores ranges: .* {held}"):
+            storage.read_range("gs://data/key", 5, 25)
+        assert Endless.given_up.wait(30), "the connection is left open"
+        server.shutdown()
+        thread.join()
+
+
+def test_small_objects_are_fetched_ahead_once_each(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, **{f"ahead/{n:02}": f"line {n}\n".encode() for n in range(40)})
+    source = TextLines("gs://data/ahead/*")
+    splits = list(source.splits())
+    del proxy.requests[:]
+    fetch_files_ahead(source, splits)
+    texts = [element["text"] for split in splits for element in source.read(split)]
+    assert texts == [f"line {n}" for n in range(40)]
+    fetched = sorted(urlsplit(request.split()[1]).path for request in proxy.requests)
+    assert [unquote(path).rpartition("/o/")[2] for path in fetched] == [f"ahead/{n:02}" for n in range(40)]
+
+
+def test_an_object_that_is_called_like_a_pattern_can_be_named(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, **{"odd/a[1].txt": b"odd\n", "odd/a1.txt": b"plain\n"})
+    for path, text in (("gs://data/odd/a[1].txt", "odd"), ("gs://data/odd/a[[]1].txt", "odd")):
+        source = TextLines(path)
+        assert [element["text"] for split in source.splits() for element in source.read(split)] == [text]
+    assert [file.path for file in storage.list_files("gs://data/odd/a[12].txt")] == ["gs://data/odd/a1.txt"]
 
 
 class Versions(BaseHTTPRequestHandler):

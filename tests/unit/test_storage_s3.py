@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import io
 import logging
@@ -31,8 +32,9 @@ from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, T
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import access, ranges, retry, s3
 from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.ray.waiting import until
 from tests.source_contract import check_contract
-from tests.storage_outages import check_outage, check_patience, outage_objects
+from tests.storage_outages import LINES, check_outage, check_patience, outage_objects, running
 from tests.unit.test_sources_files import tar_of
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
 
@@ -112,6 +114,14 @@ def test_patterns(bucket: Any, proxy: FlakyProxy) -> None:
     assert listed("**/*.txt") == ["a.txt", "a/1.txt", "a/b/2.txt"]
     assert listed("") == ["a.txt", "a/1.txt", "a/b/2.txt"]
     assert storage.subfolders("s3://data/a") == ["b", "c"]
+
+
+def test_an_object_that_is_called_like_a_pattern_can_be_named(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **{"a[1].txt": b"odd\n", "a1.txt": b"plain\n"})
+    for path, text in (("s3://data/a[1].txt", "odd"), ("s3://data/a[[]1].txt", "odd")):
+        source = TextLines(path)
+        assert [element["text"] for split in source.splits() for element in source.read(split)] == [text]
+    assert [file.path for file in storage.list_files("s3://data/a[12].txt")] == ["s3://data/a1.txt"]
 
 
 def test_what_is_missing_is_told(bucket: Any) -> None:
@@ -332,6 +342,26 @@ def test_a_longer_outage_is_no_bad_element(
     monkeypatch.setattr(retry._patience, "seconds", 0.3)
     put(bucket, **outage_objects())
     check_patience(proxy, "s3://data/many/*", on_error)
+
+
+def test_a_reader_that_is_closed_tries_nothing_again(bucket: Any, proxy: FlakyProxy, tmp_path: Path) -> None:
+    (tmp_path / "here").write_bytes(b"here")
+    proxy.outage = 503
+    with contextlib.closing(storage.read_many([str(tmp_path / "here"), "s3://data/key"])) as reader:
+        assert next(reader) == b"here"
+        until(retry.retries.longest, "the second file is not read at the same time")
+    until(lambda: retry.retries.longest() is None, "what nobody reads any more is tried again")
+
+
+def test_a_pipeline_that_is_closed_tries_nothing_again(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **outage_objects())
+    with running(PecanPipeline(TextLines("s3://data/many/*")).plan, "python", "raise") as produced:
+        next(produced)
+        proxy.outage = 503
+        for _ in range(LINES):
+            next(produced)
+        until(retry.retries.longest, "nothing is fetched ahead")
+    until(lambda: retry.retries.longest() is None, "what a closed pipeline would have read is tried again")
 
 
 def test_an_outage_in_the_middle_of_a_parquet_file_is_no_bad_file(
