@@ -25,6 +25,8 @@ class LedgerShape:
     drop_remainder: bool = False
     shuffle_seed: int | None = None
     """Shuffle the order of the splits, anew in each epoch; None: as listed."""
+    as_listed: tuple[int, ...] = ()
+    """Branches whose splits stay in the order as listed even so: which elements are used depends on it."""
     serial: bool = False
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
     in_order: bool = False

@@ -34,8 +34,9 @@ class Queues:
 
     def _of_share(self, share: tuple[int, int]) -> list[SplitQueue]:
         """Return a queue for each source."""
-        seed, passes = self._shape.shuffle_seed, self._shape.repetitions
-        queues = [SplitQueue(one, i, seed, share, passes) for i, one in enumerate(self.listings)]
+        shape = self._shape
+        seeds = [None if i in shape.as_listed else shape.shuffle_seed for i in range(shape.branches)]
+        queues = [SplitQueue(one, i, seeds[i], share, shape.repetitions) for i, one in enumerate(self.listings)]
         for queue in queues:
             queue.begin(self._epoch, 0)
         return queues

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
@@ -38,8 +38,8 @@ class PlanShape:
     """Passes over the splits within an epoch, where `repeat` can be run by repeating splits; None: no end."""
     batch_size: int
     """Elements in a batch; 1 where the plan does not batch."""
-    shuffled: bool
-    """Whether the order of the splits is shuffled too."""
+    shuffled: tuple[bool, ...]
+    """Whether the order of a source's splits is shuffled too, for each source from left to right."""
     drop_remainder: bool
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
@@ -63,10 +63,33 @@ def plan_shape(plan: Plan) -> PlanShape:
         serial=serial,
         repetitions=repetitions,
         batch_size=1 if batching is None else batching.most_rows,
-        shuffled=any(isinstance(op, Shuffle) for op in plan.all_ops()),
+        shuffled=tuple(_shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
     )
+
+
+def _shuffled(plan: Plan, behind: bool = False) -> Iterator[bool]:
+    """Tell of each source whether a shuffle comes before anything that depends on the order of its elements.
+
+    What `take` and `skip` choose, and `zip` pairs, is what the user sees in the order as listed: a shuffle behind them
+    mixes what is left.  `behind`: what holds for the elements that come out of the plan.
+    """
+    for op in plan.ops:
+        if isinstance(op, (Shuffle, Take, Skip)):
+            behind = isinstance(op, Shuffle)
+            break
+    head = plan.head
+    if isinstance(head, Join):
+        for branch in head.inputs:
+            yield from _shuffled(branch, behind and not _depends_on_order(head))
+    else:
+        yield behind
+
+
+def _depends_on_order(join: Join) -> bool:
+    """Tell whether what comes out of a join depends on the order of what goes in."""
+    return join.kind == "zip" or (join.kind == "mix" and join.stop == "first")
 
 
 def _holds_back(plan: Plan) -> bool:
@@ -90,7 +113,7 @@ def _is_serial(plan: Plan) -> bool:
     head = plan.head
     if not isinstance(head, Join):
         return False
-    if head.kind == "zip" or (head.kind == "mix" and head.stop == "first"):
+    if _depends_on_order(head):
         return True
     return any(
         _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())

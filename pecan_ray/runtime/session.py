@@ -270,7 +270,8 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         world_size=options.world_size,
         batch_size=shape.batch_size,
         drop_remainder=shape.drop_remainder,
-        shuffle_seed=seed if shape.shuffled else None,
+        shuffle_seed=seed if any(shape.shuffled) else None,
+        as_listed=tuple(i for i, shuffled in enumerate(shape.shuffled) if any(shape.shuffled) and not shuffled),
         serial=serial,
         in_order=one_sequence and not serial,
     )

@@ -62,6 +62,17 @@ def test_several_workers_yield_what_one_process_yields(plan: str) -> None:
     assert len(batches) == 2 * len(expected)
 
 
+def test_a_shuffle_changes_neither_what_is_taken_nor_what_is_paired_before_it() -> None:
+    pairs = numbers().zip(Pipe(pecan.sources.Arrays({"j": np.arange(200)}, split_rows=7))).shuffle(30).batch(7)
+    with pairs.iter_batches(epochs=2, workers=WORKERS) as it:
+        pairs_seen = [pair for batch in it for pair in zip(batch["i"], batch["j"], strict=True)]
+    assert len(pairs_seen) == 400 and all(i == j for i, j in pairs_seen)
+    parts = {"first": numbers().take(40).shuffle(30).batch(7), "rest": numbers().skip(40).shuffle(30).batch(7)}
+    for part, expected in (("first", range(40)), ("rest", range(40, 200))):
+        with parts[part].iter_batches(epochs=2, workers=WORKERS) as it:
+            assert content(it) == Counter([*expected] * 2)
+
+
 def wide(i: Any) -> Any:
     """Return half a megabyte: a batch of four travels alone, so that few are ahead of the trainer."""
     return np.full(1 << 16, i)

@@ -240,6 +240,19 @@ def test_what_is_taken_depends_on_no_look_at_what_waits(
     assert play(looks=True) == play(looks=False)
 
 
+def test_branches_that_stay_as_listed_are_not_shuffled() -> None:
+    queues = Queues(LedgerShape(branches=2, shuffle_seed=3, as_listed=(1,)))
+    for branch in range(2):
+        queues.add(branch, [Split(index) for index in range(20)])
+        queues.end_listing(branch)
+    orders = []
+    for branch in range(2):
+        leases = iter(lambda branch=branch: queues.take("a", branch), "none")
+        orders.append([lease.split.index for lease in leases if isinstance(lease, Lease)])
+    assert orders[0] != orders[1] == list(range(20))
+    assert sorted(orders[0]) == orders[1]
+
+
 @contextmanager
 def at_most_bytes(most: float) -> Iterator[None]:
     """Fails where the peak of what is allocated inside exceeds this."""

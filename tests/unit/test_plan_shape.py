@@ -30,11 +30,31 @@ def shape(pipe: PecanPipeline) -> PlanShape:
 
 def test_the_shape_of_a_plain_pipeline() -> None:
     assert shape(numbers().shuffle(3).batch(4, drop_remainder=True)) == PlanShape(
-        serial=False, repetitions=1, batch_size=4, shuffled=True, drop_remainder=True, holds_back=True
+        serial=False, repetitions=1, batch_size=4, shuffled=(True,), drop_remainder=True, holds_back=True
     )
     assert shape(numbers()) == PlanShape(
-        serial=False, repetitions=1, batch_size=1, shuffled=False, drop_remainder=False, holds_back=False
+        serial=False, repetitions=1, batch_size=1, shuffled=(False,), drop_remainder=False, holds_back=False
     )
+
+
+@pytest.mark.parametrize(
+    ("pipe", "shuffled"),
+    [
+        (numbers().take(3).shuffle(2), (False,)),
+        (numbers().map(np.negative, on="x").shuffle(2).take(3), (True,)),
+        (numbers().skip(3).batch(2).shuffle(2), (False,)),
+        (numbers().zip(numbers(4, "y")).shuffle(2).batch(2), (False, False)),
+        (numbers().shuffle(2).zip(numbers(4, "y")).shuffle(2), (True, False)),
+        (numbers().concat(numbers().take(2)).shuffle(2), (True, False)),
+        (numbers().concat(numbers().shuffle(2)), (False, True)),
+        (numbers().concat(numbers().shuffle(2)).take(3), (False, True)),
+        (numbers().mix(numbers(), weights=[1, 1]).shuffle(2), (True, True)),
+        (numbers().mix(numbers(), weights=[1, 1], stop="first").shuffle(2), (False, False)),
+        (numbers().concat(numbers().zip(numbers(4, "y"))).shuffle(2), (True, False, False)),
+    ],
+)
+def test_splits_are_shuffled_where_no_order_depends_on_them(pipe: PecanPipeline, shuffled: tuple[bool, ...]) -> None:
+    assert shape(pipe).shuffled == shuffled
 
 
 @pytest.mark.parametrize(
