@@ -156,6 +156,8 @@ class Pilot:
     def _feed(self, window: Window, deployment: Deployment) -> Decision:
         assert self._search is not None
         self._adopt(self._search.send(window), deployment)
+        if self._limits.clamp(self._move.target.local, self._move.target.remote) != self._move.target:
+            self._start(deployment, self._limits)  # it went on when the bounds became narrower, and does not know them
         if self._retry_in and self._move.settled:
             self._retry_in -= 1
             if not self._retry_in:
