@@ -123,12 +123,21 @@ class PlacementLoop:
         least = max(indispensable(readings, here, placement), getattr(placing.policy.limits, f"min_{placement}"))
         return placing.policy.worth(readings, here, placement), least
 
-    def restrict(self, shares: Mapping[Placement, int | None]) -> Deployment | None:
-        """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted."""
+    def restrict(self, shares: Mapping[Placement, int | None], fleet: Fleet) -> Deployment | None:
+        """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted.
+
+        The only worker moves to the other side once trainers have something from it: else shares that change faster
+        than one element is done would move it again and again, and one that hangs would not be noticed.
+        """
         if self.placing is None or self.placing.stopped:
             return None
-        limits = self.placing.policy.restrict(shares.get("local"), shares.get("remote"))
-        wanted = self.placing.target
+        wanted, kept = self.placing.target, dict(shares)
+        if wanted.workers == 1:
+            side: Placement = "local" if wanted.local else "remote"
+            here = [one for one in fleet.workers.values() if one.placement == side and not one.draining]
+            if kept.get(side) == 0 and not any(one.delivered.batches for one in here):
+                kept[side] = 1
+        limits = self.placing.policy.restrict(kept.get("local"), kept.get("remote"))
         fewer = limits.clamp(wanted.local, wanted.remote)
         if fewer == wanted:
             return None

@@ -115,7 +115,7 @@ class Staffing:
                 bound = "no longer bounded" if share is None else f"at most {share}, as other jobs bid as well"
                 self._job.tell("sharing", f"{placement} workers: {bound}", now)
         self.sharing.obeyed = shares
-        fewer = self._placement.restrict(shares)
+        fewer = self._placement.restrict(shares, self._fleet)
         if fewer is not None and fewer != self._fleet.wanted:
             said = f"{self._fleet.wanted} -> {fewer}: other jobs save more by workers on these nodes"
             self._job.tell("placement", said, now)

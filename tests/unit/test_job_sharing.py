@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from pecan_ray.autoscaler.search import DeploymentLimits
+from pecan_ray.autoscaler.search import DeploymentLimits, Pilot, Probe, Search
 from pecan_ray.job.events import BidsHeard
 from pecan_ray.job.instructions import DrainWorker, StartWorker
+from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
 from pecan_ray.options import AutoWorkers, Workers
@@ -105,6 +106,28 @@ def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded
     assert any("no longer bounded" in event.text for event in rig.job.told) is not bounded
 
 
+def shared_local(*savings: float) -> BidsHeard:
+    """Another job holds the one CPU of the trainer's node, and needs it; remote workers have a node of their own."""
+    rival = PoolBid("local", ("node",), Demand("earlier", savings, holds=1, least=1))
+    where = (("local", ("node",)), ("remote", ("other",)))
+    return BidsHeard((rival,) if savings else (), where, (("node", 1.0), ("other", 1.0)))
+
+
+def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_from_it() -> None:
+    """Shares that change every five seconds would else end whoever works on an element that takes longer."""
+    rig = JobRig(workers=AutoWorkers())
+    (first,) = rig.come(remote=(4.0,))
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.staffing.sharing.obeyed["local"] == 0
+    assert rig.job.fleet.wanted == Deployment(1, 0), "it has not even come up"
+    rig.place(first)
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.fleet.wanted == Deployment(1, 0)
+    rig.job.fleet.workers[first].delivered = WorkerProgress(3, 1)
+    rig.handle(shared_local(*[1000.0] * 9))
+    assert rig.job.fleet.wanted == Deployment(0, 1)
+
+
 # --- a policy within a share ---------------------------------------------------------------------------------
 
 
@@ -118,6 +141,23 @@ def test_a_policy_keeps_to_its_share_and_looks_again_when_it_may_have_more() -> 
     assert (fewer.moves[1], fewer.final) == (Deployment(0, 4), Deployment(0, 4))
     policy.restrict()
     assert drive(policy, meter, fewer.final, after=10).final == whole
+
+
+def looks_twice(start: Deployment, limits: DeploymentLimits) -> Search:
+    """Measure what runs twice, and want as many remote workers as there may be."""
+    yield Probe(start, "measure", "once")
+    yield Probe(start, "measure", "twice")
+    while True:
+        yield Probe(Deployment(0, limits.max_remote), "more", "all that there may be")
+
+
+def test_a_search_that_goes_on_when_its_share_shrinks_keeps_to_the_new_one() -> None:
+    """Where it is lies within the share, so that nothing makes it begin anew before it wants more."""
+    pilot, here, window = Pilot(looks_twice, DeploymentLimits(0, 16)), Deployment(0, 2), Window(0.2, 1.0, 100, 0.1)
+    assert pilot.decide(window, here).target == here
+    pilot.restrict(DeploymentLimits(0, 4))
+    targets = [pilot.decide(window, here).target for _ in range(3)]
+    assert targets == [here, here, Deployment(0, 4)], "it begins anew, within the share, and wants more then"
 
 
 def test_one_worker_remains_whatever_the_share() -> None:

@@ -17,7 +17,7 @@ from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.simulator.protocol import Fault, Scenario, SplitModel, World, draw, play, play_seeds, shrink
 from pecan_ray.simulator.protocol.__main__ import main
-from pecan_ray.simulator.protocol.scenario import DEADLY
+from pecan_ray.simulator.protocol.scenario import DEADLY, HANGING
 
 HISTORIES, LOTS = 2000, 4
 FEW = ((SplitModel((1,) * 5), SplitModel((1,))),)
@@ -53,6 +53,29 @@ REPEATS = Scenario(
 )
 """With it elements are used twice: messages of a worker that lives are lost until it is taken for silent."""
 CASES = {
+    "shares that change end each worker before it is noticed that it hangs": Scenario(
+        seed=41021091,
+        sources=((SplitModel((1, 1)),), (SplitModel((1, 1)), SplitModel((HANGING,)))),
+        ranks=2,
+        epochs=None,
+        batch_size=3,
+        shuffled=True,
+        page=1,
+        page_s=1.0,
+        local=0,
+        remote=1,
+        auto=True,
+        cpus=1,
+        rivals=4,
+        row_bytes=1 << 20,
+        element_s=0.0001,
+        delay_s=0.1,
+        stop_after=13,
+        faults=(
+            Fault(0.5190198686151324, "freeze worker", 729, 0.5),
+            Fault(0.9267778802182298, "kill node", 891),
+        ),
+    ),
     "an element is blamed for workers whose messages were lost": Scenario(
         seed=33005019,
         sources=((SplitModel((1, 2, 1, 1, 0, 2, 3, 3)),),),
