@@ -130,6 +130,8 @@ class JobModel(Party):
             return  # it was killed by then, and the message with it
         epoch, now = self.state.ledger.epoch, self.now()
         done = self.state.handle(event, now)
+        if self.world.scenario.rivals:
+            check_shares(self.state)
         if self.journal:
             if isinstance(event, events.SplitsListed):
                 self.listings.append(packed(event))
@@ -238,8 +240,6 @@ class JobModel(Party):
         """Hear what other jobs bid, of which some have ended since and others are too busy to tell."""
         heard = heard_bids(self.world, hosts, before)
         self.handle(heard)
-        if self.alive and not self.stands_still(self.world.clock.now):
-            check_shares(self.state)
         self.world.faults["bids heard"] += 1
         told = tuple(sorted({bid.demand.job for bid in heard.bids} | (set(before) - set(heard.gone))))
         self.world.clock.after(ROUND_S, self, self._hear_rivals, hosts, told)

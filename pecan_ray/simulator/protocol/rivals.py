@@ -48,13 +48,18 @@ def _demand(random: Random, job: str) -> Demand:
 
 
 def check_shares(job: JobState) -> None:
-    """A job that AutoPlacement places wants no more workers than its share, and one in any case."""
-    wanted = job.fleet.wanted
-    if not job.placement.decides:
+    """A job that AutoPlacement places wants no more workers than its share, and one in any case.
+
+    What runs above that is being drained, unless another worker is awaited: the job might have none meanwhile.
+    """
+    wanted, here = job.fleet.wanted, job.fleet.running()
+    if not job.placement.decides or not job.fleet.hosts:
         return
     must(wanted.workers > 0, "a job with rivals wants no worker")
+    awaited = not all(worker.running or worker.draining for worker in job.fleet.workers.values())
     for placement, share in job.staffing.sharing.obeyed.items():
-        count = wanted.local if placement == "local" else wanted.remote
+        count, running = getattr(wanted, placement), getattr(here, placement)
         must(
             share is None or count <= max(share, 1), f"{count} {placement} workers are wanted, and its share is {share}"
         )
+        must(awaited or running <= count, f"{running} {placement} workers run on, and {count} are wanted")
