@@ -127,7 +127,8 @@ class PlacementLoop:
         """Keep to shares of nodes; return what must run then at most, if that is less than what is wanted.
 
         The only worker moves to the other side once trainers have something from it: else shares that change faster
-        than one element is done would move it again and again, and one that hangs would not be noticed.
+        than one element is done would move it again and again, and one that hangs would not be noticed.  Where each
+        worker gives all data it stays, since another one begins the epoch anew.
         """
         if self.placing is None or self.placing.stopped:
             return None
@@ -135,7 +136,8 @@ class PlacementLoop:
         if wanted.workers == 1:
             side: Placement = "local" if wanted.local else "remote"
             here = [one for one in fleet.workers.values() if one.placement == side and not one.draining]
-            if kept.get(side) == 0 and not any(one.delivered.batches for one in here):
+            moves = self.spec.shape.sharding != "off" and any(one.delivered.batches for one in here)
+            if kept.get(side) == 0 and not moves:
                 kept[side] = 1
         limits = self.placing.policy.restrict(kept.get("local"), kept.get("remote"))
         fewer = limits.clamp(wanted.local, wanted.remote)

@@ -10,10 +10,11 @@ import pytest
 from pecan_ray.autoscaler.search import DeploymentLimits, Pilot, Probe, Search
 from pecan_ray.job.events import BidsHeard
 from pecan_ray.job.instructions import DrainWorker, StartWorker
+from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
-from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.options import AutoWorkers, Sharding, Workers
 from pecan_ray.placement import AutoPlacement, Prices
 from pecan_ray.placement.evidence import KEPT, pooled
 from pecan_ray.placement.pool import Demand, allocate, bills, savings_of, slowness_of
@@ -113,9 +114,11 @@ def shared_local(*savings: float) -> BidsHeard:
     return BidsHeard((rival,) if savings else (), where, (("node", 1.0), ("other", 1.0)))
 
 
-def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_from_it() -> None:
-    """Shares that change every five seconds would else end whoever works on an element that takes longer."""
-    rig = JobRig(workers=AutoWorkers())
+@pytest.mark.parametrize("sharding", ["dynamic", "off"])
+def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_from_it(sharding: Sharding) -> None:
+    """Shares that change every five seconds would else end whoever works on an element that takes longer; and one that
+    gives all data would never come to an epoch's end."""
+    rig = JobRig(LedgerShape(sharding=sharding), AutoWorkers())
     (first,) = rig.come(remote=(4.0,))
     rig.handle(shared_local(*[1000.0] * 9))
     assert rig.job.staffing.sharing.obeyed["local"] == 0
@@ -125,7 +128,7 @@ def test_the_only_worker_moves_to_the_other_side_once_trainers_have_something_fr
     assert rig.job.fleet.wanted == Deployment(1, 0)
     rig.job.fleet.workers[first].delivered = WorkerProgress(3, 1)
     rig.handle(shared_local(*[1000.0] * 9))
-    assert rig.job.fleet.wanted == Deployment(0, 1)
+    assert rig.job.fleet.wanted == (Deployment(1, 0) if sharding == "off" else Deployment(0, 1))
 
 
 # --- a policy within a share ---------------------------------------------------------------------------------
