@@ -65,6 +65,8 @@ class Outgoing:
         self._wanted = False
         self._alone = world_size == 1
         self._unanswered: TrainerReport | None = None
+        self._asked = now
+        """When it was sent first."""
         self._sent = now
         self._told_held = self._told_full = False
         self._clear()
@@ -147,6 +149,11 @@ class Outgoing:
         return self.unreported >= max(1, headroom * (HARDLY_ANY if self._pressing_s else 1))
 
     @property
+    def unanswered_since(self) -> float | None:
+        """When the report was sent that the job has not answered; None if it has."""
+        return None if self._unanswered is None else self._asked
+
+    @property
     def unacknowledged(self) -> bool:
         """Whether the job may not know of all batches that were received."""
         return bool(self._acks) or self._unanswered is not None
@@ -203,7 +210,8 @@ class Outgoing:
             quarantined=self._quarantined,
         )
         self._clear()
-        self._sent, self._unanswered, self._wanted = now, report, False
+        self._sent = self._asked = now
+        self._unanswered, self._wanted = report, False
         self._told_held, self._told_full = report.held, report.full
         return report
 

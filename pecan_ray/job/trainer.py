@@ -49,12 +49,15 @@ from pecan_ray.job.trainer_events import (
     TrainerTime,
 )
 from pecan_ray.job.trainer_queue import TrainerQueue
-from pecan_ray.job.waiting import SAY_AFTER_S, Waits
+from pecan_ray.job.waiting import UNHEARD, Waits
 from pecan_ray.job.windows import StepTotals
 
 WARM_UP = 3
 """Steps of a trainer are measured after so many batches: the first ones compile and allocate."""
 
+# What a trainer waits for: for its training loop, and for an answer to a report.
+BATCH, CONTROLLER = "batch", "controller"
+UNANSWERED = "the job's controller has not answered this trainer for {seconds}: " + UNHEARD
 NO_NEED = Need()
 """Of a rank that is alone: nobody waits for its report."""
 CLOSING = Need(closing=True)
@@ -113,7 +116,7 @@ class TrainerState:
             self._adopt_held(done)
         if self.orders.settle:
             self._let_go(done)
-        if self._waits or (self._wanted_since is not None and now >= self._wanted_since + SAY_AFTER_S):
+        if self._waits or now >= self._waits.due_with(self._awaited()):
             self._say_waits(now, done)
         self._report(now, done)
         return done
@@ -129,11 +132,12 @@ class TrainerState:
 
     def due(self, now: float) -> float:
         """Return the time at which `TrainerTime` must be handled if nothing else happens."""
-        times = [self.outgoing.due(self._need())]
-        if self._wanted_since is not None:
-            say = self._waits.due if self._waits else self._wanted_since + SAY_AFTER_S
-            times += [] if say is None else [say]
-        return min(times)
+        return min(self.outgoing.due(self._need()), self._waits.due_with(self._awaited()))
+
+    def _awaited(self) -> dict[Hashable, float]:
+        """Return what is waited for, since when."""
+        since: dict[Hashable, float | None] = {BATCH: self._wanted_since, CONTROLLER: self.outgoing.unanswered_since}
+        return {thing: began for thing, began in since.items() if began is not None}
 
     def _on_orders(self, event: OrdersCame, now: float, done: list[TrainerInstruction]) -> None:
         self._obey(event.orders, done)
@@ -211,10 +215,9 @@ class TrainerState:
         self._wanted_since = None
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
-        since = self._wanted_since
-        waits: dict[Hashable, str] = {} if since is None else {since: _waited_for(self.rank, self.orders, self._held())}
-        began: dict[Hashable, float] = {} if since is None else {since: since}
-        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, began))
+        texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self.rank, self.orders, self._held())}
+        waits = {thing: texts[thing] for thing in self._awaited()}
+        done.extend(TrainerLog("warning", text) for text in self._waits.look(now, waits, self._awaited()))
 
     def _hand_over(self, asked: float, now: float, done: list[TrainerInstruction]) -> None:
         batch = self.queue.use()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 SAY_AFTER_S = 5.0
+UNHEARD = "its process or node hangs, is busy, or is being started again"
+"""What may keep a controller from answering."""
 
 
 @dataclass(frozen=True)
@@ -80,3 +83,8 @@ class Waits:
         silent = [since for thing, since in self._since.items() if thing not in self._said]
         stale = [self._said[thing].at for thing in self._changed]
         return min((since + self._say_after_s for since in (*silent, *stale)), default=None)
+
+    def due_with(self, began: Mapping[Hashable, float]) -> float:
+        """Return `due`, or when something of what is waited for now must be said that was not met here."""
+        due = self.due if self._since else min(began.values(), default=math.inf) + self._say_after_s
+        return math.inf if due is None else due

@@ -8,7 +8,6 @@ last reference to an answer while Ray ends makes Ray end the process.
 from __future__ import annotations
 
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,9 +17,8 @@ from typing import Any
 import ray
 
 from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.job.registering import RESTART_S
 from pecan_ray.runtime import cluster
-
-logger = logging.getLogger("pecan_ray.client")
 
 LOOK_S = 1.0
 """While an answer is awaited, the connection is looked at once in this time."""
@@ -29,12 +27,6 @@ PAUSE_S = 0.2
 
 # Ray begins and ends under this lock: while we hold it, neither happens.
 _connecting: Any = getattr(ray._private.worker, "_connect_or_shutdown_lock", None) or threading.RLock()
-
-
-RESTART_S = 60.0
-"""An actor that Ray starts again must be there within this time;"""
-SAY_AFTER_S = 5.0
-"""what is waited for longer than this is said."""
 
 
 class CallsClosedError(ClusterError):
@@ -88,10 +80,12 @@ class Calls:
         with self.connection():
             method.remote(*arguments)
 
-    def result(self, answer: PendingAnswer, timeout_s: float | None = None) -> Any:
+    def result(
+        self, answer: PendingAnswer, timeout_s: float | None = None, meanwhile: Callable[[], None] | None = None
+    ) -> Any:
         """Wait for an answer; raises what the method raised, `CallsClosedError` after `close`, or `TimeoutError`.
 
-        With a timeout the answer is awaited after `close` as well.
+        With a timeout the answer is awaited after `close` as well.  `meanwhile` is called once in `LOOK_S`.
         """
         future = answer.future
         assert future is not None
@@ -104,7 +98,9 @@ class Calls:
                 if timeout_s is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"no answer within {timeout_s:g} s")
                 with self.connection():
-                    continue
+                    pass
+                if meanwhile is not None:
+                    meanwhile()
             return future.result()
         finally:
             with _connecting:
@@ -116,23 +112,23 @@ class Calls:
         """Call an actor's method and wait for its answer."""
         return self.result(self.begin(method, *arguments))
 
-    def ask_again(self, method: Any, *arguments: Any) -> Any:
+    def ask_again(self, method: Any, *arguments: Any, meanwhile: Callable[[], None] | None = None) -> Any:
         """Call a method that bears to be called twice, of an actor that Ray starts again when its process is lost.
 
-        Raises `ClusterError` where it does not.
+        `meanwhile` is called now and then until the answer is there: who waits says so.  Raises `ClusterError` where
+        the actor does not come again.
         """
-        began, said = time.monotonic(), False
+        until: float | None = None
         while True:
             try:
-                return self.ask(method, *arguments)
+                return self.result(self.begin(method, *arguments), meanwhile=meanwhile)
             except ray.exceptions.ActorUnavailableError as error:
-                waited = time.monotonic() - began
-                if waited > RESTART_S:
+                until = time.monotonic() + RESTART_S if until is None else until
+                if time.monotonic() > until:
                     raise self.gone(error) from error
-                if waited > SAY_AFTER_S and not said:
-                    said = True
-                    logger.warning("the controller's process was lost, and is being started again: %s", error)
                 wait({self._closed}, PAUSE_S)
+                if meanwhile is not None:
+                    meanwhile()
             except ray.exceptions.RayActorError as error:
                 raise self.gone(error) from error
 

@@ -177,6 +177,9 @@ class BatchClient:
         with self._lock:
             self._handle(event)
 
+    def _look(self) -> None:
+        self._happened(events.TrainerTime())
+
     def _handle(self, event: events.TrainerEvent) -> None:
         """Take an event and do what must be done; the caller has the lock."""
         now = time.monotonic()
@@ -303,7 +306,8 @@ class BatchClient:
                 if report is None:
                     return
             # Ray passes bytes on as they are, which costs the controller less than an object.
-            answer = self.calls.ask_again(self._controller.report, pickle.dumps(report))
+            # Meanwhile time passes for the state, which says who does not answer.
+            answer = self.calls.ask_again(self._controller.report, pickle.dumps(report), meanwhile=self._look)
             self._orders_came(answer, report.number)
 
 

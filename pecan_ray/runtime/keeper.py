@@ -17,7 +17,8 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.instructions import StartWorker
-from pecan_ray.runtime.calls import PAUSE_S, RESTART_S
+from pecan_ray.job.registering import RESTART_S
+from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker import make_worker

@@ -19,12 +19,14 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ClusterError, PlanError, RankTakenError, StaleJobError, StateError
+from pecan_ray.errors import PlanError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.waiting import UNHEARD
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
@@ -32,7 +34,6 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
-from pecan_ray.runtime.calls import RESTART_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
@@ -51,9 +52,9 @@ MOST_CALLS = 100_000
 """Calls that a controller can have open: each trainer waits for orders in one, each idle worker for work in another."""
 MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
-PATIENCE_S: dict[type[Exception], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
-"""How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
-UNHEARD = "its controller does not answer: its process or node hangs, is busy, or is being started again"
+LOOK_AGAIN_S = 0.2
+"""Between two tries to become a trainer."""
+NO_ANSWER = f"its controller does not answer: {UNHEARD}"
 OWN = ("rank", "format", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -119,7 +120,8 @@ class Session:
             return self._registered(job, parts, wait)
 
     def _registered(self, job: Job, parts: tuple[tuple[str, str], ...], wait: LongWait) -> Any:
-        began, pickled = time.monotonic(), pickle.dumps(job)
+        registration = Registration(self.name, self._options.world_size, time.monotonic())
+        pickled = pickle.dumps(job)
         controller: Any = None
         while True:
             try:
@@ -129,39 +131,20 @@ class Session:
                     return controller
                 ray.get(controller.open.remote(pickled))
                 continue
-            except ray.exceptions.RayTaskError as error:
-                if time.monotonic() > began + PATIENCE_S.get(type(error.cause), 0.0):
-                    if self._options.world_size == 1:
+            except (
+                ray.exceptions.RayTaskError,
+                ray.exceptions.RayActorError,
+                ray.exceptions.ActorAlreadyExistsError,
+            ) as error:
+                next_step = registration.decide(_hindrance(error), time.monotonic())
+                if isinstance(next_step, GiveUp):
+                    if next_step.kill:
                         ray.kill(controller)
-                    raise error.cause if isinstance(error.cause, Exception) else error from None
-                wait.becomes(f"this run cannot begin yet: {error.cause}")
+                    raise next_step.error from (error if isinstance(error, ray.exceptions.RayActorError) else None)
+            wait.becomes(next_step.say)
+            if next_step.anew:
                 controller = None
-            except ray.exceptions.ActorAlreadyExistsError:  # a job of one trainer joins no other one
-                if time.monotonic() > began + PATIENCE_S[RankTakenError]:
-                    raise RankTakenError(
-                        f"job {self.name}: another run of the same name is active on this cluster: pass "
-                        "iter_batches(job=...) with a name of its own."
-                    ) from None
-                wait.becomes(f"job {self.name}: another run of the same name is active on this cluster, or just ending")
-            except ray.exceptions.ActorUnavailableError as error:  # Ray starts it again
-                if time.monotonic() > began + RESTART_S:
-                    raise ClusterError(f"the controller of job {self.name} does not answer: {error}") from error
-                wait.becomes(f"job {self.name}: its controller's process was lost, and is being started again")
-            except ray.exceptions.RayActorError as error:
-                controller = None
-                # Of several trainers one may have found a controller that was just ending.
-                if (
-                    error.actor_init_failed
-                    or self._options.world_size == 1
-                    or time.monotonic() > began + PATIENCE_S[StaleJobError]
-                ):
-                    raise ClusterError(
-                        f"the controller of job {self.name} could not be started: {error}. pecan_ray, and the modules "
-                        "of the pipeline's source, must be importable on every node: install them there, or send "
-                        "them by `ray job submit --working-dir .`."
-                    ) from error
-                wait.becomes(f"job {self.name}: a job of the same name has ended, and its controller goes")
-            time.sleep(0.2)
+            time.sleep(LOOK_AGAIN_S)
 
     def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
         shared = self._options.world_size > 1
@@ -208,7 +191,7 @@ class Session:
 
     def _ask(self, method: Any, *arguments: Any) -> Any:
         """Ask the controller, and say if it does not answer."""
-        with LongWait(f"job {self.name}: {UNHEARD}"):
+        with LongWait(f"job {self.name}: {NO_ANSWER}"):
             return self.client.calls.ask_again(method, *arguments)
 
     @property
@@ -222,7 +205,7 @@ class Session:
 
     def resume_point(self) -> tuple[ResumePoint, int]:
         """Return where the job stands after the batches that the training loop has, and how many these are."""
-        with LongWait(f"job {self.name}: {UNHEARD}; it must know what the training loop has before there is a state"):
+        with LongWait(f"job {self.name}: {NO_ANSWER}; it must know what the training loop has before there is a state"):
             used = self.client.tell_all()
         point = pickle.loads(self._ask(self.controller.resume_point, used))
         if not isinstance(point, ResumePoint):
@@ -244,6 +227,17 @@ class Session:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
         if self._facts is None:
             self._facts = self._leaving.leave()
+
+
+def _hindrance(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+    """Return what an error of Ray's means to a trainer that registers."""
+    if isinstance(error, ray.exceptions.RayTaskError):
+        return TurnedAway(error.cause if isinstance(error.cause, Exception) else error)
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return Hindered("restarting", str(error))
+    if isinstance(error, ray.exceptions.RayActorError):
+        return Hindered("unstarted" if error.actor_init_failed else "gone", str(error))
+    return Hindered("taken", str(error))
 
 
 def refuse_loader_workers() -> None:

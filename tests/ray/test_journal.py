@@ -127,6 +127,24 @@ def test_a_state_that_waits_for_a_controller_that_hangs_says_so(
         assert state.result(60)
 
 
+def test_a_trainer_names_the_controller_that_hangs_and_goes_on_with_it(caplog: pytest.LogCaptureFixture) -> None:
+    got: list[int] = []
+    with numbers("stopped").iter_batches(job="stopped", workers=pecan.Workers(local=1), epochs=2) as batches:
+        got += next(batches)["i"].tolist()
+        os.kill(pid := process_of("stopped"), signal.SIGSTOP)
+        try:
+            until(lambda: HANGS in caplog.text, "nothing was said")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        got += [i for batch in batches for i in batch["i"].tolist()]
+        report = batches.report()
+    assert Counter(got) == KEPT + KEPT
+    assert caplog.text.count(HANGS) == 1 and not report.workers_lost
+
+
+HANGS = "the job's controller has not answered this trainer for "
+
+
 def test_the_one_trainer_of_a_job_that_scales_is_not_disturbed_by_it(tmp_path: Path) -> None:
     config = pecan.Config(journal=tmp_path / "journals")
     workers = pecan.AutoWorkers(max_local=2, max_remote=1)

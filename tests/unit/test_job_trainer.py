@@ -35,6 +35,7 @@ from pecan_ray.job.trainer_events import (
     TrainerLog,
     TrainerTime,
 )
+from pecan_ray.job.waiting import SAY_AFTER_S
 from tests.unit.job_rig import elements
 
 T = TypeVar("T", bound=TrainerInstruction | Instruction)
@@ -435,3 +436,30 @@ def test_a_loop_that_ends_has_what_came_with_the_end() -> None:
     element = LeftOutElement(7, "map", "element 7", "no")
     done = rig.order(quarantine=(element,), finished=True)
     assert [type(one) for one in done if isinstance(one, (Quarantine, EndOfData))] == [Quarantine, EndOfData]
+
+
+def test_a_controller_that_does_not_answer_is_named_once_though_the_loop_waits_for_nothing() -> None:
+    rig = TrainerRig()
+    rig.answering = False
+    rig.report()
+    first = waited(rig, 8)
+    assert len(first) == 1 and first[0].startswith("the job's controller has not answered this trainer for 5 s: ")
+    assert waited(rig, 8) == []
+    rig.answering = True
+    rig.handle(ReportAnswered(rig.reports[-1].number))
+    assert waited(rig, 20) == []
+    rig.answering = False
+    assert len(waited(rig, 20)) == 1, "it is another time"
+
+
+def test_a_state_asks_for_the_time_at_which_it_says_that_nobody_answers() -> None:
+    rig = TrainerRig()
+    rig.answering = False
+    rig.report()
+    sent = rig.now
+    rig.handle(BatchWanted(), after=1.0)
+    assert rig.state.due(rig.now) == sent + SAY_AFTER_S
+    for name in ("controller", "waited"):
+        rig.now = rig.state.due(rig.now)
+        (log,) = of_kind(TrainerLog, rig.handle(TrainerTime()))
+        assert name in log.text and rig.state.due(rig.now) > rig.now

@@ -1,0 +1,99 @@
+"""How long a trainer is patient with what keeps it from becoming one, and what it does about each hindrance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
+
+PATIENCE_S: dict[type[BaseException], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
+"""How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
+RESTART_S = 60.0
+"""An actor that Ray starts again must be there within this time."""
+
+
+@dataclass(frozen=True)
+class TurnedAway:
+    """The job's controller has answered with an error."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Hindered:
+    """There is no answer of a controller."""
+
+    how: Literal["taken", "restarting", "unstarted", "gone"]
+    """Another controller has its name; Ray starts it again; it cannot be made at all; it has ended."""
+    text: str
+    """What Ray says."""
+
+
+@dataclass(frozen=True)
+class TryAgain:
+    """Try again in a moment."""
+
+    say: str
+    """What is waited for meanwhile."""
+    anew: bool
+    """Look for the controller, or start one; else call the one that was found."""
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Raise an error."""
+
+    error: BaseException
+    kill: bool = False
+    """End the controller, which is this trainer's alone."""
+
+
+Registering: TypeAlias = TryAgain | GiveUp
+
+
+class Registration:
+    """One trainer's way into a job; `decide` says what follows from each hindrance."""
+
+    def __init__(self, job: str, world_size: int, began: float) -> None:
+        self._job, self._alone, self._began = job, world_size == 1, began
+
+    def decide(self, hindrance: TurnedAway | Hindered, now: float) -> Registering:
+        """Return what to do about a hindrance."""
+        waited_s = now - self._began
+        if isinstance(hindrance, TurnedAway):
+            return self._refused(hindrance.error, waited_s)
+        if hindrance.how == "taken":
+            return self._taken(waited_s)
+        if hindrance.how == "restarting":
+            return self._restarting(hindrance.text, waited_s)
+        return self._ended(hindrance, waited_s)
+
+    def _refused(self, error: BaseException, waited_s: float) -> Registering:
+        if waited_s > PATIENCE_S.get(type(error), 0.0):
+            return GiveUp(error, kill=self._alone)
+        return TryAgain(f"this run cannot begin yet: {error}", anew=True)
+
+    def _taken(self, waited_s: float) -> Registering:
+        """A job of one trainer joins no other one."""
+        active = f"job {self._job}: another run of the same name is active on this cluster"
+        if waited_s > PATIENCE_S[RankTakenError]:
+            return GiveUp(RankTakenError(f"{active}: pass iter_batches(job=...) with a name of its own."))
+        return TryAgain(f"{active}, or just ending", anew=True)
+
+    def _restarting(self, text: str, waited_s: float) -> Registering:
+        if waited_s > RESTART_S:
+            return GiveUp(ClusterError(f"the controller of job {self._job} does not answer: {text}"))
+        return TryAgain(f"job {self._job}: its controller's process was lost, and is being started again", anew=False)
+
+    def _ended(self, hindrance: Hindered, waited_s: float) -> Registering:
+        """Of several trainers one may have found a controller that was just ending."""
+        if hindrance.how == "unstarted" or self._alone or waited_s > PATIENCE_S[StaleJobError]:
+            return GiveUp(
+                ClusterError(
+                    f"the controller of job {self._job} could not be started: {hindrance.text}. pecan_ray, and the "
+                    "modules of the pipeline's source, must be importable on every node: install them there, or send "
+                    "them by `ray job submit --working-dir .`."
+                )
+            )
+        return TryAgain(f"job {self._job}: a job of the same name has ended, and its controller goes", anew=True)
