@@ -33,7 +33,7 @@ APART = ("--net", "--mount")
 
 
 @dataclass(frozen=True)
-class Links:
+class NodeLinks:
     """The links of nodes 1 to 4, of which the first one is in this program's network."""
 
     orders: IO[str]
@@ -71,7 +71,7 @@ def apart() -> list[str]:
 
 
 @contextlib.contextmanager
-def links() -> Iterator[Links]:
+def links() -> Iterator[NodeLinks]:
     """Make the networks, in a program that `apart` has started, and let packets go between them."""
     os.makedirs("/run/netns", exist_ok=True)
     _run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
@@ -81,7 +81,7 @@ def links() -> Iterator[Links]:
     with subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=files, text=True) as running:
         assert running.stdin is not None
         try:
-            yield Links(running.stdin)
+            yield NodeLinks(running.stdin)
         finally:
             running.stdin.close()
             for file in files:
