@@ -28,12 +28,14 @@ MTU = 60_000
 PACKETS = 64
 """Read from one link before another one's turn."""
 NODES = 4
+NAMES = "/run"
+"""Where names of networks are kept: a folder of this program's own, beside whoever else makes some."""
 APART = ("--net", "--mount")
 """What the program has of its own that makes such networks."""
 
 
 @dataclass(frozen=True)
-class Links:
+class NodeLinks:
     """The links of nodes 1 to 4, of which the first one is in this program's network."""
 
     orders: IO[str]
@@ -64,24 +66,21 @@ def apart() -> list[str]:
     if not (which("unshare") and which("nsenter") and which("ip") and os.access(TUN, os.R_OK | os.W_OK)):
         return []
     command = ["unshare", *APART, *(() if os.geteuid() == 0 else ("--map-root-user",))]
-    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/run/netns"], capture_output=True)
-    if tried.returncode:  # the folder may be missing
-        tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", "/run"], capture_output=True)
+    tried = subprocess.run([*command, "mount", "-t", "tmpfs", "tmpfs", NAMES], capture_output=True)
     return command if tried.returncode == 0 else []
 
 
 @contextlib.contextmanager
-def links() -> Iterator[Links]:
+def links() -> Iterator[NodeLinks]:
     """Make the networks, in a program that `apart` has started, and let packets go between them."""
-    os.makedirs("/run/netns", exist_ok=True)
-    _run("mount", "-t", "tmpfs", "tmpfs", "/run/netns")
+    _run("mount", "-t", "tmpfs", "tmpfs", NAMES)
     _run("ip", "link", "set", "lo", "up")
     files = [_network(node) for node in range(1, NODES + 1)]
     program = [sys.executable, "-m", "benchmarks.faults.links", *map(str, files)]
     with subprocess.Popen(program, stdin=subprocess.PIPE, pass_fds=files, text=True) as running:
         assert running.stdin is not None
         try:
-            yield Links(running.stdin)
+            yield NodeLinks(running.stdin)
         finally:
             running.stdin.close()
             for file in files:

@@ -19,7 +19,7 @@ from ray._private import services
 from ray.cluster_utils import Cluster
 
 from benchmarks.faults.case import BUCKET, FILE_ROWS, VICTIM
-from benchmarks.faults.links import NODES, Links, address, inside, links
+from benchmarks.faults.links import NODES, NodeLinks, address, inside, links
 from tests.flaky_http import FlakyProxy, flaky_proxy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +36,7 @@ class Machine:
     """A cluster, and what can fail beside its processes."""
 
     def __init__(
-        self, nodes: Any, links: Links | None = None, disk: Path | None = None, store: Store | None = None
+        self, nodes: Any, links: NodeLinks | None = None, disk: Path | None = None, store: Store | None = None
     ) -> None:
         """`nodes`: a cluster of Ray; `links`: between nodes that have networks of their own; `disk`: a small one."""
         self.nodes, self.links, self.disk, self.store = nodes, links, disk, store

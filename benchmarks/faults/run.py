@@ -208,7 +208,8 @@ class FaultRun:
             "cut link": self._hurt_link,
             "full disk": self._fill_disk,
             "full shm": self._fill_shm,
-        } | dict.fromkeys(FAILURES, self._fail_store)
+            **dict.fromkeys(FAILURES, self._fail_store),
+        }
         if fault.kind in act:
             return act[fault.kind](fault)
         if "trainer" in fault.kind:

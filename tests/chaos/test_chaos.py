@@ -19,7 +19,7 @@ from benchmarks.faults.run import FaultRun
 from tests.chaos.__main__ import DEADLINE_S
 from tests.chaos.draw import FAULTS, JOURNAL, KINDS, LAST, NODES, STORED, chaos_case
 
-SEED, RUN, APART_RUN = 1, 150, 2
+SEED, RUN, APART_RUN = 1, 298, 196
 HUNG = "OpError: element 3 of split 0 cannot be processed: work had not done with it after 8 s, twice"
 
 
@@ -33,7 +33,7 @@ def test_a_seed_draws_the_same_runs_and_all_of_them_draw_every_fault() -> None:
         assert case.world_size > 1 or not case.has("kill trainer")
         assert case.world_size == 1 or not case.restarts
         kinds = [fault.kind for fault in case.faults]
-        assert sum(map(kinds.count, NODES)) <= 1 and kinds.count("hang") <= 1
+        assert sum(kind in NODES for kind in kinds) <= 1 and kinds.count("hang") <= 1
         behind = kinds[kinds.index("full disk") :] if "full disk" in kinds else []
         assert not {*behind} & {*JOURNAL}, "there is no journal any more"
         assert case.stored or not {*STORED} & {*kinds}
@@ -63,8 +63,13 @@ def story(file: Path, *lines: dict[str, Any]) -> TrainerStory:
 
 def test_what_a_trainer_received_behind_the_state_that_another_one_goes_on_from_must_come_again(tmp_path: Path) -> None:
     case = replace(chaos_case(SEED, RUN), rows=4, epochs=1, plan="map", steps_s=(0.0,), drop_remainder=False)
-    first = [{"pid": 1, "kept": 0}, {"epoch": 0, "ids": [0]}, {"epoch": 0, "ids": [1]}, {"epoch": 0, "ids": [2]}]
-    end = {"end": True, "threads": []}
+    first: list[dict[str, Any]] = [
+        {"pid": 1, "kept": 0},
+        {"epoch": 0, "ids": [0]},
+        {"epoch": 0, "ids": [1]},
+        {"epoch": 0, "ids": [2]},
+    ]
+    end: dict[str, Any] = {"end": True, "threads": []}
     again = [*first, {"pid": 2, "kept": 2}, {"epoch": 0, "ids": [2, 3]}, end]
     assert problems(case, [story(tmp_path / "story", *again)], set()) == []
     lacks = [*first, {"pid": 2, "kept": 2}, {"epoch": 0, "ids": [3]}, end]
@@ -99,7 +104,7 @@ with links() as between:
             talk.recv(9)
         except TimeoutError:
             return "none"
-        return "late" if time.monotonic() - began > 0.8 else "soon"
+        return "late" if time.monotonic() - began > 0.3 else "soon"
 
     said = [answers(60)]
     between.set(2, 0.4, 0.0)
@@ -124,10 +129,13 @@ def test_a_link_is_slow_cut_and_sound_again() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_links_that_fail_and_a_full_disk() -> None:
+def test_a_run_with_a_slow_link_and_no_room_on_its_disk_and_in_its_memory() -> None:
+    if not apart():
+        pytest.skip("this user may not make networks")
     command = [sys.executable, "-m", "tests.chaos", "--seed", str(SEED), "--only", str(APART_RUN)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+    assert all(f"| {kind} | 1 |" in done.stdout for kind in ("full shm", "full disk", "slow link")), done.stdout
 
 
 def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
