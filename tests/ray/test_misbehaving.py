@@ -6,8 +6,8 @@ import ctypes
 import os
 import resource
 import signal
-import sys
 import threading
+from asyncio import CancelledError
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import OpError
-from pecan_ray.options import Config, OnError
+from pecan_ray.options import Config, EngineName, OnError
 from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import quarantined
 from tests.ray.long_form import some_later
@@ -126,11 +126,74 @@ def test_a_column_that_cannot_be_sent_is_an_error_by_name_on_every_way(transport
     assert batches.report().bad_elements == 1
 
 
-def test_sys_exit_in_a_function_is_an_error_by_name() -> None:
-    def leave(element: dict[str, Any]) -> dict[str, Any]:
-        if element["i"] == 777:
-            sys.exit("enough")
-        return element
+class SilentError(Exception):
+    """Its text fails."""
 
-    with pytest.raises(OpError, match="leave failed on element 277 of split 1: SystemExit: enough"):
-        list(numbers().map(leave, name="leave").batch(10).iter_batches(workers=pecan.Workers(1), on_error="skip"))
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+    __repr__ = __str__
+
+
+class LockedError(Exception):
+    """It cannot be pickled."""
+
+    def __init__(self) -> None:
+        super().__init__("locked")
+        self.lock = threading.Lock()
+
+
+ENDING = (SystemExit, GeneratorExit, KeyboardInterrupt, CancelledError)
+"""What is meant for the process: no bad element."""
+
+
+@pytest.fixture(scope="module")
+def lines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of a line for each number below 200."""
+    path = tmp_path_factory.mktemp("lines") / "numbers.txt"
+    path.write_text("".join(f"{number}\n" for number in range(200)))
+    return path
+
+
+def failing(kind: type[BaseException], lines: Path, engine: EngineName) -> pecan.PecanPipeline:
+    def fail(line: Any) -> Any:
+        if int(line) == 77:
+            raise kind()
+        return line
+
+    def fail_in_graph(line: Any) -> Any:
+        import tensorflow as tf
+
+        return tf.numpy_function(fail, [line], tf.string)
+
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(lines), engine=engine, name="odd")
+    return pipe.map(fail if engine == "python" else fail_in_graph, on="text", name="fail").batch(10)
+
+
+@pytest.mark.parametrize("engine", ["python", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", [*ENDING, SilentError, LockedError])
+def test_whatever_a_function_raises_is_an_error_by_name(
+    kind: type[BaseException], engine: EngineName, lines: Path
+) -> None:
+    pipe = failing(kind, lines, engine)
+    with pytest.raises(OpError, match=rf"fail failed on element 77 of {lines}.*{kind.__name__}") as caught:
+        list(pipe.iter_batches(workers=pecan.Workers(1), on_error="skip" if kind in ENDING else "raise"))
+    assert (caught.value.op, caught.value.file) == ("fail", str(lines))
+
+
+@pytest.mark.parametrize("kind", [SilentError, LockedError])
+def test_an_exception_that_cannot_be_told_costs_its_element_and_no_other(
+    kind: type[BaseException], lines: Path
+) -> None:
+    batches = failing(kind, lines, "python").iter_batches(workers=pecan.Workers(1), on_error="skip")
+    assert sum(len(batch["text"]) for batch in batches) == 199
+    assert batches.report().bad_elements == 1
+
+
+def test_a_generator_in_a_column_is_an_error_by_name(lines: Path) -> None:
+    def lazily(line: Any) -> Any:
+        return (character for character in line)
+
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(lines), name="odd").map(lazily, on="text")
+    with pytest.raises(OpError, match=rf"lazily: column 'text' of element 0 of {lines}.* cannot be sent"):
+        list(pipe.batch(10).iter_batches(workers=pecan.Workers(1)))
