@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import logging
 import os
 import socket
@@ -79,6 +80,9 @@ def _note_fork() -> None:
         _connected_in = os.getppid()
         # It would tell Ray, in the name of the parent, that the parent is gone.
         atexit.unregister(ray._private.worker.shutdown)
+        # What Ray leaves to the interpreter's end waits for threads that a child does not have, and crashes.
+        accessor = ctypes.py_object(ray._private.state.state._global_state_accessor)
+        ctypes.pythonapi.Py_IncRef(accessor)
 
 
 os.register_at_fork(after_in_child=_note_fork)

@@ -245,10 +245,10 @@ def test_branches_that_stay_as_listed_are_not_shuffled() -> None:
     for branch in range(2):
         queues.add(branch, [Split(index) for index in range(20)])
         queues.end_listing(branch)
-    orders = []
-    for branch in range(2):
-        leases = iter(lambda branch=branch: queues.take("a", branch), "none")
-        orders.append([lease.split.index for lease in leases if isinstance(lease, Lease)])
+    orders: list[list[int]] = [[], []]
+    for branch, order in enumerate(orders):
+        while isinstance(lease := queues.take("a", branch), Lease):
+            order.append(lease.split.index)
     assert orders[0] != orders[1] == list(range(20))
     assert sorted(orders[0]) == orders[1]
 
