@@ -110,8 +110,8 @@ def test_a_job_lets_workers_go_that_are_worth_more_elsewhere_and_says_so(bounded
 def shared_local(*savings: float) -> BidsHeard:
     """Another job holds the one CPU of the trainer's node, and needs it; remote workers have a node of their own."""
     rival = PoolBid("local", ("node",), Demand("earlier", savings, holds=1, least=1))
-    where = (("local", ("node",)), ("remote", ("other",)))
-    return BidsHeard((rival,) if savings else (), where, (("node", 1.0), ("other", 1.0)))
+    cpus = (("node", 1.0), ("other", 1.0))
+    return BidsHeard((rival,), (("local", ("node",)), ("remote", ("other",))), cpus)
 
 
 @pytest.mark.parametrize("sharding", ["dynamic", "off"])
