@@ -56,7 +56,7 @@ def test_what_lies_behind_a_stretch_of_a_graph_counts() -> None:
     alone = found_as(graph(behind=False), changed=True)
     assert alone.adopted.order == ("small", "work")
     assert alone.measured is not None and alone.whole_speedup is not None
-    assert 1.05 <= alone.whole_speedup <= alone.measured.speedup
+    assert 1.05 <= alone.whole_speedup <= alone.measured.speedup * (1 + 1e-9)
 
     among = found_as(graph(behind=True), changed=False)
     assert not among.adopted.changed and among.share < 0.3 < alone.share
