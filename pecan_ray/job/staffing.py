@@ -230,13 +230,14 @@ class Staffing:
         done.append(KillWorker(name))
         self._fleet.gone(name)
         self._orders.remove_worker(name)
+        needed = not (worker.draining or self._job.over)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
         loss = Loss(name, worker.node, cause, why, worker.requested, now)
         self._ledger.lost(name, died=by if self._fleet.losses.blames_work(loss, self._ledger.shape) else None)
         self._questions.forget(name)
-        if worker.draining or self._job.over:
+        self._placement.changed(self._fleet, now)
+        if not needed:
             self._draining.pop(name, None)
-            self._placement.changed(self._fleet, now)
             return
         fatal = self._fleet.losses.add(loss, expected=apart)
         said = f"{name} is lost: {why}; what it held is given out again"
@@ -244,10 +245,11 @@ class Staffing:
             said += ", in smaller pieces: other workers have died with it"
         self._job.tell("lost", said, now)
         done.append(Log("warning", said))
+        if self._job.over:
+            return  # it was the last one that had something: what it held is missing
         if fatal:
             self._job.fail(ClusterError(f"job {self._job.spec.name}: {fatal}."), now, done)
             return
-        self._placement.changed(self._fleet, now)
         if self._fleet.lacks(worker.host):
             done.append(self._fleet.request(worker.host, now))
         self._shed(now, done)

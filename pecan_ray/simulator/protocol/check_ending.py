@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.losses import MOST_IN_A_ROW
+from pecan_ray.job.suspects import MOST_IN_VAIN
 from pecan_ray.simulator.protocol.audit import Audit, must, undisturbed
 from pecan_ray.simulator.protocol.check_counts import (
     check_numbers,
@@ -71,7 +72,8 @@ def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) ->
         reasons["ClusterError"] = "has not been heard"
     if (world.deaths or machines_may_be_taken_for_elements(world)) and scenario.on_error == "raise":
         reasons["OpError"] = "ended the process"
-    if world.deaths and (scenario.one_sequence or scenario.sharding == "off"):
+    silenced = taken_for_silent(world) > MOST_IN_VAIN  # as if native code had held the GIL
+    if (world.deaths or silenced) and (scenario.one_sequence or scenario.sharding == "off"):
         reasons["ClusterError"] = "one after the other"
     # Of a deadly element two die that work on other data too, before other passes know of it; where nothing is run
     # again, one in each pass.

@@ -53,7 +53,7 @@ def check_shares(job: JobState) -> None:
     What runs above that is being drained, unless another worker is awaited: the job might have none meanwhile.
     """
     wanted, here = job.fleet.wanted, job.fleet.running()
-    if not job.placement.decides or not job.fleet.hosts:
+    if job.over or not job.placement.decides or not job.fleet.hosts:
         return
     must(wanted.workers > 0, "a job with rivals wants no worker")
     awaited = not all(worker.running or worker.draining for worker in job.fleet.workers.values())

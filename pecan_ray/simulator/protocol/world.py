@@ -229,7 +229,7 @@ class World:
         for worker in killed.processes.values():
             if worker.alive and (all_of_them or random.random() < DIES_MEANWHILE_SHARE):
                 self.losses += 1
-                self.clock.after(seconds * random.random() * (not all_of_them), None, worker.die)
+                self.clock.after(seconds * random.random() * (not all_of_them), None, self._end_process, worker)
         killed.alive = False
         self.job = JobModel(self, before=killed)
         self.job.frozen_until = self.clock.now + seconds
@@ -237,6 +237,10 @@ class World:
         for trainer in self.trainers:
             trainer.repeat()
         self._progress = max(self._progress, self.job.frozen_until)
+
+    def _end_process(self, worker: WorkerModel) -> None:
+        """End a worker: whichever controller follows it by then is told."""
+        self.job.process_gone(worker, "process")
 
     def _hurt_worker(self, fault: Fault, worker: WorkerModel, workers: list[WorkerModel]) -> None:
         if fault.kind == "slow worker":
