@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
@@ -55,8 +57,8 @@ class FleetWorker:
 class Fleet:
     """Wanted, requested and running workers."""
 
-    def __init__(self, job: str) -> None:
-        self._job = job
+    def __init__(self, job: str, cpus_per_worker: float = 1.0) -> None:
+        self._job, self._cpus_per_worker = job, cpus_per_worker
         self.workers: dict[str, FleetWorker] = {}
         self.past: dict[str, FleetWorker] = {}
         self.losses = Losses()
@@ -99,12 +101,22 @@ class Fleet:
         return [worker for worker in surplus if not worker.running]
 
     def request(self, host: str, now: float, *, reserve: bool = True) -> StartWorker:
-        """Request a worker on a trainer's node, or a remote one (host "")."""
+        """Request a worker on a trainer's node, or a remote one (host ""); `reserve`: CPUs, where it has enough."""
         placement: Placement = "local" if host else "remote"
         name = f"pecan:{self._job}:{placement}-{self._made[placement]}"
         self._made[placement] += 1
-        self.workers[name] = worker = FleetWorker(name, placement, host, now, reserve)
+        fits = self.hosts.get(host, self._cpus_per_worker) >= self._cpus_per_worker
+        self.workers[name] = worker = FleetWorker(name, placement, host, now, reserve and fits)
         return self.start(worker)
+
+    def cramped(self) -> list[str]:
+        """Return what to say of the trainers' nodes that have too few CPUs for a worker; a head node often has none."""
+        return [
+            f"node {host} has {cpus:g} CPU(s) for Ray, and a worker takes {self._cpus_per_worker:g} "
+            "(Config(cpus_per_worker=...)): local workers run there without CPUs of their own"
+            for host, cpus in self.hosts.items()
+            if cpus < self._cpus_per_worker
+        ]
 
     def start(self, worker: FleetWorker) -> StartWorker:
         """Have a worker started that was requested."""
@@ -155,3 +167,26 @@ class Fleet:
     def silent(self, now: float, timeout_s: float) -> list[str]:
         """Return the workers that have a process and have not been heard for longer than a deadline."""
         return [w.name for w in self.workers.values() if w.node and now - w.heard > timeout_s]
+
+    def waiting_for(self) -> dict[Hashable, str]:
+        """Return what workers wait for, and what they have been doing for long."""
+        waiting = [w for w in self.workers.values() if w.unplaced and not w.node and not w.draining]
+        reasons = Counter((worker.placement, worker.unplaced) for worker in waiting)
+        waits: dict[Hashable, str] = {}
+        for (placement, reason), count in reasons.items():
+            first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
+            who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
+            waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
+        for key, worker in self._stuck().items():
+            waits[key] = f"{worker.name}: {worker.told.stuck}"
+        if not self.workers and self.wanted.workers == 0 and self.hosts:
+            waits["none"] = "no worker is wanted"
+        return waits
+
+    def stuck_since(self) -> dict[Hashable, float]:
+        """Return since when workers have been doing what they have been doing for long."""
+        return {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+
+    def _stuck(self) -> dict[Hashable, FleetWorker]:
+        workers = self.workers.values()
+        return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import ClusterError, PlanError
@@ -59,6 +58,9 @@ class Staffing:
         if self._job.spec.shape.one_at_a_time and isinstance(self._job.spec.workers, AutoWorkers):
             said = "one worker at a time can run this pipeline: AutoPlacement has nothing to decide"
             self._job.tell("placement", said, now)
+        for said in self._fleet.cramped() if target.local else ():
+            self._job.tell("placement", said, now)
+            done.append(Log("warning", said))
         self._scale(target, now, done)
 
     def _on_scale(self, event: events.ScaleAsked, now: float, done: Instructions) -> None:
@@ -253,26 +255,3 @@ class Staffing:
         if self._fleet.lacks(worker.host):
             done.append(self._fleet.request(worker.host, now))
         self._shed(now, done)
-
-    def waiting_for(self) -> dict[Hashable, str]:
-        """Return what workers wait for, and what they have been doing for long."""
-        waiting = [w for w in self._fleet.workers.values() if w.unplaced and not w.node and not w.draining]
-        reasons = Counter((worker.placement, worker.unplaced) for worker in waiting)
-        waits: dict[Hashable, str] = {}
-        for (placement, reason), count in reasons.items():
-            first = next(w.name for w in waiting if (w.placement, w.unplaced) == (placement, reason))
-            who = first if count == 1 else f"{first} and {count - 1} more {placement} worker(s)"
-            waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
-        for key, worker in self._stuck().items():
-            waits[key] = f"{worker.name}: {worker.told.stuck}"
-        if not self._fleet.workers and self._fleet.wanted.workers == 0 and self._fleet.hosts:
-            waits["none"] = "no worker is wanted"
-        return waits
-
-    def stuck_since(self) -> dict[Hashable, float]:
-        """Return since when workers have been doing what they have been doing for long."""
-        return {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
-
-    def _stuck(self) -> dict[Hashable, FleetWorker]:
-        workers = self._fleet.workers.values()
-        return {("stuck", worker.name, worker.told.stuck): worker for worker in workers if worker.told.stuck}

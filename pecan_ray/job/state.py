@@ -56,7 +56,7 @@ class JobState:
         self.ledger = Ledger(spec.shape, spec.start)
         self.log = DeliveryLog(spec.shape.world_size)
         self._points = ResumePoints()
-        self.fleet = Fleet(spec.name)
+        self.fleet = Fleet(spec.name, spec.cpus_per_worker)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
         self.bad = BadElements(spec.name, spec.error_budget, spec.start.bad if spec.start is not None else ())
         self.quarantine = QuarantineQueue()
@@ -236,7 +236,7 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.silent_after_s):
                 why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
                 self.staffing.lose(worker, "stream", why, now, done, SILENT)
-        for text in self._waits.look(now, self._waiting_for(), self.staffing.stuck_since()):
+        for text in self._waits.look(now, self._waiting_for(), self.fleet.stuck_since()):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
@@ -256,7 +256,7 @@ class JobState:
         elif not self.ledger.queues.listed and self.questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
-        waits.update(self.staffing.waiting_for())
+        waits.update(self.fleet.waiting_for())
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits

@@ -263,6 +263,17 @@ def test_hosts_get_local_workers_by_their_cpus(three_nodes: Any) -> None:
     three_nodes.remove_node(large)
 
 
+def test_a_trainer_s_node_may_have_too_few_cpus_for_a_worker() -> None:
+    """As a head node that has none for Ray."""
+    config = pecan.Config(cpus_per_worker=64.0, threads_per_worker=1, reorder="off")
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(50)), name="cramped", config=config).batch(4)
+    for workers in (pecan.Workers(local=1), pecan.AutoWorkers(max_remote=0)):
+        with pipe.iter_batches(workers=workers) as batches:
+            assert sum(len(batch["i"]) for batch in batches) == 50
+            told = [event.text for event in batches.report().events if event.kind == "placement"]
+        assert any("a worker takes 64 (Config(cpus_per_worker=...))" in text for text in told), told
+
+
 # --- what is wanted, and what changes ----------------------------------------------------------------------------
 
 

@@ -38,6 +38,24 @@ REPEATS = Scenario(
 )
 """With it elements are used twice: messages of a worker that lives are lost until it is taken for silent."""
 CASES = {
+    "a node dies just before its controller, which never tells of it": Scenario(
+        seed=72005409,
+        sources=((SplitModel((DEADLY,)), SplitModel((3,)), SplitModel((DEADLY,))),),
+        visitation="zero_or_more",
+        page_s=1.0,
+        local=4,
+        cpus=2,
+        apart=True,
+        delay_s=0.1,
+        faults=(
+            Fault(0.2891908993442072, "kill node", 879),
+            Fault(0.4040765126577412, "kill controller", seconds=0.1),
+            Fault(0.5642983688330059, "kill controller", seconds=1.0),
+            Fault(0.6442358054934245, "kill controller", seconds=1.0),
+            Fault(0.741402149887745, "freeze controller", seconds=90.0),
+            Fault(2.1674527779765644, "freeze controller", seconds=90.0),
+        ),
+    ),
     "the last worker that gives all data is taken for silent, and the job is over with it": Scenario(
         seed=61036765,
         sharding="off",

@@ -13,7 +13,7 @@ from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, AskAssignment, AskLeases, WorkerProgress
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
-from tests.unit.job_rig import JobRig, elements, of_kind
+from tests.unit.job_rig import JobRig, elements, of_kind, said
 
 
 def started(done: list[Instruction]) -> list[StartWorker]:
@@ -46,6 +46,16 @@ def test_local_workers_are_spread_by_the_power_of_the_trainers_nodes() -> None:
 def test_a_node_without_cpus_gets_local_workers_last() -> None:
     fleet = fleet_of({"none": 0.0, "some": 2.0})
     assert [start.host for start in started(fleet.scale(Deployment(1, 0), 0.0))] == ["some"]
+
+
+def test_a_local_worker_has_no_cpus_of_its_own_where_a_node_has_too_few() -> None:
+    fleet = fleet_of({"none": 0.0})
+    (start,) = started(fleet.scale(Deployment(1, 0), 0.0))
+    assert (start.host, start.reserve) == ("none", False)
+    rig = JobRig(workers=Workers(4), cpus_per_worker=4.0)
+    rig.come(("small", 2.0), ("big", 8.0))
+    assert {(one.host, one.reserve) for one in started(rig.done[-1])} == {("small", False), ("big", True)}
+    assert "node small has 2 CPU(s) for Ray, and a worker takes 4 (Config(cpus_per_worker=...))" in said(rig.done[-1])
 
 
 def test_scaling_to_what_is_there_requests_nothing() -> None:

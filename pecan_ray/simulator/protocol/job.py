@@ -274,7 +274,7 @@ class JobModel(Party):
             self.processes[name] = WorkerModel(self.world, name, instruction.placement, node, placed)
         worker = self.processes[name]
         if not worker.alive:
-            self._tell_of_death(worker, "process")
+            self._tell_of_death(worker, worker.died_of)
             return
         self._followed.add(name)
         placing = max(0.0, worker.placed_at - clock.now)
@@ -328,6 +328,7 @@ class JobModel(Party):
     def process_gone(self, worker: WorkerModel, cause: events.LossCause) -> None:
         """End a worker's process; the job hears of it a little later."""
         if worker.alive:
+            worker.died_of = cause
             worker.die()
             if worker.name in self._followed:
                 self._tell_of_death(worker, cause)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events
+from pecan_ray.job.events import LossCause
 from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
@@ -39,6 +40,7 @@ class WorkerModel(Party):
         super().__init__(name)
         self.world, self.placement, self.node, self.placed_at = world, placement, node, placed_at
         self.ready = self._begun = False
+        self.died_of: LossCause = "process"
         self.closed = False
         """It makes no more batches: what is in the outbox can still be fetched."""
         self.slowness = 1.0
