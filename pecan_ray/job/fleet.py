@@ -168,8 +168,8 @@ class Fleet:
         """Return the workers that have a process and have not been heard for longer than a deadline."""
         return [w.name for w in self.workers.values() if w.node and now - w.heard > timeout_s]
 
-    def waiting_for(self) -> dict[Hashable, str]:
-        """Return what workers wait for, and what they have been doing for long."""
+    def waiting_for(self, now: float, silent_after_s: float) -> dict[Hashable, str]:
+        """Return what workers wait for, what they have been doing for long, and who has said nothing for long."""
         waiting = [w for w in self.workers.values() if w.unplaced and not w.node and not w.draining]
         reasons = Counter((worker.placement, worker.unplaced) for worker in waiting)
         waits: dict[Hashable, str] = {}
@@ -179,13 +179,19 @@ class Fleet:
             waits["place", placement, reason] = f"{who} wait(s) for a place: {reason}"
         for key, worker in self._stuck().items():
             waits[key] = f"{worker.name}: {worker.told.stuck}"
+        for name in self.silent(now, silent_after_s / 2):  # one that works speaks three times meanwhile
+            waits["unheard", name] = (
+                f"{name} has said nothing for {{seconds}}: native code holds its GIL, its process stands still, or its "
+                f"node cannot be reached; after {silent_after_s:.0f} s it is taken for lost"
+            )
         if not self.workers and self.wanted.workers == 0 and self.hosts:
             waits["none"] = "no worker is wanted"
         return waits
 
-    def stuck_since(self) -> dict[Hashable, float]:
-        """Return since when workers have been doing what they have been doing for long."""
-        return {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+    def waited_since(self, now: float, silent_after_s: float) -> dict[Hashable, float]:
+        """Return since when workers have been doing what they have been doing for long, or have said nothing."""
+        since = {key: worker.heard - worker.told.stuck_s for key, worker in self._stuck().items()}
+        return since | {("unheard", name): self.workers[name].heard for name in self.silent(now, silent_after_s / 2)}
 
     def _stuck(self) -> dict[Hashable, FleetWorker]:
         workers = self.workers.values()

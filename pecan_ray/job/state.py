@@ -236,14 +236,13 @@ class JobState:
             for worker in self.fleet.silent(now, self.spec.silent_after_s):
                 why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
                 self.staffing.lose(worker, "stream", why, now, done, SILENT)
-        for text in self._waits.look(now, self._waiting_for(), self.fleet.stuck_since()):
+        since = self.fleet.waited_since(now, self.spec.silent_after_s)
+        for text in self._waits.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
             done.append(Log("warning", text))
 
-    def _waiting_for(self) -> dict[Hashable, str]:
+    def _waiting_for(self, now: float) -> dict[Hashable, str]:
         """Return what the job waits for, a text for each thing."""
-        if self.over:
-            return {}
         waits: dict[Hashable, str] = {}
         if missing := self.trainers.missing():
             waits["ranks"] = (
@@ -256,7 +255,7 @@ class JobState:
         elif not self.ledger.queues.listed and self.questions.idle:
             splits = sum(map(len, self.ledger.queues.listings))
             waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
-        waits.update(self.fleet.waiting_for())
+        waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s))
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits

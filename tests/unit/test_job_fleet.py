@@ -240,3 +240,14 @@ def test_another_job_gets_a_local_worker_of_autoplacement_where_more_than_the_le
     fixed = JobRig(workers=Workers(3))
     fixed.begin()
     assert fixed.handle(events.RoomAsked("other")) == [], "the user has fixed the number"
+
+
+def test_a_worker_that_says_nothing_is_named_before_it_is_taken_for_lost() -> None:
+    rig = JobRig(workers=Workers(1), trainer_timeout_s=1000.0)
+    [worker] = rig.begin()
+    quiet = rig.spec.silent_after_s / 2
+    assert "said nothing" not in said(rig.handle(events.TimePassed(), after=quiet - 1))
+    (text,) = said(rig.handle(events.TimePassed(), after=2)).splitlines()
+    assert text.startswith(f"{worker} has said nothing for {quiet + 1:.0f} s: native code holds its GIL, ")
+    assert said(rig.handle(events.TimePassed(), after=1)) == ""
+    assert f"{worker} is lost: it has said nothing for" in said(rig.handle(events.TimePassed(), after=quiet))
