@@ -157,7 +157,7 @@ class PecanPipeline:
     # --- operators on the sequence -------------------------------------------------------------------------
 
     def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
-        """Stack `size` elements into a batch with a leading dimension."""
+        """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
         positive("batch", size)
         return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
 
@@ -169,7 +169,7 @@ class PecanPipeline:
         shapes: Mapping[str, tuple[int | None, ...]] | None = None,
         drop_remainder: bool = False,
     ) -> PecanPipeline:
-        """Stack elements of unequal shapes, padded with `padding` (a value, or one per column)."""
+        """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
         positive("padded_batch", size)
         return self._then(
             PaddedBatch(

@@ -1,4 +1,4 @@
-"""Values of Pillow and PyTorch, told without importing either: whoever holds one has."""
+"""Values of Pillow, PyTorch, TensorFlow and JAX, told without importing any of them: whoever holds one has."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def is_tensor(value: Any) -> bool:
     return kind is not None and isinstance(value, kind)
 
 
+def _is_eager(value: Any) -> bool:
+    kind = getattr(sys.modules.get("tensorflow"), "Tensor", None)
+    return kind is not None and isinstance(value, kind) and hasattr(value, "numpy")
+
+
+def _is_jax(value: Any) -> bool:
+    kind = getattr(sys.modules.get("jax"), "Array", None)
+    return kind is not None and isinstance(value, kind)
+
+
 def picture_bytes(picture: Any) -> int:
     """Return the bytes of an image of Pillow, decoded."""
     width, height = picture.size
@@ -36,7 +46,13 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def as_array(value: Any) -> npt.NDArray[Any] | None:
-    """Return an image or a tensor as an array, in a type that NumPy knows; None for anything else."""
+    """Return an image or a tensor as an array, in a type that NumPy knows; None for anything else.
+
+    TensorFlow's tensors of texts, and symbolic ones, are something else.
+    """
+    if _is_eager(value) or _is_jax(value):
+        array = np.asarray(value)
+        return None if array.dtype.hasobject else array
     if is_picture(value):
         return np.asarray(value.convert("RGBA") if value.mode in ("P", "PA") else value)
     if not is_tensor(value):

@@ -15,7 +15,13 @@ from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
 from pecan_ray.engines.python.chain import check_sendable, set_aside
-from pecan_ray.engines.python.collate import check_columns, check_is_object, checked_array, numbers_of_one_type
+from pecan_ray.engines.python.collate import (
+    check_columns,
+    check_is_object,
+    checked_array,
+    numbers_of_one_type,
+    with_arrays,
+)
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
@@ -202,6 +208,7 @@ class BatchWriter:
         if self._holds_objects is None and items:
             self._holds_objects = not all(map(is_columnar, items[0].value.values()))
         if self._holds_objects:
+            items = with_arrays(items)
             plain = PLAIN_OR_NUMBERS.issuperset
             items = [item for item in items if plain(map(type, item.value.values())) or self._sendable(item)]
         with self._claiming:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.foreign import as_array
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.chain import op_error
 from pecan_ray.engines.sendable import MASKED
@@ -27,7 +29,19 @@ from pecan_ray.plan.splits import Array
 
 def collate(items: Sequence[Item], op: str) -> dict[str, Any]:
     """Return the columns of a batch; raises `BatchShapeError` where elements differ in columns, shape or dtype."""
+    items = with_arrays(items)
     return {name: _collate_column(items, name, op) for name in _columns(items, op)}
+
+
+def with_arrays(items: Sequence[Item]) -> list[Item]:
+    """Return elements whose images and tensors are arrays: that is what a batch can hold."""
+    return [item if all(map(is_columnar, item.value.values())) else _with_arrays(item) for item in items]
+
+
+def _with_arrays(item: Item) -> Item:
+    arrays = {name: as_array(value) for name, value in item.value.items()}
+    known = {name: array for name, array in arrays.items() if array is not None}
+    return replace(item, value={**item.value, **known}) if known else item
 
 
 def _columns(items: Sequence[Item], op: str) -> list[str]:
@@ -88,6 +102,7 @@ def checked_array(
             item,
             op,
         )
+    value = value if is_columnar(value) or (found := as_array(value)) is None else found
     try:
         array = np.asarray(value)
     except Exception as error:  # objects may refuse it in any way, and lists may be uneven
@@ -101,14 +116,14 @@ def checked_array(
     if array.shape == shape and array.dtype == dtype:
         return array
     if not is_columnar(value):
-        found, remedy = f"a {type(value).__name__}", "Convert it, or fill in what is missing, by a map before"
+        kind, remedy = f"a {type(value).__name__}", "Convert it, or fill in what is missing, by a map before"
     elif array.dtype != dtype:
-        found, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
+        kind, remedy = f"{array.dtype}{list(array.shape)}", "Convert elements to one dtype before"
     else:
-        found, remedy = f"{dtype}{list(array.shape)}", "Resize or crop elements to one shape, or use padded_batch"
+        kind, remedy = f"{dtype}{list(array.shape)}", "Resize or crop elements to one shape, or use padded_batch"
     raise _unlike(
         f"{op}: column {spelled(name)} of {item.where()} "
-        f"is {found}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
+        f"is {kind}, but that of {other} is {dtype}{list(shape)}. {remedy}.",
         name,
         item,
         op,
@@ -153,7 +168,9 @@ def collate_padded(
     items: Sequence[Item], op: str, padding: Any, shapes: dict[str, tuple[int | None, ...]] | None
 ) -> dict[str, Any]:
     """Return the columns of a batch whose elements are padded at the end of each dimension to a common shape."""
+    items = with_arrays(items)
     names = _columns(items, op)
+    items = _with_lists_as_arrays(items, op)
     _check_known(shapes or {}, "shapes", names, op)
     _check_known(padding if isinstance(padding, Mapping) else {}, "padding", names, op)
     columns: dict[str, Any] = {}
@@ -163,6 +180,36 @@ def collate_padded(
             continue
         columns[name] = _pad(items, name, (shapes or {}).get(name), _padding(padding, name), op)
     return columns
+
+
+def _with_lists_as_arrays(items: list[Item], op: str) -> list[Item]:
+    """Return elements whose lists of numbers are arrays, as padding needs them; empty ones take the dtype of others."""
+    names = [name for name, value in items[0].value.items() if type(value) in (list, tuple)]
+    for name in names:
+        arrays = [_array_of(name, item, items[0], op) for item in items]
+        full = [array for array in arrays if array.size]
+        if not all(is_columnar(array) for array in full):
+            continue  # texts, or objects of some kind
+        dtype = full[0].dtype if full else np.dtype(float)
+        typed = (array if array.size else array.astype(dtype) for array in arrays)
+        items = [replace(item, value={**item.value, name: one}) for item, one in zip(items, typed, strict=True)]
+    return items
+
+
+def _array_of(name: str, item: Item, first: Item, op: str) -> Array:
+    """Return a list as an array; raises `BatchShapeError` for what is none, and for lists that are no table."""
+    value = item.value.get(name)
+    try:
+        if type(value) not in (list, tuple):
+            said, error = f"is a {type(value).__name__}, but that of {first.where()} is a list", None
+        elif any(one is None for one in value):
+            said, error = "is a list that holds None", None
+        else:
+            return np.asarray(value)
+    except ValueError as uneven:
+        said, error = "is a list of unequal lists, which cannot be padded", uneven
+    remedy = "Make an array of it, or fill in what is missing, by a map before."
+    raise _unlike(f"{op}: column {spelled(name)} of {item.where()} {said}. {remedy}", name, item, op) from error
 
 
 def _check_known(asked: Mapping[str, Any], argument: str, names: list[str], op: str) -> None:
