@@ -26,7 +26,7 @@ from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.waiting import UNHEARD
+from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
@@ -34,6 +34,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
@@ -54,7 +55,6 @@ MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
 """Between two tries to become a trainer."""
-NO_ANSWER = f"its controller does not answer: {UNHEARD}"
 OWN = ("rank", "format", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -108,7 +108,8 @@ class Session:
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
         me = (self._incarnation, self._node)
-        self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
+        ranks = options.rank, options.world_size
+        self.client = BatchClient(self.name, self.controller, *ranks, me, options.prefetch_bytes, keep)
         self.client.start()
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
@@ -127,9 +128,10 @@ class Session:
             try:
                 if controller is None:
                     controller = self._controller(job.config.journal)
-                if ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts)):
+                me = self._options.rank, self._incarnation, self._node
+                if self._answered(controller, controller.register.remote(*me, parts), wait):
                     return controller
-                ray.get(controller.open.remote(pickled))
+                self._answered(controller, controller.open.remote(pickled), wait)
                 continue
             except (
                 ray.exceptions.RayTaskError,
@@ -145,6 +147,15 @@ class Session:
             if next_step.anew:
                 controller = None
             time.sleep(LOOK_AGAIN_S)
+
+    def _answered(self, controller: Any, answer: Any, wait: LongWait) -> Any:
+        """Wait for the controller's answer, and say so where it does not give one though it was started."""
+        while True:
+            try:
+                return ray.get(answer, timeout=LOOK_S)
+            except ray.exceptions.GetTimeoutError:
+                if cluster.lives(controller):
+                    wait.becomes(f"job {self.name}: {NO_ANSWER}")
 
     def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
         shared = self._options.world_size > 1
