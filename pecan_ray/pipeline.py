@@ -59,6 +59,7 @@ from pecan_ray.plan.operators import (
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
 
@@ -407,7 +408,8 @@ class PecanPipeline:
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
         """
-        debug = of_kind("debug", debug, bool)
+        if not (debug := of_kind("debug", debug, bool)):
+            refuse_at_exit()
         allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
         options = IterOptions(
             epochs=epochs,

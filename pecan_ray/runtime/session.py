@@ -8,6 +8,7 @@ import os
 import pickle
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import PlanError, StateError
+from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
@@ -249,6 +250,16 @@ def _hindrance(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
     if isinstance(error, ray.exceptions.RayActorError):
         return Hindered("unstarted" if error.actor_init_failed else "gone", str(error))
     return Hindered("taken", str(error))
+
+
+def refuse_at_exit() -> None:
+    """Raise ClusterError while the interpreter ends: no thread pool can start any more, in Python 3.12 no thread."""
+    # A thread that has outlived the main one may go on: the end waits for it.
+    if threading.current_thread() is threading.main_thread() and not threading.main_thread().is_alive():
+        raise ClusterError(
+            "iter_batches() was called while the interpreter ends (by a function of `atexit`): no job can begin "
+            "then. Begin and read it before the program ends."
+        )
 
 
 def refuse_loader_workers() -> None:
