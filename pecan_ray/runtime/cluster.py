@@ -167,7 +167,7 @@ def alive_nodes() -> set[str]:
 def lives(actor: Any) -> bool:
     """Tell whether Ray has started an actor's process, and has not missed it."""
     found: Any = ray._private.state.actors(actor._actor_id.hex())
-    return found.get("State") == "ALIVE" if found else False
+    return bool(found) and str(found.get("State")) == "ALIVE"
 
 
 def named_actors() -> list[str]:

@@ -84,7 +84,8 @@ def test_a_value_of_another_kind_is_refused_by_name(make: Any, given: dict[str, 
 
 
 def test_every_option_refuses_what_is_of_no_kind_at_all() -> None:
-    for make in (Workers, AutoWorkers, Cache, Config, IterOptions):
+    groups: tuple[Any, ...] = (Workers, AutoWorkers, Cache, Config, IterOptions)
+    for make in groups:
         for field in dataclasses.fields(make):
             with pytest.raises(PlanError, match=rf"\b{field.name}\b.* must be .*, but got <object"):
                 make(**{field.name: object()})
