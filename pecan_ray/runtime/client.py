@@ -64,18 +64,11 @@ class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
     def __init__(
-        self,
-        job: str,
-        controller: Any,
-        rank: int,
-        world_size: int,
-        identity: tuple[str, str],
-        prefetch_bytes: int,
-        keep: KeepBad,
+        self, controller: Any, rank: int, world_size: int, me: tuple[str, str, str], prefetch_bytes: int, keep: KeepBad
     ) -> None:
-        """`identity`: incarnation, and node; `keep`: called with bad elements before the job hears of them."""
-        self._job, self._controller, self._rank, self._keep = job, controller, rank, keep
-        self._incarnation, self._node_id = identity
+        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them."""
+        self._controller, self._rank, self._keep = controller, rank, keep
+        self._job, self._incarnation, self._node_id = me
         self.calls = Calls()
         self._reader = BatchReader()
         self._lock = threading.Lock()
@@ -170,15 +163,8 @@ class BatchClient:
 
     def join(self) -> None:
         """Wait for the threads to end: none is left when Ray ends."""
-        began = time.monotonic()
-        for until_s in (SAY_AFTER_S, END_S):
-            threads = (*self._threads, *(stream.thread for stream in self._streams.values()))
-            left = [thread for thread in threads if thread.is_alive() and thread is not threading.current_thread()]
-            if left and until_s == END_S:
-                names = ", ".join(thread.name for thread in left)
-                logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", self._job, names)
-            for thread in left:
-                thread.join(max(0.0, began + until_s - time.monotonic()))
+        threads = (*self._threads, *(stream.thread for stream in self._streams.values()))
+        _wait_for_end(self._job, [thread for thread in threads if thread is not threading.current_thread()])
         # Streams and client know each other: memory would stay until Python looks for such circles.
         with self._lock:
             self._batches.clear()
@@ -322,6 +308,18 @@ class BatchClient:
             # Meanwhile time passes for the state, which says who does not answer.
             answer = self.calls.ask_again(self._controller.report, pickle.dumps(report), meanwhile=self._look)
             self._orders_came(answer, report.number)
+
+
+def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
+    """Wait for threads of an iterator that is closed, and say so if that takes long."""
+    began = time.monotonic()
+    for until_s in (SAY_AFTER_S, END_S):
+        left = [thread for thread in threads if thread.is_alive()]
+        if left and until_s == END_S:
+            names = ", ".join(thread.name for thread in left)
+            logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", job, names)
+        for thread in left:
+            thread.join(max(0.0, began + until_s - time.monotonic()))
 
 
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:

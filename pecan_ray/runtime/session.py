@@ -108,9 +108,8 @@ class Session:
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
-        me = (self._incarnation, self._node)
-        ranks = options.rank, options.world_size
-        self.client = BatchClient(self.name, self.controller, *ranks, me, options.prefetch_bytes, keep)
+        me = (self.name, self._incarnation, self._node)
+        self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
