@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.kinds import settle
 from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
@@ -42,10 +43,10 @@ class Workers:
     remote: int = 0
 
     def __post_init__(self) -> None:
+        settle(self, "Workers")
         for name in ("local", "remote"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise PlanError(f"Workers({name}=...) must be a whole number >= 0, but got {value!r}.")
+            if getattr(self, name) < 0:
+                raise PlanError(f"Workers({name}=...) must be a whole number >= 0, but got {getattr(self, name)}.")
         if self.local + self.remote == 0:
             raise PlanError("Workers(local=0, remote=0) would never produce a batch: ask for at least one worker.")
 
@@ -84,9 +85,7 @@ class AutoWorkers:
     """How long a remote worker may wait for a node before AutoPlacement settles for less."""
 
     def __post_init__(self) -> None:
-        _check_choices(self, {"mode": PlacementMode})
-        if not isinstance(self.objective, Deadline):
-            _check_choices(self, {"objective": ObjectiveName})
+        settle(self)
         if self.objective != "cost" and self.mode != "auto":
             raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
         for side in ("local", "remote"):
@@ -104,6 +103,9 @@ class AutoWorkers:
             )
         if self.max_per_hour is not None and not 0 <= self.max_per_hour < math.inf:
             raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
+        fraction = self.max_local_cpu_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
@@ -128,8 +130,9 @@ class Cache:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_bytes, int) or isinstance(self.max_bytes, bool) or self.max_bytes < MIB:
-            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes!r}.")
+        settle(self, "Cache")
+        if self.max_bytes < MIB:
+            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
         if self.path is not None and "://" in os.fspath(self.path):
             raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
 
@@ -201,6 +204,7 @@ class Config:
     order."""
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
             if not getattr(self, name) >= 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
@@ -209,13 +213,11 @@ class Config:
                 f"journal must be a folder, but got {os.fspath(self.journal)!r}: lines cannot be added to an object. "
                 "Name a folder that the trainers' nodes share, or mount the bucket."
             )
-        if not self.storage_patience_s >= 0:
-            raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")
-        for label, value in self.remote_labels.items():
-            if not (isinstance(label, str) and isinstance(value, str)):
-                raise PlanError(f"Config(remote_labels=...) takes strings, but got {label!r}: {value!r}.")
-        if self.cpus_per_worker <= 0:
-            raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
+        for name in ("storage_patience_s", "placement_warning_s"):
+            if getattr(self, name) < 0:
+                raise PlanError(f"{name} must be 0 or more, but got {getattr(self, name)}.")
+        if not 0 < self.cpus_per_worker < math.inf:
+            raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
         if not 0 <= self.error_budget <= 1:
@@ -224,12 +226,8 @@ class Config:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
         if not 1 <= self.flight_streams <= MOST_STREAMS:
             raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
-        choices = {"transport": TransportChoice, "compression": Compression, "reorder": ReorderMode}
-        _check_choices(self, choices)
-        if self.sample_elements is not None and not (
-            isinstance(self.sample_elements, int) and self.sample_elements > 0
-        ):
-            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements!r}.")
+        if self.sample_elements is not None and self.sample_elements < 1:
+            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements}.")
         if self.sample_seconds is not None and self.sample_seconds <= 0:
             raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
         if self.order_file is not None and self.reorder == "off":
@@ -237,8 +235,6 @@ class Config:
                 f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '
                 "none: leave one of them out."
             )
-        if self.reorder_check is not None and not callable(self.reorder_check):
-            raise PlanError(f"reorder_check must be a function, but got {type(self.reorder_check).__name__}.")
 
 
 @dataclass(frozen=True)
@@ -258,14 +254,7 @@ class IterOptions:
     job: str | None = None
 
     def __post_init__(self) -> None:
-        choices = {
-            "format": Format,
-            "order": Order,
-            "visitation": Visitation,
-            "sharding": Sharding,
-            "on_error": OnError,
-        }
-        _check_choices(self, choices)
+        settle(self)
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
         if (
@@ -280,11 +269,3 @@ class IterOptions:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
             raise PlanError('sharding="static" deals the data to fixed workers: pass workers=Workers(...).')
-
-
-def _check_choices(options: object, choices: Mapping[str, object]) -> None:
-    """Raise `PlanError` for a field whose value is none of its literals."""
-    for name, allowed in choices.items():
-        value = getattr(options, name)
-        if value not in get_args(allowed):
-            raise PlanError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, but got {value!r}.")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -33,11 +32,11 @@ from pecan_ray.options import (
 )
 from pecan_ray.plan.arguments import a_function, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
+from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BucketByLength,
-    ElementOp,
     Filter,
     FlatMap,
     Function,
@@ -54,10 +53,13 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
+    as_written,
+    method_name,
 )
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
 
@@ -89,10 +91,10 @@ class PecanPipeline:
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
         self._plan = Plan(head=source)
-        self._name = name or "pipeline"
+        self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
-        self._config = config or Config()
+        self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
 
     @classmethod
     def from_tf_data(
@@ -158,7 +160,7 @@ class PecanPipeline:
 
     def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
         """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
-        positive("batch", size)
+        size = positive("batch", size)
         return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
 
     def padded_batch(
@@ -170,14 +172,14 @@ class PecanPipeline:
         drop_remainder: bool = False,
     ) -> PecanPipeline:
         """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
-        positive("padded_batch", size)
+        size = positive("padded_batch", size)
         return self._then(
             PaddedBatch(
                 name=self._unique("padded_batch"),
                 size=size,
                 drop_remainder=drop_remainder,
                 padding=padding,
-                shapes=dict(shapes) if shapes else None,
+                shapes=shapes,
             )
         )
 
@@ -195,10 +197,11 @@ class PecanPipeline:
         `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
         """
         length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
-        bounds = tuple(boundaries)
+        bounds: tuple[int, ...] = of_kind("bucket_by_length(boundaries=...)", boundaries, Sequence[int])
         if not bounds or list(bounds) != sorted(set(bounds)):
             raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
-        per_bucket = (sizes,) * (len(bounds) + 1) if isinstance(sizes, int) else tuple(sizes)
+        given = of_kind("bucket_by_length(sizes=...)", sizes, int | Sequence[int])
+        per_bucket: tuple[int, ...] = given if isinstance(given, tuple) else (given,) * (len(bounds) + 1)
         if len(per_bucket) != len(bounds) + 1:
             raise PlanError(
                 f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
@@ -223,7 +226,7 @@ class PecanPipeline:
 
     def shuffle(self, buffer: int, seed: int | None = None) -> PecanPipeline:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
-        positive("shuffle", buffer)
+        buffer = positive("shuffle", buffer)
         return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
 
     def repeat(self, count: int | None = None) -> PecanPipeline:
@@ -232,7 +235,7 @@ class PecanPipeline:
         Passes follow each other without a seam: batches may hold elements of two passes.
         """
         if count is not None:
-            positive("repeat", count)
+            count = positive("repeat", count)
         return self._then(Repeat(name=self._unique("repeat"), count=count))
 
     def take(self, count: int) -> PecanPipeline:
@@ -245,7 +248,7 @@ class PecanPipeline:
 
     def prefetch(self, count: int) -> PecanPipeline:
         """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
-        positive("prefetch", count)
+        count = positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 
     def autocache(self, *, name: str | None = None, version: str = "") -> PecanPipeline:
@@ -260,8 +263,6 @@ class PecanPipeline:
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
             )
-        if not isinstance(version, str):
-            raise PlanError(f"autocache(version=...) must be a text, but got {version!r}.")
         return self._then(Autocache(name=self._unique(name or "autocache"), version=version))
 
     # --- joins ---------------------------------------------------------------------------------------------
@@ -281,6 +282,7 @@ class PecanPipeline:
         """
         if stop not in ("first", "all"):
             raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
+        weights = of_kind("mix(weights=...)", weights, Sequence[float])
         if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
             raise PlanError(
                 f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
@@ -327,7 +329,7 @@ class PecanPipeline:
 
         Returns one element, or a list for ``count > 1``.
         """
-        positive("peek", count)
+        count = positive("peek", count)
         set_patience(self._config.storage_patience_s)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
@@ -367,7 +369,7 @@ class PecanPipeline:
         return True
 
     def __repr__(self) -> str:
-        ops = "".join(f".{_spell(op)}" for op in self._plan.ops)
+        ops = "".join(f".{as_written(op)}" for op in self._plan.ops)
         head = self._plan.head
         start = head.kind if isinstance(head, Join) else type(head).__name__
         return f"PecanPipeline({start}, name={self._name!r}, engine={self._engine!r}){ops}"
@@ -406,9 +408,12 @@ class PecanPipeline:
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
         """
+        if not (debug := of_kind("debug", debug, bool)):
+            refuse_at_exit()
+        allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
         options = IterOptions(
             epochs=epochs,
-            workers=workers or (Workers() if sharding == "static" else AutoWorkers()),
+            workers=workers if workers is not None else Workers() if sharding == "static" else AutoWorkers(),
             format=format,
             rank=rank,
             world_size=world_size,
@@ -480,20 +485,15 @@ class PecanPipeline:
         )
 
     def _then(self, op: Op) -> PecanPipeline:
+        settle(op, method_name(op))
         return self._with(self._plan.then(op))
 
     def _unique(self, name: str | None, fn: Function | None = None) -> str:
         taken = {op.name for op in self._plan.all_ops()}
-        if name is None:
+        name = of_kind("name", name, str | None)
+        if not name:
             name = getattr(fn, "__name__", None) or type(fn).__name__
             name = "map" if name == "<lambda>" else name
         elif fn is not None and name in taken:
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
         return free_name(name, taken)
-
-
-def _spell(op: Op) -> str:
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
-    numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
-    named = [] if op.name == kind else [op.name]
-    return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"

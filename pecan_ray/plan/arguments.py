@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable
 from typing import Any
 
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PlanError, spelled
 
 
 def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Callable[..., Any]:
@@ -43,13 +44,19 @@ def _behind(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def positive(what: str, value: int) -> int:
     """Return a whole number from 1 on; raises `PlanError` for anything else.  `what` names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"{what} needs a whole number >= 1, but got {value!r}.")
-    return value
+    return _whole_number(what, value, 1)
 
 
 def natural(what: str, value: int) -> int:
     """Return a whole number from 0 on; raises `PlanError` for anything else.  `what` names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise PlanError(f"{what} needs a whole number >= 0, but got {value!r}.")
-    return value
+    return _whole_number(what, value, 0)
+
+
+def _whole_number(what: str, value: int, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise PlanError(f"{what} needs a whole number >= {least}, but got {spelled(value)}.")
+    return number

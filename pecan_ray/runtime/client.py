@@ -27,6 +27,7 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
+from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.messages import BatchReader, Message
@@ -63,11 +64,11 @@ class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
     def __init__(
-        self, controller: Any, rank: int, world_size: int, identity: tuple[str, str], prefetch_bytes: int, keep: KeepBad
+        self, controller: Any, rank: int, world_size: int, me: tuple[str, str, str], prefetch_bytes: int, keep: KeepBad
     ) -> None:
-        """`identity`: incarnation, and node; `keep`: called with bad elements before the job hears of them."""
+        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them."""
         self._controller, self._rank, self._keep = controller, rank, keep
-        self._incarnation, self._node_id = identity
+        self._job, self._incarnation, self._node_id = me
         self.calls = Calls()
         self._reader = BatchReader()
         self._lock = threading.Lock()
@@ -162,10 +163,8 @@ class BatchClient:
 
     def join(self) -> None:
         """Wait for the threads to end: none is left when Ray ends."""
-        deadline = time.monotonic() + END_S
-        for thread in (*self._threads, *(stream.thread for stream in self._streams.values())):
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        threads = (*self._threads, *(stream.thread for stream in self._streams.values()))
+        _wait_for_end(self._job, [thread for thread in threads if thread is not threading.current_thread()])
         # Streams and client know each other: memory would stay until Python looks for such circles.
         with self._lock:
             self._batches.clear()
@@ -210,7 +209,7 @@ class BatchClient:
         elif isinstance(instruction, events.Quarantine):
             self._keep(tuple(map(bad_element, instruction.elements)))
         else:
-            logger.log(logging.getLevelName(instruction.level.upper()), instruction.text)
+            logger.log(logging.getLevelName(instruction.level.upper()), "job %s: %s", self._job, instruction.text)
 
     def _open(self, worker: WorkerInfo) -> None:
         stream = self._streams[worker.name] = WorkerStream(
@@ -309,6 +308,18 @@ class BatchClient:
             # Meanwhile time passes for the state, which says who does not answer.
             answer = self.calls.ask_again(self._controller.report, pickle.dumps(report), meanwhile=self._look)
             self._orders_came(answer, report.number)
+
+
+def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
+    """Wait for threads of an iterator that is closed, and say so if that takes long."""
+    began = time.monotonic()
+    for until_s in (SAY_AFTER_S, END_S):
+        left = [thread for thread in threads if thread.is_alive()]
+        if left and until_s == END_S:
+            names = ", ".join(thread.name for thread in left)
+            logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", job, names)
+        for thread in left:
+            thread.join(max(0.0, began + until_s - time.monotonic()))
 
 
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:

@@ -164,6 +164,12 @@ def alive_nodes() -> set[str]:
     return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
 
 
+def lives(actor: Any) -> bool:
+    """Tell whether Ray has started an actor's process, and has not missed it."""
+    found: Any = ray._private.state.actors(actor._actor_id.hex())
+    return bool(found) and str(found.get("State")) == "ALIVE"
+
+
 def named_actors() -> list[str]:
     """Return the names of all our actors that live, or are about to."""
     listed: Any = ray.util.list_named_actors(all_namespaces=True)
