@@ -31,7 +31,8 @@ def settle(options: object, within: str = "") -> None:
 
     NumPy's numbers become Python's, and lists tuples.  `within`: what the fields are arguments of.
     """
-    for name, kind in _kinds(type(options)).items():
+    made: Any = type(options)
+    for name, kind in _kinds(made).items():
         value = getattr(options, name)
         kept = of_kind(f"{within}({name}=...)" if within else name, value, kind)
         if kept is not value:
@@ -68,7 +69,7 @@ def _kept(value: Any, kind: Any) -> Any:
             return operator.index(value)
     elif origin is float:
         if isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value:
-            return value if type(value) in (int, float) else float(value)
+            return value if isinstance(value, (int, float)) and not isinstance(value, np.generic) else float(value)
     elif origin is bool:
         if isinstance(value, (bool, np.bool_)):
             return bool(value)

@@ -32,7 +32,7 @@ def test_close_says_that_the_controller_does_not_answer(
     monkeypatch.setattr(leaving, "LEAVE_S", 7.0)
     it = batches("frozen-close")
     next(it)
-    controller = ray.get(ray.get_actor("pecan:frozen-close:controller", namespace="pecan").process_id.remote())
+    controller: Any = ray.get(ray.get_actor("pecan:frozen-close:controller", namespace="pecan").process_id.remote())
     os.kill(controller, signal.SIGSTOP)
     try:
         with caplog.at_level(logging.WARNING):

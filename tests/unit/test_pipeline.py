@@ -144,9 +144,9 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.iter_batches(workers=0), r"workers must be Workers\(\.\.\.\) or AutoWorkers\(\.\.\.\), but got 0"),
     (lambda p: p.iter_batches(debug="no"), "debug must be True or False, but got 'no'"),
     (lambda p: p.with_config(cpus_per_worker="1"), "cpus_per_worker must be a number, but got '1'"),
-    (lambda p: PecanPipeline(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
+    (lambda p: type(p)(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
     (
-        lambda p: PecanPipeline(Items([]), config={"reorder": "off"}),
+        lambda p: type(p)(Items([]), config={"reorder": "off"}),
         r"must be Config\(\.\.\.\) or None, but got {",
     ),
     (lambda p: p.map(len, on=5), r"map\(on=\.\.\.\) must be a text or None, but got 5"),
