@@ -83,6 +83,10 @@ def _note_fork() -> None:
         # What Ray leaves to the interpreter's end waits for threads that a child does not have, and crashes.
         accessor = ctypes.py_object(ray._private.state.state._global_state_accessor)
         ctypes.pythonapi.Py_IncRef(accessor)
+        # Of the handlers of a process's end this one comes first, and with it the last: Ray's wait for such threads.
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "on_exit"):  # with the code, as `atexit` has not
+            libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 os.register_at_fork(after_in_child=_note_fork)

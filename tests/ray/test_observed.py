@@ -76,7 +76,7 @@ STRANGE = 'naïve "job"/\n数' + "x" * 300
 
 def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name=STRANGE)
-    pipe = pipe.map(half, on="i", name=STRANGE).batch(4)
+    pipe = pipe.map(lambda i: i + 1, on="i", name=STRANGE).batch(4)
     workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
     with pipe.iter_batches(epochs=None, workers=workers, job=STRANGE) as it:
         next(it)
