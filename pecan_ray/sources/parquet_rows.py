@@ -7,12 +7,16 @@ to be of use, the longest value of its dictionary is looked at.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 DECODED_BYTES = 4 << 20
 """So much is decoded at a time, if rows are about equal."""
@@ -30,6 +34,47 @@ LISTS_RATIO = 1000
 
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
+
+
+class _ReadError(Exception):
+    """Arrow has found nothing wrong with a footer, and wants to read."""
+
+
+class _Unreadable(io.RawIOBase):
+    """A file of a size of which nothing can be read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> NoReturn:
+        raise _ReadError
+
+
+def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
+    """Raise whatever Arrow does for a footer whose columns cannot be.
+
+    A row group's `column` ends the process with such a footer: pyarrow lets the exception of C++ pass.  A reader that
+    announces what it will read describes the same columns first, and raises.
+    """
+    reader = pq.ParquetFile(_Unreadable(size), metadata=metadata, pre_buffer=True)
+    try:
+        next(reader.iter_batches(1, row_groups=groups, use_threads=False), None)
+    except _ReadError:
+        return
 
 
 def fitting_rows(
@@ -53,7 +98,7 @@ def _row_bytes(file: Any, metadata: Any, group: int, wanted: Sequence[str] | Non
     columns = [
         place
         for place in range(held.num_columns)
-        if wanted is None or any(f"{held.column(place).path_in_schema}.".startswith(f"{name}.") for name in wanted)
+        if wanted is None or any(f"{metadata.schema.column(place).path}.".startswith(f"{name}.") for name in wanted)
     ]
     largest = {place: _value_bytes(metadata, group, place) for place in columns}
     for place in sorted(columns, key=lambda place: largest[place], reverse=True):
