@@ -8,6 +8,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import ErrorBudgetError
+from pecan_ray.quarantine import quarantined
 from tests.unit.test_sources_tfrecord import framed
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
@@ -30,19 +31,19 @@ def test_5_000_of_55_000_elements_end_the_job(tmp_path: Path) -> None:
     assert 4900 <= over.value.fields["bad"] <= 5100
 
 
-def test_an_estimate_is_told_as_one_in_the_report(tmp_path: Path) -> None:
-    pipe = torn(tmp_path, 400).with_config(error_budget=1.0).batch(100)
-    batches = pipe.iter_batches(on_error="skip", workers=pecan.Workers(1))
-    assert sum(len(batch["record"]) for batch in batches) == (FILES - 1) * 400
-    report = batches.report()
-    assert 380 <= report.bad_elements <= 420
-    (told,) = [event.text for event in report.events if event.kind == "bad"]
-    assert "elements are left out, estimated by" in told
-
-
-def test_where_nothing_is_known_the_report_says_at_least(tmp_path: Path) -> None:
-    pipe = torn(tmp_path, 4, whole=0).with_config(error_budget=1.0).batch(2)
-    batches = pipe.iter_batches(on_error="skip", workers=pecan.Workers(1))
-    assert list(batches) == []
-    (told,) = [event.text for event in batches.report().events if event.kind == "bad"]
-    assert "At least 1 left out" in told
+@pytest.mark.parametrize(
+    ("records", "whole", "bad", "told"),
+    [(400, FILES - 1, range(380, 421), "elements are left out, estimated by"), (4, 1, range(1, 9), "left out")],
+)
+def test_an_estimate_counts_and_is_told_as_one_where_the_bad_are_kept(
+    tmp_path: Path, records: int, whole: int, bad: range, told: str
+) -> None:
+    (tmp_path / "data").mkdir()
+    pipe = torn(tmp_path / "data", records, whole)
+    pipe = pipe.with_config(error_budget=1.0, quarantine_path=str(tmp_path / "bad.jsonl")).batch(2)
+    batches = pipe.iter_batches(on_error="quarantine", workers=pecan.Workers(1))
+    assert sum(len(batch["record"]) for batch in batches) == whole * records
+    assert batches.report().bad_elements in bad
+    (kept,) = quarantined(tmp_path / "bad.jsonl")
+    assert kept.elements_left_out == batches.report().bad_elements
+    assert told in kept.error
