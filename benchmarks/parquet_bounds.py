@@ -28,7 +28,7 @@ from pecan_ray.sources.parquet_rows import DECODED_BYTES, MOST_DECODED_ROWS
 
 
 @dataclass(frozen=True)
-class Table:
+class WideTable:
     """A file of numbers, of which every eighth column holds short texts."""
 
     columns: int
@@ -49,7 +49,12 @@ class Table:
         return path
 
 
-TABLES = (Table(8, 2_000_000, 4), Table(100, 200_000, 2), Table(1000, 50_000, 2), Table(1000, 20_000, 4))
+TABLES = (
+    WideTable(8, 2_000_000, 4),
+    WideTable(100, 200_000, 2),
+    WideTable(1000, 50_000, 2),
+    WideTable(1000, 20_000, 4),
+)
 
 
 def unbounded(file: Any, metadata: Any, groups: Sequence[int], wanted: Any, most: int | None) -> int:
