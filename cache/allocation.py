@@ -32,6 +32,8 @@ AllocationPolicy: TypeAlias = Literal["greedy", "sjf", "max_min", "coordl", "all
 """SiloD's three, and the caches that it was compared with ("alluxio" stands for any LRU)."""
 HALVINGS = 44
 """Of the interval in which a speed lies."""
+SAME = 1e-9
+"""Relative differences of speeds that are nothing but rounding."""
 MOST_ORDERS = 12
 """In which `greedy` tries to cache the datasets; one is enough where the pipe carries what is missed."""
 
@@ -73,7 +75,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
     """
     sizes = demands.dataset_sizes
     orders = [_by_worth(demands, demands.ideal, sizes)]
-    best, most = np.zeros_like(demands.ideal), -1.0
+    best, most = np.zeros_like(demands.ideal), 0.0
     for turn in range(MOST_ORDERS):
         if turn == len(orders):
             break
@@ -81,8 +83,10 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
         cache = in_order(sizes, order, cluster.cache_bytes)[demands.dataset]
         missed = 1 - np.minimum(1.0, cache / demands.size)
         speeds = demands.speeds(1 - missed, _by_misses(demands.ideal * missed, missed, cluster.remote_io))
-        best, most = (cache, float(speeds.sum())) if speeds.sum() > most else (best, most)
-        waits = demands.of_datasets(np.where((missed > 0) & (cache > 0), demands.ideal - speeds, 0.0)) > 0
+        if speeds.sum() > most * (1 + SAME):
+            best, most = cache, float(speeds.sum())
+        slow = (missed > 0) & (cache > 0) & (speeds < demands.ideal * (1 - SAME))
+        waits = demands.of_datasets(slow.astype(np.float64)) > 0
         if waits.any():
             short, others = order[waits[order]], order[~waits[order]]
             orders += [np.concatenate(parts) for parts in ((others, short), (short, others))[: 2 if turn == 0 else 1]]

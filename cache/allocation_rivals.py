@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pecan_ray.cache.benefit import CachedPart, ProbedJob, choose_caching
 from pecan_ray.cache.demands import ClusterResources
@@ -18,7 +17,10 @@ from pecan_ray.cache.store_model import Numbers
 
 ROUNDS = 12
 """Of an LRU's hits and the speeds that follow from them, each round half of the way."""
-HALVINGS = 26
+MOST_STEPS = 40
+NEAR = 1e-7
+"""Steps of the time for which an LRU keeps an item: how many, and which is the last."""
+TINY = 1e-300
 
 
 def coordl(demands: Demands, cluster: ClusterResources) -> Division:
@@ -55,45 +57,44 @@ def quiver(demands: Demands, cluster: ClusterResources) -> Division:
 
 
 def lru(demands: Demands, cluster: ClusterResources) -> Division:
-    """Keep what was read last, whoever did: fast jobs drive out what slow ones have not come back to.
-
-    An item is kept for a time that is the same for all (Che's approximation): as long as all that is read meanwhile
-    fills the cache.  Of a job that reads x of its dataset in that time, `found` is what it hits.
-    """
-    sizes = demands.dataset_sizes
-    speeds, hits, resident = demands.ideal, np.zeros_like(demands.ideal), sizes
+    """Keep what was read last, whoever did: fast jobs drive out what slow ones have not come back to."""
+    speeds = demands.ideal
     for turn in range(ROUNDS):
-        resident, fresh = _residents(demands, speeds, sizes, cluster.cache_bytes)
-        hits = np.minimum(fresh, np.where(demands.cached > 0, 1.0, 0.0))
+        resident, fresh = lru_hits(demands, speeds, cluster.cache_bytes)
+        hits = np.where(demands.cached > 0, fresh, 0.0)
         io = evenly(demands.ideal * (1 - hits), cluster.remote_io)
         speeds = (speeds + demands.speeds(hits, io)) / 2 if turn else demands.speeds(hits, io)
-    return Division(
-        within(resident, cluster.cache_bytes)[demands.dataset],
-        hits,
-        evenly(demands.ideal * (1 - hits), cluster.remote_io),
-    )
+    return Division(within(resident, cluster.cache_bytes)[demands.dataset], hits, io)
 
 
-def _residents(demands: Demands, speeds: Numbers, sizes: Numbers, room: float) -> tuple[Numbers, Numbers]:
-    """Return the bytes of each dataset that an LRU holds, and each job's share of hits."""
+def lru_hits(demands: Demands, speeds: Numbers, room: float) -> tuple[Numbers, Numbers]:
+    """Return the bytes of each dataset that an LRU holds while jobs read so fast, and each job's share of hits.
+
+    An item is kept for a time that is the same for all (Che's approximation): as long as all that is read meanwhile
+    fills the cache.  That time is found by Newton's method, which comes from below, as what is held grows ever slower.
+    """
+    sizes = demands.dataset_sizes
     if sizes.sum() <= room:
         return sizes, np.ones_like(speeds)
-    low, high = 0.0, 2 * float((demands.size / speeds).max())
-    for _ in range(HALVINGS):
-        kept_s = (low + high) / 2
-        absent = _absent(demands.dataset, kept_s * speeds / demands.size, len(sizes))
-        low, high = (kept_s, high) if float((sizes * (1 - absent)).sum()) <= room else (low, kept_s)
-    passes = low * speeds / demands.size
-    absent = _absent(demands.dataset, passes, len(sizes))
+    paces, kept_s = speeds / demands.size, 0.0
+    for _ in range(MOST_STEPS):
+        missing = 1 - kept(kept_s * paces)
+        absent = _absent(demands, missing)
+        growth = demands.of_datasets(paces * (1 - found(kept_s * paces)) / np.maximum(missing, TINY)) * absent * sizes
+        step = (room - float((sizes * (1 - absent)).sum())) / float(growth.sum())
+        kept_s += step
+        if step <= NEAR * kept_s:
+            break
+    missing = 1 - kept(kept_s * paces)
+    absent = _absent(demands, missing)
     # A hit: read by the job itself in the epoch before, or by another one that reads the same.
-    others = absent[demands.dataset] / np.maximum(1 - kept(passes), 1e-12)
-    return sizes * (1 - absent), 1 - (1 - found(passes)) * np.minimum(others, 1.0)
+    others = np.minimum(1.0, absent[demands.dataset] / np.maximum(missing, TINY))
+    return sizes * (1 - absent), 1 - (1 - found(kept_s * paces)) * others
 
 
-def _absent(dataset: NDArray[np.intp], passes: Numbers, count: int) -> Numbers:
+def _absent(demands: Demands, missing: Numbers) -> Numbers:
     """Return the share of each dataset that none of its jobs has read lately."""
-    logs = np.bincount(dataset, weights=np.log(np.maximum(1 - kept(passes), 1e-300)), minlength=count)
-    return np.exp(logs)
+    return np.exp(demands.of_datasets(np.log(np.maximum(missing, TINY))))
 
 
 def found(passes: Numbers) -> Numbers:
