@@ -22,7 +22,7 @@ from pecan_ray.simulator.paper.reported_caches import QUIVER_DATASETS, QUIVER_FI
 from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table
 
 BATCHES = 7000
-ITEMS, CHUNKS, BATCH = 20_000, 10, 100
+ITEMS, CHUNKS, BATCH = 10_000, 10, 50
 """Of the data that samplers go through."""
 ROUNDS = 40
 """Of an LRU's hits and the speeds that follow."""
