@@ -143,6 +143,7 @@ class FluidCluster:
             coming = self.arrives[self.arrives > self.now_s]
             next_s = float(coming.min()) if coming.size else np.inf
             if not mine.size:
+                self.timeline.append(CacheMoment(self.now_s, 0, 0.0, 0.0, 0.0, 1.0))
                 self.now_s = next_s
                 continue
             demands = self._demands(mine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from pecan_ray.simulator.paper.reported_caches import (
 from pecan_ray.simulator.paper.tables import Comparison, Section
 from pecan_ray.simulator.shared_cache import SILOD, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 
-SMALL = ClusterResources(6e12, 0.3e9, gpus=24)
+SMALL = ClusterResources(6e12, 0.2e9, gpus=24)
 
 
 @pytest.mark.parametrize("cached", [0.25, 0.5, 1.0, 2.0])
@@ -74,7 +75,7 @@ def test_a_cache_that_is_cut_serves_less_at_once() -> None:
     st.sampled_from([*SYSTEMS.values(), "sjf", "max_min"]),
     st.sampled_from(list(SILOD)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_every_job_ends_and_the_pipe_carries_no_more_than_it_can(
     drawn: list[ReadingJob], cached: float, io: float, policy: AllocationPolicy, schedule: GpuSchedule
 ) -> None:
@@ -109,27 +110,29 @@ def test_the_cache_table_of_silod() -> None:
 
 
 @pytest.fixture(scope="module")
-def busy_cluster() -> dict[tuple[GpuSchedule, str], CacheRun]:
-    """Sixty jobs on 24 GPUs, under all schedules and systems."""
-    jobs = silod_figures.draw_jobs(0, 60, 24)
+def busy_cluster() -> dict[tuple[GpuSchedule, str], list[CacheRun]]:
+    """Forty jobs on 24 GPUs, drawn three times, under all schedules and systems."""
+    draws = [silod_figures.draw_jobs(seed, 40, 24) for seed in range(3)]
     return {
-        (schedule, system): simulate_cache(jobs, SMALL, silod_figures.policy_of(system, schedule), schedule)
+        (schedule, system): [
+            simulate_cache(jobs, SMALL, silod_figures.policy_of(system, schedule), schedule) for jobs in draws
+        ]
         for schedule in SILOD
         for system in SYSTEMS
     }
 
 
 @pytest.mark.parametrize("schedule", ["fifo", "sjf"])
-def test_jobs_are_done_first_under_silod(
-    busy_cluster: dict[tuple[GpuSchedule, str], CacheRun], schedule: GpuSchedule
+def test_jobs_are_done_first_under_silod_on_average_over_draws(
+    busy_cluster: dict[tuple[GpuSchedule, str], list[CacheRun]], schedule: GpuSchedule
 ) -> None:
-    times = {system: busy_cluster[schedule, system].mean_completion_s for system in SYSTEMS}
+    times = {system: fmean(run.mean_completion_s for run in busy_cluster[schedule, system]) for system in SYSTEMS}
     assert min(times, key=times.__getitem__) == "SiloD", times
     assert max(times, key=times.__getitem__) == "CoorDL", times
 
 
-def test_silod_is_the_fairest_under_gavel(busy_cluster: dict[tuple[GpuSchedule, str], CacheRun]) -> None:
-    fairness = {system: busy_cluster["gavel", system].fairness for system in SYSTEMS}
+def test_silod_is_the_fairest_under_gavel(busy_cluster: dict[tuple[GpuSchedule, str], list[CacheRun]]) -> None:
+    fairness = {system: fmean(run.fairness for run in busy_cluster["gavel", system]) for system in SYSTEMS}
     assert max(fairness, key=fairness.__getitem__) == "SiloD" and fairness["SiloD"] > 0.95, fairness
 
 
