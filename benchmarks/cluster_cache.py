@@ -22,7 +22,8 @@ from pecan_ray.cache.allocation import POLICIES
 from pecan_ray.simulator.paper.silod_figures import draw_jobs
 from pecan_ray.simulator.shared_cache import simulate_cache
 
-GPUS_PER_NODE, BYTES_PER_NODE = 8, 0.05e12
+GPUS_PER_NODE = 8
+BYTES_PER_NODE = 0.05e12
 """So little cache that jobs contend for it."""
 IO_PER_JOB = 20e6
 REPEATS, BATCH = 15, 512

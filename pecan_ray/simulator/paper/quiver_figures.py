@@ -21,9 +21,8 @@ from pecan_ray.simulator.markdown import table
 from pecan_ray.simulator.paper.reported_caches import QUIVER_DATASETS, QUIVER_FIGURE6, QUIVER_TABLE3
 from pecan_ray.simulator.paper.tables import Comparison, Section, comparison_table
 
-BATCHES = 7000
+# The data that samplers go through.
 ITEMS, CHUNKS, BATCH = 10_000, 10, 50
-"""Of the data that samplers go through."""
 ROUNDS = 40
 """Of an LRU's hits and the speeds that follow."""
 CACHES_GIB = (25.0, 50.0, 100.0, 200.0, 300.0, 400.0, 500.0, 600.0, 700.0, 750.0)
