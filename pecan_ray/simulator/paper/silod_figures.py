@@ -36,6 +36,7 @@ LOAD = 1.5
 
 
 HALVINGS = 16
+LARGE = "SiloD: 96 and 400 GPUs (Figures 10, 12, 13)"
 
 
 @dataclass(frozen=True)
@@ -189,9 +190,7 @@ def orderings(runs: SilodRuns) -> Section:
         f"pipe, averaged over time; means over {len(next(iter(runs.large.values())))} seeds."
     )
     head = ["", "completion", "makespan", "fairness"]
-    return Section(
-        "SiloD: 96 and 400 GPUs (Figures 10, 12, 13)", text, (table(head, lines), table(["", "best"], claims))
-    )
+    return Section(LARGE, text, (table(head, lines), table(["", "best"], claims)))
 
 
 def _first(values: Mapping[str, float], pick: Callable[..., str]) -> str:
