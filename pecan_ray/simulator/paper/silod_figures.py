@@ -187,7 +187,9 @@ def orderings(runs: SilodRuns) -> Section:
         f"hours, arrivals of {LOAD} times the cluster. The slides say of their figures that SiloD has the shortest "
         "completion time under FIFO at 96 and 400 GPUs and under SJF, the highest fairness under Gavel, and there a "
         "makespan slightly above Quiver's. Fairness is the least job's speed over that with an equal part of cache and "
-        f"pipe, averaged over time; means over {len(next(iter(runs.large.values())))} seeds."
+        "pipe, averaged over time. The drawn jobs contend for the cache of 96 GPUs, and hardly for that of 400, where "
+        "all but CoorDL do alike: the figures at 400 are not reproduced. "
+        f"Means over {len(next(iter(runs.large.values())))} seeds."
     )
     head = ["", "completion", "makespan", "fairness"]
     return Section(LARGE, text, (table(head, lines), table(["", "best"], claims)))
