@@ -24,8 +24,10 @@ from pecan_ray.simulator.protocol.worker import WorkerModel
 
 PATIENCE_S = 150.0
 """A job in which no batch is used for so long hangs; with a slow or bad network it may take longer."""
-MOST_EVENTS, MOST_EVENTS_OF_RANK = 1_000_000, 10_000
-"""No history needs so many."""
+MOST_EVENTS = 1_000_000
+"""No history of few ranks needs so many;"""
+MOST_EVENTS_OF_RANK = 10_000
+"""for each of them some more are allowed."""
 DIES_MEANWHILE_SHARE = 0.1
 """Of workers, while a job has no controller."""
 KEEPER_DIES_SHARE = 0.1
