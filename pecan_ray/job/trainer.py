@@ -29,6 +29,7 @@ from pecan_ray.job.trainer_events import (
     CloseStream,
     Discard,
     EndOfData,
+    EndOfEpoch,
     Grant,
     HandOver,
     Noted,
@@ -87,6 +88,8 @@ class TrainerState:
         self._settled: set[str] = set()
         self._ready_when_asked = 0
         self._wanted_since: float | None = None
+        self._within: int | None = None
+        """The last epoch of which the training loop wants its next batch."""
         self._last_taken: float | None = None
         self._began = now
         self._error: BaseException | None = None
@@ -183,6 +186,7 @@ class TrainerState:
         if self._wanted_since is None:
             self._wanted_since = now
             self._ready_when_asked = len(self.queue)
+        self._within = event.within
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.answered(event.number, now)
@@ -206,6 +210,9 @@ class TrainerState:
             return
         if self._error is not None:
             done.append(RaiseError(self._error))
+        elif self._epoch_is_over():
+            self._last_taken = None  # what the loop does between two epochs is no step
+            done.append(EndOfEpoch())
         elif self.queue and self._usable(self.queue.head):
             self._hand_over(self._wanted_since, now, done)
         elif self.orders.finished and not self.queue:
@@ -213,6 +220,14 @@ class TrainerState:
         else:
             return
         self._wanted_since = None
+
+    def _epoch_is_over(self) -> bool:
+        """Tell whether nothing more comes of the epoch in which a batch is wanted: the job goes on to the next one
+        when the ranks have all of an epoch.
+        """
+        if self._within is None:
+            return False
+        return self.queue.head.epoch > self._within if self.queue else self.orders.epoch > self._within
 
     def _say_waits(self, now: float, done: list[TrainerInstruction]) -> None:
         texts: dict[Hashable, str] = {CONTROLLER: UNANSWERED, BATCH: _waited_for(self.rank, self.orders, self._held())}

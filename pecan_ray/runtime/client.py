@@ -34,7 +34,6 @@ from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
 
-WANTED = events.BatchWanted()
 END_S = 10.0
 """How long `close` waits for a thread."""
 
@@ -60,6 +59,10 @@ class Received(NamedTuple):
     message: Message
 
 
+Outcome: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
+"""What the training loop gets when it has asked for a batch."""
+
+
 class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
@@ -81,7 +84,7 @@ class BatchClient:
         self._number = 0
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
-        self._outcome: events.HandOver | events.EndOfData | events.RaiseError | None = None
+        self._outcome: Outcome | None = None
         self._report: TrainerReport | None = None
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
@@ -103,13 +106,16 @@ class BatchClient:
 
     # --- the trainer's thread ------------------------------------------------------------------------------
 
-    def next(self) -> Received | None:
-        """Return the next batch, waiting for it; None when the job is over.  Raises the job's error."""
+    def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
+        """Return the next batch, waiting for it; None when the job is over.  Raises the job's error.
+
+        `within`: with no batch of that epoch left, return `EndOfEpoch`.
+        """
         cluster.refuse_forked()
         with self._lock:
             if self.closed:
                 return None
-            self._handle(WANTED)
+            self._handle(events.BatchWanted(within))
             outcome = self._taken()
         while outcome is None and not self.closed:
             self._served.wait()
@@ -121,11 +127,16 @@ class BatchClient:
             finally:
                 del outcome  # or the error would hold this frame and the frame the error, and both the last batch
         if not isinstance(outcome, Received):
-            return None
+            return outcome if isinstance(outcome, events.EndOfEpoch) else None
         self._reader.taken(outcome.message)
         return outcome
 
-    def _taken(self) -> Received | events.EndOfData | events.RaiseError | None:
+    def ahead(self) -> Element | None:
+        """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
+        with self._lock:
+            return self._batches[self.state.queue.head.id].columns if self.state.queue and not self.closed else None
+
+    def _taken(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Take what there is for the trainer's thread; the caller has the lock."""
         outcome, self._outcome = self._outcome, None
         return self._batches.pop(outcome.batch.id) if isinstance(outcome, events.HandOver) else outcome
@@ -190,7 +201,7 @@ class BatchClient:
             self._told.ring()
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
-        if isinstance(instruction, (events.HandOver, events.EndOfData, events.RaiseError)):
+        if isinstance(instruction, (events.HandOver, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
             self._outcome = instruction
             self._served.ring()
         elif isinstance(instruction, events.Grant):
