@@ -18,7 +18,7 @@ from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
-from pecan_ray.integrations.formats import converter
+from pecan_ray.integrations.formats import converter, device_copies
 from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
@@ -65,6 +65,7 @@ class Batches:
         """`go_on`: called with a state that fits, returns what makes another one of these that begins there."""
         self._go_on = go_on
         self._convert = converter(options.format)
+        self._device = device_copies(options.device)
         self._options = options
         self._config = config
         self._name = name
@@ -197,7 +198,12 @@ class Batches:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
         self._progress.show(session.client)
-        return self._convert(received.columns)
+        if self._device is None:
+            return self._convert(received.columns)
+        batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
+        if (columns := session.client.ahead()) is not None:
+            self._device.stage(columns, self._convert(columns))
+        return batch
 
     def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
         users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
@@ -217,7 +223,8 @@ class Batches:
                 self._elements += produced.rows
                 self._note_bad(produced.bad)
                 if produced.rows:
-                    yield self._convert(produced.columns)
+                    batch = self._convert(produced.columns)
+                    yield batch if self._device is None else self._device.copy(batch)
             if self._options.epochs is None and self._elements == before:
                 return  # Epochs without an element would follow each other for ever.
             yield EndOfEpoch()

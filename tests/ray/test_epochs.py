@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from tests.ray.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
@@ -48,6 +50,26 @@ def test_ranks_end_their_epochs_after_equally_many_batches() -> None:
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(loop, range(2))
     for epoch, other in zip(first, second, strict=True):
-        seen = sorted(sum(epoch + other, []))
+        seen = [i for batch in epoch + other for i in batch]
         assert len(epoch) == len(other) > 0 and len(seen) >= ROWS - 1 and set(seen) <= set(ALL)
         assert len(set(seen)) == len(seen), "nothing comes twice within an epoch"
+
+
+@pytest.mark.parametrize("cut", some_later([0, 1, 2], 0, 2))
+def test_a_data_set_of_torch_goes_on_where_its_state_was_taken(cut: int) -> None:
+    pytest.importorskip("torch")
+    pipe, options = numbers("torch-state"), {"workers": pecan.Workers(local=1), "epochs": 3}
+    data_set = pipe.to_torch(device="meta", **options)
+    left = [ROWS] * 3
+    if cut > 0:
+        assert sum(1 for _ in data_set) == len(pipe) == len(data_set)
+        left = [ROWS] * 2
+    if cut > 1:
+        assert next(iter(data_set))["i"].device.type == "meta", "with what was staged before"
+        left = [ROWS - 8, ROWS]
+    state = json.loads(json.dumps(data_set.state_dict()))
+    data_set.close()
+    other = pipe.to_torch(**options)
+    other.load_state_dict(state)
+    seen = [ids(other) for _ in left]
+    assert [len(set(epoch)) for epoch in seen] == [len(epoch) for epoch in seen] == left
