@@ -18,6 +18,7 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.train_context import placed
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.options import (
     AutoWorkers,
@@ -367,8 +368,8 @@ class PecanPipeline(FrameworkMethods):
         workers: Workers | AutoWorkers | None = None,
         format: Format = "numpy",
         device: Any = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         order: Order = "relaxed",
         visitation: Visitation = "exactly_once",
         sharding: Sharding = "dynamic",
@@ -382,8 +383,8 @@ class PecanPipeline(FrameworkMethods):
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches.  `workers` fixes the numbers of workers; without it AutoPlacement finds them
-        while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
+        own, equally many batches; in a loop of Ray Train the run says which and how many.  `workers` fixes the numbers
+        of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
 
@@ -394,6 +395,7 @@ class PecanPipeline(FrameworkMethods):
         if not (debug := of_kind("debug", debug, bool)):
             refuse_at_exit()
         allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
+        rank, world_size, job = placed(self._name, rank, world_size, job)
         options = IterOptions(
             epochs=epochs,
             workers=workers if workers is not None else Workers() if sharding == "static" else AutoWorkers(),

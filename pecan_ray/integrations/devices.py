@@ -21,7 +21,8 @@ class OnDevice:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        stream: Any = torch.cuda.Stream
+        self._stream = stream(device) if device.type == "cuda" else None
         self._ahead: tuple[Any, Tensors] | None = None
         """A batch that the training loop does not have yet, and its copy."""
 
@@ -70,7 +71,7 @@ def on_device(name: str) -> OnDevice | None:
         raise PlanError(f"device={name!r} is no device of torch: {str(error).splitlines()[0]}") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise PlanError(
-            f"device={name!r}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices in this process. "
-            'Use device="cpu", or give the process a GPU (in Ray Train: ScalingConfig(use_gpu=True)).'
+            f"device={name!r}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices in this "
+            'process. Use device="cpu", or give it a GPU (in Ray Train: ScalingConfig(use_gpu=True)).'
         )
     return None if device.type == "cpu" else OnDevice(device)

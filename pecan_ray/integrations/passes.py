@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pecan_ray.errors import PlanError, StateError
 
-State: TypeAlias = Mapping[str, Any]
+PassesState: TypeAlias = Mapping[str, Any]
 
 
 class EpochByEpoch(Protocol):
@@ -39,8 +39,13 @@ class Passes:
         self._batches: EpochByEpoch | None = None
         self._given = 0
         """Epochs that were given to their ends."""
-        self._state: State | None = None
+        self._state: PassesState | None = None
         """Of the job that is to begin."""
+
+    @property
+    def running(self) -> bool:
+        """Whether the job has begun."""
+        return self._batches is not None
 
     def __iter__(self) -> Iterator[Any]:
         if self._epochs is not None and self._given >= self._epochs:
@@ -66,7 +71,7 @@ class Passes:
         """Return where the passes stand, between two batches: plain values, to be saved with the model."""
         return {"epochs": self._given, "batches": self._state if self._batches is None else self._batches.state_dict()}
 
-    def load_state_dict(self, state: State) -> None:
+    def load_state_dict(self, state: PassesState) -> None:
         """Go on where a state was taken: what runs now ends, and the next pass begins another job.
 
         Raises StateError for what is no state of such passes.

@@ -28,9 +28,9 @@ class TorchBatches(Passes, IterableDataset[dict[str, Any]]):
         worker = get_worker_info()
         if worker is not None:
             raise PlanError(
-                f"{self._what} was given to a DataLoader with num_workers={worker.num_workers}: each of these processes "
-                "would begin a job of its own. Pass num_workers=0 (and batch_size=None): pecan_ray has workers of its "
-                "own, whose number iter_batches(workers=...) sets."
+                f"{self._what} was given to a DataLoader with num_workers={worker.num_workers}: each of these "
+                "processes would begin a job of its own. Pass num_workers=0 (and batch_size=None): pecan_ray has "
+                "workers of its own, whose number iter_batches(workers=...) sets."
             )
         return super().__iter__()
 

@@ -59,7 +59,7 @@ class Received(NamedTuple):
     message: Message
 
 
-Outcome: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
+Answered: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
 """What the training loop gets when it has asked for a batch."""
 
 
@@ -72,8 +72,7 @@ class BatchClient:
         """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them."""
         self._controller, self._rank, self._keep = controller, rank, keep
         self._job, self._incarnation, self._node_id = me
-        self.calls = Calls()
-        self._reader = BatchReader()
+        self.calls, self._reader = Calls(), BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
         self._served, self._told = Bell(), Bell()
@@ -81,14 +80,13 @@ class BatchClient:
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
         self._batches: dict[int, Received] = {}
-        self._number = 0
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
-        self._outcome: Outcome | None = None
+        self._outcome: Answered | None = None
         self._report: TrainerReport | None = None
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
-        self.closed = False
+        self._number, self.closed = 0, False
         self._threads = [
             threading.Thread(target=self._guarded, args=(talk,), name=name, daemon=True)
             for talk, name in ((self._keep_reporting, "pecan-report"), (self._keep_listening, "pecan-orders"))
@@ -107,10 +105,7 @@ class BatchClient:
     # --- the trainer's thread ------------------------------------------------------------------------------
 
     def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
-        """Return the next batch, waiting for it; None when the job is over.  Raises the job's error.
-
-        `within`: with no batch of that epoch left, return `EndOfEpoch`.
-        """
+        """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
         cluster.refuse_forked()
         with self._lock:
             if self.closed:
@@ -187,9 +182,6 @@ class BatchClient:
         with self._lock:
             self._handle(event)
 
-    def _look(self) -> None:
-        self._happened(events.TrainerTime())
-
     def _handle(self, event: events.TrainerEvent) -> None:
         """Take an event and do what must be done; the caller has the lock."""
         now = time.monotonic()
@@ -242,8 +234,7 @@ class BatchClient:
             columns = self._reader.open(message)
             if columns is None:
                 break
-            nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
-            opened.append((message, columns, nbytes))
+            opened.append((message, columns, sum(int(getattr(column, "nbytes", 0)) for column in columns.values())))
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:
@@ -283,8 +274,7 @@ class BatchClient:
     def _keep_listening(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
         while not self._over():
-            orders = self.state.orders
-            listen = self._controller.listen
+            listen, orders = self._controller.listen, self.state.orders
             self._orders_came(self.calls.ask_again(listen, self._rank, self._incarnation, orders.number, orders.met))
 
     def _orders_came(self, pickled: bytes, answered: int | None = None) -> None:
@@ -317,7 +307,9 @@ class BatchClient:
                     return
             # Ray passes bytes on as they are, which costs the controller less than an object.
             # Meanwhile time passes for the state, which says who does not answer.
-            answer = self.calls.ask_again(self._controller.report, pickle.dumps(report), meanwhile=self._look)
+            answer = self.calls.ask_again(
+                self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
+            )
             self._orders_came(answer, report.number)
 
 

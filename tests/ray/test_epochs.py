@@ -58,7 +58,7 @@ def test_ranks_end_their_epochs_after_equally_many_batches() -> None:
 @pytest.mark.parametrize("cut", some_later([0, 1, 2], 0, 2))
 def test_a_data_set_of_torch_goes_on_where_its_state_was_taken(cut: int) -> None:
     pytest.importorskip("torch")
-    pipe, options = numbers("torch-state"), {"workers": pecan.Workers(local=1), "epochs": 3}
+    pipe, options = numbers("torch-state"), dict[str, Any](workers=pecan.Workers(local=1), epochs=3)
     data_set = pipe.to_torch(device="meta", **options)
     left = [ROWS] * 3
     if cut > 0:

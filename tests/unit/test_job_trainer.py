@@ -17,7 +17,6 @@ from pecan_ray.job.trainer_events import (
     BatchWanted,
     Discard,
     EndOfData,
-    EndOfEpoch,
     Grant,
     HandOver,
     Noted,
@@ -464,47 +463,3 @@ def test_a_state_asks_for_the_time_at_which_it_says_that_nobody_answers() -> Non
         rig.now = rig.state.due(rig.now)
         (log,) = of_kind(TrainerLog, rig.handle(TrainerTime()))
         assert name in log.text and rig.state.due(rig.now) > rig.now
-
-
-# --- epoch by epoch ------------------------------------------------------------------------------------------
-
-
-def test_an_epoch_ends_where_a_batch_of_the_next_one_waits_which_is_not_used_by_that() -> None:
-    rig = TrainerRig()
-    rig.receive(1, epoch=0)
-    rig.receive(1, epoch=1)
-    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=0)))] == [0]
-    ended = rig.handle(BatchWanted(within=0))
-    assert of_kind(EndOfEpoch, ended) and not of_kind(HandOver, ended) and rig.state.yielded == 1
-    assert [one.batch.id for one in of_kind(HandOver, rig.handle(BatchWanted(within=1)))] == [1]
-
-
-def test_an_epoch_ends_when_the_job_goes_on_to_the_next_one() -> None:
-    rig = TrainerRig()
-    assert not of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0))), "batches of it may still come"
-    assert of_kind(EndOfEpoch, rig.order(epoch=1))
-    assert not of_kind(EndOfEpoch, rig.order(epoch=2)), "it is told once"
-
-
-def test_a_batch_of_an_epoch_that_is_over_for_the_job_is_used_before_its_end_is_told() -> None:
-    rig = TrainerRig()
-    rig.receive(1, epoch=0)
-    rig.order(epoch=1)
-    assert of_kind(HandOver, rig.handle(BatchWanted(within=0)))
-    assert of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0)))
-
-
-def test_what_a_loop_does_between_two_epochs_is_no_step_of_its() -> None:
-    rig = TrainerRig()
-    rig.receive(WARM_UP + 3, epoch=0)
-    for _ in range(WARM_UP + 2):
-        rig.handle(BatchWanted(within=0), after=1.0)
-    before = rig.state.steps
-    rig.want()
-    rig.receive(2, epoch=1)
-    assert of_kind(EndOfEpoch, rig.handle(BatchWanted(within=0), after=1.0))
-    after_all = rig.state.steps
-    rig.handle(BatchWanted(within=1), after=100.0)
-    assert rig.state.steps.batches == after_all.batches, "it validates for 100 s"
-    rig.handle(BatchWanted(within=1), after=1.0)
-    assert rig.state.steps.batches == after_all.batches + 1 > before.batches

@@ -87,7 +87,12 @@ def test_a_state_of_something_else_is_refused() -> None:
 
 def test_the_length_for_one_of_several_ranks_is_not_known() -> None:
     with pytest.raises(TypeError, match="several ranks"):
-        len(rows().to_torch(rank=0, world_size=2))
+        len(rows().to_torch(rank=0, world_size=2, epochs=1))
+
+
+def test_several_ranks_say_how_many_epochs_there_are() -> None:
+    with pytest.raises(PlanError, match="to_torch: 2 ranks share the job, which they can only leave together"):
+        rows().to_torch(rank=0, world_size=2)
 
 
 # --- devices -------------------------------------------------------------------------------------------------
