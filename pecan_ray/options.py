@@ -244,6 +244,7 @@ class IterOptions:
     epochs: int | None = 1
     workers: Workers | AutoWorkers = Workers()
     format: Format = "numpy"
+    device: str | None = None
     rank: int = 0
     world_size: int = 1
     order: Order = "relaxed"
@@ -265,6 +266,8 @@ class IterOptions:
             raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
+        if self.device is not None and self.format != "torch":
+            raise PlanError(f'device={self.device!r} needs format="torch", but got format={self.format!r}.')
         if self.prefetch_bytes < 1:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):

@@ -17,6 +17,8 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.train_context import placed
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.options import (
     AutoWorkers,
@@ -60,11 +62,10 @@ from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
-from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
 
 
-class PecanPipeline:
+class PecanPipeline(FrameworkMethods):
     """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
 
     Elements are dicts from column name to NumPy array, bytes, str or number.  Functions take an element and
@@ -95,24 +96,6 @@ class PecanPipeline:
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
         self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
-
-    @classmethod
-    def from_tf_data(
-        cls,
-        make_dataset: Function,
-        *,
-        num_shards: int = 16,
-        name: str | None = None,
-        seed: int | None = None,
-        config: Config | None = None,
-    ) -> PecanPipeline:
-        """Wrap an existing tf.data pipeline, given by a function that makes it.
-
-        A function that takes ``(num_shards, shard_index)`` is read by many workers, shard by shard; one without
-        parameters by one.
-        """
-        source = TfDataSource(make_dataset, num_shards=num_shards)
-        return cls(source, name=name, engine="tensorflow", seed=seed, config=config)
 
     def with_config(self, **changes: Any) -> PecanPipeline:
         """Return the pipeline under other settings: fields of `Config` by name."""
@@ -384,8 +367,9 @@ class PecanPipeline:
         epochs: int | None = 1,
         workers: Workers | AutoWorkers | None = None,
         format: Format = "numpy",
-        rank: int = 0,
-        world_size: int = 1,
+        device: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
         order: Order = "relaxed",
         visitation: Visitation = "exactly_once",
         sharding: Sharding = "dynamic",
@@ -399,10 +383,10 @@ class PecanPipeline:
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches.  `workers` fixes the numbers of workers; without it AutoPlacement finds them
-        while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
+        own, equally many batches; in a loop of Ray Train the run says which and how many.  `workers` fixes the numbers
+        of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
-        A pipeline without `batch` yields single elements.
+        A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
 
         `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
@@ -411,10 +395,12 @@ class PecanPipeline:
         if not (debug := of_kind("debug", debug, bool)):
             refuse_at_exit()
         allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
+        rank, world_size, job = placed(self._name, rank, world_size, job)
         options = IterOptions(
             epochs=epochs,
             workers=workers if workers is not None else Workers() if sharding == "static" else AutoWorkers(),
             format=format,
+            device=None if device is None else str(device),
             rank=rank,
             world_size=world_size,
             order=order,

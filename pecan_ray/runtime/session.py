@@ -56,7 +56,7 @@ MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
 """Between two tries to become a trainer."""
-OWN = ("rank", "format", "prefetch_bytes", "job")
+OWN = ("rank", "format", "device", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
 
