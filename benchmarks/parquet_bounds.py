@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import parquet as pq
 
-from pecan_ray.sources import Parquet
+from pecan_ray.sources import Parquet, parquet_rows
 from pecan_ray.sources import parquet as reading
 from pecan_ray.sources.parquet_rows import DECODED_BYTES, MOST_DECODED_ROWS
 
@@ -81,8 +81,8 @@ class Timed:
 def read_s(source: Parquet, bounded: bool) -> tuple[float, float]:
     """Return the seconds of CPU time that reading a source takes, and those of looking for bounds."""
     splits = list(source.splits())
-    fitting = Timed(reading.fitting_rows if bounded else unbounded)
-    checking = Timed(reading.check_columns if bounded else lambda *_: None)
+    fitting = Timed(parquet_rows.fitting_rows if bounded else unbounded)
+    checking = Timed(parquet_rows.check_columns if bounded else lambda *_: None)
     with patch.object(reading, "fitting_rows", fitting), patch.object(reading, "check_columns", checking):
         began = time.process_time()
         for split in splits:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
@@ -40,7 +41,8 @@ print("all of them, encrypted")
 
 
 def test_batches_travel_by_encrypted_flight_where_the_cluster_encrypts(tmp_path: Path) -> None:
-    address = ray.util.get_node_ip_address()
+    find_address: Any = ray.util.get_node_ip_address
+    address = find_address()
     certificates = make_certificates(tmp_path / "cluster", f"127.0.0.1,IP:{address},DNS:localhost")
     env = {**os.environ, **certificates, "RAY_ADDRESS": "local", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
