@@ -6,7 +6,9 @@ import atexit
 import ctypes
 import logging
 import os
+import signal
 import socket
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,7 @@ def attach() -> bool:
     """
     if ray.is_initialized():
         refuse_forked()
+        _let_python_have_sigterm()
         return False
     address = os.environ.get("RAY_ADDRESS")
     try:
@@ -54,9 +57,21 @@ def attach() -> bool:
             "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), set "
             "RAY_AUTH_MODE=token if the cluster asks for its token, or run without Ray by iter_batches(debug=True)."
         ) from error
+    _let_python_have_sigterm()
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _let_python_have_sigterm() -> None:
+    """Put Python's handler of SIGTERM, which calls Ray's in turn, back in front.
+
+    Ray's library has put one of its own before it that logs at once.  Where the signal meets a thread in the middle of
+    a `free` that damages the heap, and the program is aborted at its end.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _where(address: str | None) -> str:

@@ -44,7 +44,10 @@ ENDINGS: dict[str, set[int]] = {
 """What a program returns."""
 TRACEBACKS = {"error-in-loop": 1, "sigint": 1}
 """Of the program's own."""
-CRASHES = ("Exception ignored", "Fatal Python error", "terminate called", "SIGSEGV", "SIGABRT", "Segmentation fault")
+CRASHES = (
+    *("Exception ignored", "Fatal Python error", "terminate called", "SIGSEGV", "SIGABRT", "Segmentation fault"),
+    "SIGTERM received",  # by a handler that logs in the middle of whatever goes on
+)
 
 
 @dataclass(frozen=True)
