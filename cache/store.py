@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import secrets
 import sqlite3
@@ -21,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 
 import google_crc32c
+import numpy as np
 
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict
@@ -35,6 +37,10 @@ BUSY_S = 30.0
 """How long to wait for another process that writes into the index."""
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
+LEAST_MAPPED = 64 << 10
+"""Bytes of an entry that is mapped rather than read."""
+MADV_POPULATE_READ = 22
+"""Of Linux 5.14 and later; Python has no name for it."""
 TABLES = """
 CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (
@@ -104,8 +110,11 @@ class EntryStore:
 
     # --- one entry -----------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> bytes | None:
-        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped."""
+    def get(self, key: str) -> bytes | memoryview | None:
+        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
+
+        They lie where the system keeps them of the file, as long as anybody holds them.
+        """
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             return None
@@ -118,18 +127,18 @@ class EntryStore:
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or google_crc32c.value(data) != checksum:
+        if len(data) != nbytes or _extended(0, data) != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
         return data
 
-    def put(self, key: str, kind: str, parts: Sequence[bytes], *, elements: int, seconds: float) -> bool:
+    def put(self, key: str, kind: str, parts: Sequence[bytes | memoryview], *, elements: int, seconds: float) -> bool:
         """Keep an entry, whose bytes are those of `parts` in a row; tell whether it is there now.
 
         `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.
         """
-        nbytes = sum(map(len, parts))
+        nbytes = sum(memoryview(part).nbytes for part in parts)
         if nbytes > self._max_bytes:
             self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
             return False
@@ -235,9 +244,12 @@ class EntryStore:
             return None
         return row
 
-    def _read(self, segment: str, start: int, nbytes: int) -> bytes:
+    def _read(self, segment: str, start: int, nbytes: int) -> bytes | memoryview:
         """Return bytes of a segment, fewer where it ends before them."""
         with open(self._path(segment), "rb", buffering=0) as file:
+            mapped = _mapped(file.fileno(), start, nbytes)
+            if mapped is not None:
+                return mapped
             data = os.pread(file.fileno(), nbytes, start)
             while len(data) < nbytes and (more := os.pread(file.fileno(), nbytes - len(data), start + len(data))):
                 data += more
@@ -336,14 +348,14 @@ class _Writing:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.held = True
 
-    def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
+    def append(self, parts: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
         start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, 0
         at = start
         try:
             for part in parts:
-                checksum = google_crc32c.extend(checksum, part)
-                left = memoryview(part)
+                checksum = _extended(checksum, part)
+                left = memoryview(part).cast("B")
                 while left:
                     written = os.pwrite(self._fd, left, at)
                     left, at = left[written:], at + written
@@ -361,6 +373,28 @@ class _Writing:
     def close(self) -> None:
         """Write no more."""
         os.close(self._fd)
+
+
+def _extended(checksum: int, data: bytes | memoryview) -> int:
+    """Return the checksum of what it stands for with more bytes behind."""
+    # The library takes only bytes, and arrays of NumPy, where they lie.
+    return int(google_crc32c.extend(checksum, np.frombuffer(data, np.uint8)))
+
+
+def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
+    """Return bytes of a file where the system keeps them; None where they are better read.
+
+    The system is asked to bring in all of them now: what it cannot bring would kill the process when it is looked at.
+    """
+    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
+        return None
+    before = start % mmap.ALLOCATIONGRANULARITY
+    memory = mmap.mmap(fd, before + nbytes, prot=mmap.PROT_READ, offset=start - before)
+    try:
+        memory.madvise(MADV_POPULATE_READ)
+    except OSError:  # an older system, or a bad disk: reading tells which
+        return None
+    return memoryview(memory)[before:]
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -247,7 +247,7 @@ def measured_model(store: EntryStore) -> StoreModel:
             for element in range(elements):
                 writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise[:nbytes], "i": element})
             key, entry = f"{kind} {number}", writer.finish(elements)
-            if not store.put(key, kind, [entry], elements=elements, seconds=0.0):
+            if not store.put(key, kind, entry, elements=elements, seconds=0.0):
                 continue  # it is larger than the store
             for _ in range(BENCHED_TIMES):
                 began = time.perf_counter()

@@ -67,13 +67,13 @@ class SplitCache:
             self._say(f"the entry {key} cannot be read: {error}")
             return None
 
-    def keep(self, point: Autocache, split: Split, entry: bytes, elements: int, seconds: float) -> None:
+    def keep(self, point: Autocache, split: Split, entry: Sequence[memoryview], elements: int, seconds: float) -> None:
         """Keep an entry, as far as there is room."""
         with self._lock:
             if self._store is None:
                 return
             self._store.trouble = ""
-            self._store.put(entry_key(point, split), point.key, [entry], elements=elements, seconds=seconds)
+            self._store.put(entry_key(point, split), point.key, entry, elements=elements, seconds=seconds)
             self._say(self._store.trouble)
 
     def cannot_keep(self, point: Autocache, why: str) -> None:

@@ -6,6 +6,7 @@ without it.  Arrays lie as they are in memory, one behind the other; reading run
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -87,8 +88,8 @@ class EntryWriter:
         kind, dtype = _kind_of(value)
         if kind in ("array", "scalar"):
             fits = kind == column.kind and dtype == column.dtype
-            data = value.tobytes() if fits else b""
-            column.data += data
+            if fits:
+                column.data += _bytes_of(value)
             column.ends.append(len(column.data))
             column.shapes.append(value.shape if fits else ())
         else:
@@ -105,8 +106,11 @@ class EntryWriter:
             self._blobs += part
         return [start, len(self._blobs) - start]
 
-    def finish(self, length: int) -> bytes:
-        """Return the entry of a split that holds `length` elements."""
+    def finish(self, length: int) -> list[memoryview]:
+        """Return the entry of a split that holds `length` elements, in parts; nothing can be added any more.
+
+        The parts are the memory in which the elements were put together: a copy of it would take as long as writing it.
+        """
         origins = np.array(self._origins, np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [pa.array(origins[:, place]) for place in range(3)]
         names, about = ["element", "output", "width"], []
@@ -128,10 +132,32 @@ class EntryWriter:
         facts = {"format": FORMAT_VERSION, "length": length, "columns": about}
         schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)])
         schema = schema.with_metadata({ABOUT: json.dumps(facts).encode(), BLOBS: bytes(self._blobs)})
-        sink = pa.BufferOutputStream()
+        sink = _Parts()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
-        return bytes(sink.getvalue().to_pybytes())
+        return sink.parts
+
+
+class _Parts(io.RawIOBase):
+    """A file whose parts are the buffers that were written."""
+
+    def __init__(self) -> None:
+        self.parts: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        part = memoryview(data)
+        self.parts.append(part)
+        return part.nbytes
+
+
+def _bytes_of(value: Any) -> bytes | memoryview:
+    """Return the bytes of an array, where they lie if they lie in a row."""
+    if type(value) is np.ndarray and value.flags.c_contiguous and value.size:
+        return memoryview(value.reshape(-1).view(np.uint8))
+    return bytes(value.tobytes())
 
 
 def _column_of(value: Any) -> _Column:
@@ -173,7 +199,7 @@ def _binary(column: _Column) -> pa.Array:
 class EntryReader:
     """The elements of an entry; raises ValueError where its bytes are not what `EntryWriter` writes."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes | memoryview) -> None:
         try:
             with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
                 self._metadata = stream.schema.metadata or {}

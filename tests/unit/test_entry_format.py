@@ -22,7 +22,7 @@ def there_and_back(*values: dict[str, Any], length: int | None = None) -> list[d
     writer = EntryWriter()
     for number, value in enumerate(values):
         writer.add(number, 0, WIDTH, value)
-    entry = EntryReader(writer.finish(len(values) if length is None else length))
+    entry = EntryReader(b"".join(writer.finish(len(values) if length is None else length)))
     assert len(entry) == len(values)
     return [one.value for one in entry]
 
@@ -100,10 +100,10 @@ def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they
     writer = EntryWriter()
     writer.add(0, 0, WIDTH, {"x": array})
     array[:] = 9
-    (one,) = EntryReader(writer.finish(1))
+    (one,) = EntryReader(b"".join(writer.finish(1)))
     assert one.value["x"].tolist() == [0, 1, 2, 3, 4]
     one.value["x"][0] = 7
-    (again,) = EntryReader(writer.finish(1))
+    (again,) = EntryReader(b"".join(writer.finish(1)))
     assert again.value["x"][0] == 0
 
 
@@ -112,12 +112,12 @@ def test_origins_and_the_length_of_the_split_are_kept() -> None:
     writer.add(3, 0, WIDTH // 2, {"x": 1})
     writer.add(3, WIDTH // 2, WIDTH // 2, {"x": 2})
     writer.add(7, 0, WIDTH, {"x": 3})
-    entry = EntryReader(writer.finish(9))
+    entry = EntryReader(b"".join(writer.finish(9)))
     assert entry.length == 9
     assert [(one.element, one.output, one.width) for one in entry] == [
         (3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)
     ]  # fmt: skip
-    assert list(EntryReader(EntryWriter().finish(4))) == []
+    assert list(EntryReader(b"".join(EntryWriter().finish(4)))) == []
 
 
 MASKED = np.ma.masked_array([1, 2], [False, True])
@@ -142,7 +142,7 @@ def test_what_is_no_entry_is_a_value_error() -> None:
     writer = EntryWriter()
     for number in range(5):
         writer.add(number, 0, WIDTH, {"x": np.arange(number), "y": "text", "z": [number]})
-    whole = writer.finish(5)
+    whole = b"".join(writer.finish(5))
     for cut in range(0, len(whole) - 64, 7):
         with pytest.raises(ValueError, match=r"no entry|format|damaged"):
             EntryReader(whole[:cut])
