@@ -65,6 +65,16 @@ class KindSize:
     """That computing them took."""
 
 
+@dataclass(frozen=True)
+class EntryPlace:
+    """Where the bytes of an entry lie."""
+
+    key: str
+    path: Path
+    start: int
+    nbytes: int
+
+
 class EntryStore:
     """The entries of a folder, by key; not safe for threads: one at a time.
 
@@ -194,6 +204,14 @@ class EntryStore:
             ).fetchall()
         return tuple(KindSize(*row) for row in rows)
 
+    def places(self) -> tuple[EntryPlace, ...]:
+        """Return where every entry lies, segment by segment; raises CacheError where the index cannot be read."""
+        with self._telling():
+            rows = self._index.execute(
+                "SELECT key, segment, start, nbytes FROM entries ORDER BY segment, start"
+            ).fetchall()
+        return tuple(EntryPlace(key, self._path(segment), start, nbytes) for key, segment, start, nbytes in rows)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all segments: what counts against `max_bytes`."""
@@ -213,9 +231,7 @@ class EntryStore:
 
     def verify(self) -> tuple[int, tuple[str, ...]]:
         """Read every entry; return how many are whole, and the keys of those that were not, which are dropped."""
-        with self._telling():
-            rows = self._index.execute("SELECT key FROM entries ORDER BY segment, start").fetchall()
-        keys = [key for (key,) in rows]
+        keys = [place.key for place in self.places()]
         damaged = tuple(key for key in keys if self.get(key) is None)
         return len(keys) - len(damaged), damaged
 

@@ -11,6 +11,7 @@ import hashlib
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,9 @@ logger = logging.getLogger("pecan_ray.cache")
 MOST_ENTRY_BYTES = 256 << 20
 """What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 
+KEYS_KNOWN = 256
+"""Splits that a worker may have been handed and not gone through."""
+
 
 class SplitCache:
     """The entries of one engine, in a folder; threads may use it side by side."""
@@ -39,6 +43,8 @@ class SplitCache:
         self._lock = threading.Lock()
         """Guards the store and what was said."""
         self._said: set[str] = set()
+        self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
+        """Names by point and split, of those that were asked for last: a split is spelled out once on its way."""
         self._store: EntryStore | None = None
         try:
             self._store = EntryStore(folder, max_bytes=max_bytes)
@@ -48,14 +54,14 @@ class SplitCache:
     def holds(self, point: Autocache, split: Split) -> bool:
         """Tell whether there is an entry of a split at a point."""
         with self._lock:
-            return self._store is not None and entry_key(point, split) in self._store
+            return self._store is not None and self._key(point, split) in self._store
 
     def find(self, point: Autocache, split: Split) -> EntryReader | None:
         """Return the entry of a split at a point; None where there is none, or none that can be read."""
-        key = entry_key(point, split)
         with self._lock:
             if self._store is None:
                 return None
+            key = self._key(point, split)
             self._store.trouble = ""
             data = self._store.get(key)
             if data is None:
@@ -73,7 +79,7 @@ class SplitCache:
             if self._store is None:
                 return
             self._store.trouble = ""
-            self._store.put(entry_key(point, split), point.key, entry, elements=elements, seconds=seconds)
+            self._store.put(self._key(point, split), point.key, entry, elements=elements, seconds=seconds)
             self._say(self._store.trouble)
 
     def cannot_keep(self, point: Autocache, why: str) -> None:
@@ -87,6 +93,15 @@ class SplitCache:
             if self._store is not None:
                 self._store.close()
                 self._store = None
+
+    def _key(self, point: Autocache, split: Split) -> str:
+        asked = point.key, id(split)
+        known = self._keys.get(asked)
+        if known is None:
+            known = self._keys[asked] = split, entry_key(point, split)  # which holds it: its id stays its own
+            if len(self._keys) > KEYS_KNOWN:
+                self._keys.popitem(last=False)
+        return known[1]
 
     def _say(self, text: str) -> None:
         # The same trouble with another entry is the same trouble.

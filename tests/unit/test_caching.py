@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
 from collections import Counter
@@ -18,7 +19,9 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
-from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
@@ -300,3 +303,21 @@ def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: 
         assert delivered(made) == expected and numbers(made) == list(range(splits * each))
         with EntryStore(tmp_path, max_bytes=1 << 20) as store:
             assert store.nbytes <= 1 << 20
+
+
+def test_the_name_of_an_entry_is_spelled_out_once_for_each_split(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled: list[int] = []
+
+    def spell(value: dict[str, Any]) -> str:
+        spelled.append(value["index"])
+        return str(value)
+
+    monkeypatch.setattr(caching, "spelled_out", spell)
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
+    leases = whole_leases(list(plan.sources()))
+    engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots())
+    with contextlib.closing(engine):
+        assert all(engine.reads(0, lease.split) for lease in leases)  # as a worker asks before it fetches files
+        assert len(list(engine.batches(ListedLeases(leases)))) == 9
+        assert not any(engine.reads(0, lease.split) for lease in leases)
+    assert sorted(spelled) == list(range(7))
