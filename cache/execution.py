@@ -6,6 +6,7 @@ are not simply added: reading needs a CPU for a part of its time only (1 - w, `w
 
     seconds = max( R / (workers * readers),  ((1 - w) R + C) / (workers * threads),  bytes / most_bytes_per_s )
 
+C has the making of batches in it, which is the same for every option but bounds what keeping can gain.
 With one thread that never waits this is Cachew's sum; where all of reading is waiting it is the larger of both, as
 Cachew's Figure 8 shows it.
 """
@@ -40,7 +41,7 @@ class ExecutionOption:
     read_seconds: float
     """Of one reader: the part of reading, from the store or the source."""
     compute_seconds: float
-    """Of one thread: the part of the operators."""
+    """Of one thread: the part of the operators, and of making batches."""
     nbytes: float
     """What it would keep in all."""
     share: float = 1.0
@@ -94,7 +95,7 @@ def choose_execution(
 
 def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple[ExecutionOption, ...]:
     source = profile.source
-    reading, computing = source.seconds * profile.elements, profile.seconds_from(0)
+    reading, computing = source.seconds * profile.elements, profile.seconds_from(0) + profile.delivery_seconds
     bound = profile.bytes_at(0) / source.most_bytes_per_s
     compute = ExecutionOption(
         "compute", None, _epoch(profile, reading, computing, source.waiting, bound), reading, computing, 0.0
@@ -106,7 +107,7 @@ def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple
     for name, place in sorted(places, key=lambda one: one[1]):
         nbytes = profile.bytes_at(place)
         reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
-        computing = profile.seconds_from(place)
+        computing = profile.seconds_from(place) + profile.delivery_seconds
         seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0
         seconds = share * seconds + (1 - share) * compute.seconds

@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from pecan_ray.autoorder.keeping import measured_model, name_of, note_model
+from pecan_ray.autoorder.keeping import name_of
+from pecan_ray.autoorder.store_speed import measured_speed, note_speed
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
@@ -77,14 +78,19 @@ def verify(store: EntryStore, asked: argparse.Namespace) -> int:
 
 def bench(store: EntryStore, asked: argparse.Namespace) -> int:
     """Measure and note the speed of the folder."""
-    model = measured_model(store)
-    note_model(store, model)
-    per_byte = f"{1e-6 / model.per_byte_s:,.0f} MB/s" if model.per_byte_s else "bytes for nothing"
+    speed = measured_speed(store)
+    note_speed(store, speed)
+    model, delivery = speed.reading, speed.delivery
     sys.stdout.write(
-        f"{1e6 * model.latency_s:,.0f} us for an entry, {1e6 * model.per_element_s:,.1f} us for an element, {per_byte} "
-        f"(entries that were just written, so from the system's memory if there is room)\n"
+        f"{1e6 * model.latency_s:,.0f} us for an entry, {1e6 * model.per_element_s:,.1f} us for an element, "
+        f"{_rate(model.per_byte_s)} (entries that were just written, so from the system's memory if there is room)\n"
+        f"{1e6 * delivery.per_element_s:,.1f} us to put an element into a batch, {_rate(delivery.per_byte_s)}\n"
     )
     return 0
+
+
+def _rate(per_byte_s: float) -> str:
+    return f"{1e-6 / per_byte_s:,.0f} MB/s" if per_byte_s else "bytes for nothing"
 
 
 def forget(store: EntryStore, asked: argparse.Namespace) -> int:

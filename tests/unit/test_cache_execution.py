@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.cache import (
     CachePoint,
+    DeliveryCost,
     ExecutionProfile,
     OperatorCost,
     SourceCost,
@@ -182,6 +183,23 @@ def test_of_equally_fast_caches_the_smallest_is_kept() -> None:
     assert choose_execution(profile, StoreModel(latency_s=1.0)).point == "small"
 
 
+def test_making_batches_takes_its_time_whatever_is_kept() -> None:
+    """It is done by the threads that compute: an epoch from the cache is never promised shorter than that."""
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5),
+        (OperatorCost("decode", 0.009, 1e6),),
+        (CachePoint("decoded", "decode"),),
+        elements=1000,
+        threads=2,
+    )
+    store = StoreModel(per_byte_s=1e-10)
+    free = choose_execution(profile, store)
+    bound = choose_execution(replace(profile, delivery=DeliveryCost(per_element_s=1e-4, per_byte_s=1e-9)), store)
+    assert free.seconds == pytest.approx(0.1) and free.mode == bound.mode == "full"
+    assert bound.seconds == pytest.approx((0.1 + 1000 * (1e-4 + 1e-3)) / 2)
+    assert bound.options[0].seconds == pytest.approx(free.options[0].seconds + 1000 * (1e-4 + 1e-3) / 2)
+
+
 def test_without_a_marked_point_nothing_is_kept() -> None:
     choice = choose_execution(replace(pipeline(1.0), points=()), StoreModel())
     assert (choice.mode, choice.point, len(choice.options)) == ("compute", None, 1)
@@ -267,6 +285,7 @@ def test_autoorders_sample_fills_the_profile() -> None:
         (lambda: OperatorCost("a", 1, -1), "operator 'a': nbytes must be"),
         (lambda: SourceCost(1, 1, waiting=2), "SourceCost(waiting=...) must be a share from 0 to 1, but got 2"),
         (lambda: SourceCost(1, 1, most_bytes_per_s=0), "most_bytes_per_s=...) must be a number > 0, but got 0"),
+        (lambda: DeliveryCost(per_byte_s=-1), "DeliveryCost(per_byte_s=...) must be a finite number >= 0, but got -1"),
         (lambda: replace(pipeline(1), elements=0), "elements=...) must be a finite number > 0, but got 0"),
         (lambda: replace(pipeline(1), workers=0), "workers=...) must be a whole number >= 1, but got 0"),
         (lambda: replace(pipeline(1), points=(CachePoint("p", "x"),)), "stands behind 'x', which is no operator here"),

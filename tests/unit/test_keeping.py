@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder import keeping
+from pecan_ray.autoorder import store_speed
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.keeping import Kept, prefix_key, with_kept_points
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.cache import StoreModel
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.errors import CacheError, PlanError
@@ -177,15 +176,16 @@ def test_a_cache_that_cannot_be_is_refused(bad: Any) -> None:
 
 def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        model = keeping.store_model(store)
-        assert model.read_seconds(1 << 20, 8) > 0 and model.measurements == 15
+        speed = store_speed.store_speed(store)
+        assert speed.reading.read_seconds(1 << 20, 8) > 0 and speed.reading.measurements == 15
+        assert speed.delivery.per_element_s > 0 and speed.delivery.per_byte_s > 0
         assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
-        monkeypatch.setattr(keeping, "measured_model", lambda store: StoreModel())
-        assert keeping.store_model(store) == model
+        monkeypatch.setattr(store_speed, "measured_speed", lambda store: None)
+        assert store_speed.store_speed(store) == speed
     monkeypatch.undo()
     small = EntryStore(cache.folder / "small", max_bytes=100)
     with small, pytest.raises(CacheError, match="nothing can be"):
-        keeping.store_model(small)
+        store_speed.store_speed(small)
 
 
 def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
