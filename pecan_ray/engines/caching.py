@@ -188,7 +188,7 @@ class SplitRecording:
         """Keep the entry, now that all elements are there, if none was bad."""
         writer = self._writer
         if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
-            seconds = time.monotonic() - self._began
+            seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
             self._cache.keep(self._point, self._lease.split, writer.finish(self._length), self._length, seconds)
 
 
