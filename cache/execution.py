@@ -14,16 +14,19 @@ Cachew's Figure 8 shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from pecan_ray.cache.checked import checked_count
+from pecan_ray.cache.checked import checked_amount, checked_count
 from pecan_ray.cache.execution_profile import ExecutionProfile
 from pecan_ray.cache.store_model import StoreModel
 
 ExecutionMode: TypeAlias = Literal["compute", "source", "point", "full"]
 """Compute everything; keep what the source gives; what a point in the middle gives; what the last operator gives."""
+
+ExecutionPlace: TypeAlias = tuple[ExecutionMode, str | None]
+"""A mode and the point of an option."""
 
 LEAST_GAIN = 0.02
 """What saves a smaller share of an epoch is not worth its first epoch and its room."""
@@ -46,6 +49,8 @@ class ExecutionOption:
     """What it would keep in all."""
     share: float = 1.0
     """Of these bytes, what there is room for; the rest is computed in each epoch."""
+    measured: bool = False
+    """Whether an epoch has been run this way, and `seconds` is what it took."""
 
     def __str__(self) -> str:
         """Say what is kept, where."""
@@ -71,16 +76,28 @@ class ExecutionChoice:
 
 
 def choose_execution(
-    profile: ExecutionProfile, store_model: StoreModel, *, max_bytes: int | None = None
+    profile: ExecutionProfile,
+    store_model: StoreModel,
+    *,
+    max_bytes: int | None = None,
+    measured: Mapping[ExecutionPlace, float] | None = None,
 ) -> ExecutionChoice:
     """Return the way to run a pipeline that makes an epoch shortest.
 
     Where a point is marked, the elements of the source may be kept too: they are the same in every epoch.  A cache must
     save 2 % of an epoch; of caches that differ by less the smallest is taken.  Where `max_bytes` holds a part of what a
     point gives, this part is read and the rest computed.  What filling costs is not counted: one epoch pays for it.
+    `measured`: by mode and point, what an epoch took that was run so; it counts for more than the model.
     """
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
-    options = _options(profile, store_model, room)
+    took = measured or {}
+    options = tuple(
+        option
+        if seconds is None
+        else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
+        for option in _options(profile, store_model, room)
+        for seconds in [took.get((option.mode, option.point))]
+    )
     compute, *caches = options
     if not caches:
         chosen, reason = compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
@@ -133,6 +150,8 @@ def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
     parts = (
         f"reading {_time(chosen.read_seconds)} for one reader, computing {_time(chosen.compute_seconds)} for one thread"
     )
+    if chosen.measured:
+        parts = f"as measured; {parts}"
     if chosen.mode != "compute":
         parts += (
             f", {chosen.nbytes / 1e6:,.1f} MB kept"

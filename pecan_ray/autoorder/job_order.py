@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
-from pecan_ray.autoorder.keeping import with_kept_points
+from pecan_ray.autoorder.keeping import Promise, with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
@@ -68,6 +68,8 @@ class Ordered:
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()
     """Those that did."""
+    promise: Promise | None = None
+    """What an epoch takes with what is kept at `autocache` points."""
 
 
 class JobOrder:
@@ -177,7 +179,7 @@ class JobOrder:
         look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
-        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders)
+        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders, keeps.promise)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""

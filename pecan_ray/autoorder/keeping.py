@@ -14,7 +14,7 @@ from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.spread import list_splits
 from pecan_ray.autoorder.store_speed import store_speed
-from pecan_ray.cache.execution import ExecutionChoice, choose_execution
+from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.entry_format import FORMAT_VERSION
@@ -37,6 +37,34 @@ NAME = "name "
 """How notes begin that say, for people, what entries of a kind are of."""
 
 
+CACHED: tuple[ExecutionMode, ...] = ("source", "point", "full")
+TOOK = "took "
+"""How notes begin that say what an element took in an epoch, by plan, CPUs, mode and point."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a decision says that an epoch after the first takes; what it took corrects it for later jobs."""
+
+    seconds: float
+    elements: float
+    """Of an epoch."""
+    note: str
+    cache: Cache
+
+    def correct(self, seconds: float) -> str:
+        """Write down what an epoch took, and say it."""
+        try:
+            with EntryStore(self.cache.folder, max_bytes=self.cache.max_bytes) as store:
+                store.note(self.note, json.dumps(seconds / self.elements))
+        except CacheError as error:
+            return f"autocache: an epoch took {seconds:.3g} s, which is not written down, since {error.message}"
+        return (
+            f"autocache: an epoch took {seconds:.3g} s, where {self.seconds:.3g} s were promised: later jobs go by "
+            "what it took"
+        )
+
+
 @dataclass(frozen=True)
 class Kept:
     """A plan with the points at which it keeps something, and why."""
@@ -45,6 +73,8 @@ class Kept:
     choices: tuple[ExecutionChoice, ...] = ()
     said: tuple[str, ...] = ()
     """The reason of each choice, and what to know about it, in words."""
+    promise: Promise | None = None
+    """None: nothing was decided, or of several inputs one by one."""
 
 
 def has_points(plan: Plan) -> bool:
@@ -98,9 +128,22 @@ class _Decision:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
         profile = replace(profile, delivery=speed.delivery)
-        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes)
+        notes = self._notes(plan)
+        took = {
+            place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
+        }
+        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took)
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in choice.warnings))
-        return Kept(self._with_choice(plan, choice), (choice,), said)
+        promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
+        return Kept(self._with_choice(plan, choice), (choice,), said, promise)
+
+    def _notes(self, plan: Plan) -> dict[ExecutionPlace, str]:
+        """Return under which note lies what an epoch took, by how it was run."""
+        key = prefix_key(plan, self.engine, self.seed)
+        places: list[ExecutionPlace] = [("compute", None), ("source", None)]
+        for point in _points(plan):
+            places += [(mode, point.name) for mode in CACHED]
+        return {(mode, name): f"{TOOK}{key} {self.cpus:g} {mode} {name or ''}" for mode, name in places}
 
     def _with_choice(self, plan: Plan, choice: ExecutionChoice) -> Plan:
         if choice.mode == "compute":

@@ -200,6 +200,21 @@ def test_making_batches_takes_its_time_whatever_is_kept() -> None:
     assert bound.options[0].seconds == pytest.approx(free.options[0].seconds + 1000 * (1e-4 + 1e-3) / 2)
 
 
+def test_what_an_epoch_took_counts_for_more_than_the_model() -> None:
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5), (OperatorCost("decode", 0.009, 1e6),), (CachePoint("here", "decode"),), elements=1000
+    )
+    store = StoreModel(per_byte_s=1e-10)
+    assert choose_execution(profile, store).mode == "full"
+    slow = choose_execution(profile, store, measured={("full", "here"): 12.0})
+    assert (slow.mode, slow.seconds) == ("source", pytest.approx(9.01)), "promised 0.1 s, it took 12"
+    corrected = choose_execution(profile, store, measured={("full", "here"): 0.3, ("source", "here"): 0.2})
+    assert (corrected.mode, corrected.seconds) == ("full", 0.3), "there is no point before the operator by that name"
+    assert "300 ms an epoch (as measured; reading" in corrected.reason
+    with pytest.raises(PlanError, match="measured seconds must be"):
+        choose_execution(profile, store, measured={("compute", None): math.nan})
+
+
 def test_without_a_marked_point_nothing_is_kept() -> None:
     choice = choose_execution(replace(pipeline(1.0), points=()), StoreModel())
     assert (choice.mode, choice.point, len(choice.options)) == ("compute", None, 1)

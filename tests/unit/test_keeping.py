@@ -53,10 +53,10 @@ def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
 
-def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python") -> Kept:
+def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python", cpus: float = 1) -> Kept:
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
-        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=1
+        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=cpus
     )
 
 
@@ -186,6 +186,20 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
     small = EntryStore(cache.folder / "small", max_bytes=100)
     with small, pytest.raises(CacheError, match="nothing can be"):
         store_speed.store_speed(small)
+
+
+def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) -> None:
+    pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
+    kept = decide(pipe, cache)
+    assert kept.promise is not None and kept.promise.seconds == kept.choices[0].seconds
+    said = kept.promise.correct(0.25)
+    assert "an epoch took 0.25 s, where" in said and "later jobs go by what it took" in said
+    later = decide(pipe, cache)
+    assert kept_at(later) == ["autocache"] and later.choices[0].seconds == pytest.approx(0.25)
+    assert decide(pipe, cache, cpus=2).choices[0].seconds != pytest.approx(0.25), "of other CPUs it says nothing"
+    assert later.promise is not None
+    later.promise.correct(1e6)
+    assert kept_at(decide(pipe, cache)) != ["autocache"], "it is not worth keeping after all"
 
 
 def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
