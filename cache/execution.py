@@ -117,17 +117,20 @@ def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple
     compute = ExecutionOption(
         "compute", None, _epoch(profile, reading, computing, source.waiting, bound), reading, computing, 0.0
     )
-    places: list[tuple[str | None, int]] = [(point.name, profile.place_of(point)) for point in profile.points]
-    if places and all(place > 0 for _, place in places):
-        places.append((None, 0))
+    places: list[tuple[str | None, int, float]] = [
+        (point.name, profile.place_of(point), point.refresh) for point in profile.points
+    ]
+    if places and all(place > 0 for _, place, _ in places):
+        places.append((None, 0, 0.0))
     options = [compute]
-    for name, place in sorted(places, key=lambda one: one[1]):
+    for name, place, refresh in sorted(places, key=lambda one: one[1]):
         nbytes = profile.bytes_at(place)
         reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
         computing = profile.seconds_from(place) + profile.delivery_seconds
         seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0
-        seconds = share * seconds + (1 - share) * compute.seconds
+        kept = share * (1 - refresh)
+        seconds = kept * seconds + (1 - kept) * compute.seconds
         mode = _mode(place, len(profile.ops))
         options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share))
     return tuple(options)
@@ -167,11 +170,11 @@ def _warnings(profile: ExecutionProfile) -> tuple[str, ...]:
     found = []
     for point in profile.points:
         names = profile.random_before(profile.place_of(point))
-        if names:
+        if names and not point.refresh:
             what = "operators " + ", ".join(map(repr, names)) if len(names) > 1 else f"operator {names[0]!r}"
             found.append(
                 f"autocache point {point.name!r} stands behind the random {what}: what is kept there is the same in "
-                "every epoch; move it before, or renew a share of the entries in each epoch."
+                "every epoch; move it before, or renew a share of it in each epoch: autocache(refresh=0.2)."
             )
     return tuple(found)
 

@@ -71,6 +71,11 @@ class CachePoint:
     name: str
     behind: str | None = None
     """The operator whose results are kept; None: what is read from the source."""
+    refresh: float = 0.0
+    """Share of it that is computed again in each epoch."""
+
+    def __post_init__(self) -> None:
+        checked_share(f"autocache point {self.name!r}: refresh", self.refresh)
 
 
 @dataclass(frozen=True)

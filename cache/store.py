@@ -143,23 +143,33 @@ class EntryStore:
         self._note_use(segment)
         return data
 
-    def put(self, key: str, kind: str, parts: Sequence[bytes | memoryview], *, elements: int, seconds: float) -> bool:
+    def put(
+        self,
+        key: str,
+        kind: str,
+        parts: Sequence[bytes | memoryview],
+        *,
+        elements: int,
+        seconds: float,
+        anew: bool = False,
+    ) -> bool:
         """Keep an entry, whose bytes are those of `parts` in a row; tell whether it is there now.
 
-        `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.
+        `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.  `anew`: in
+        place of one that is there, whose room is free once its segment goes.
         """
         nbytes = sum(memoryview(part).nbytes for part in parts)
         if nbytes > self._max_bytes:
             self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
             return False
         try:
-            if key in self:
+            if key in self and not anew:
                 return True
             writing = self._segment_for(nbytes)
             start, checksum = writing.append(parts)
             with self._index:
                 self._index.execute(
-                    "INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    f"INSERT OR {'REPLACE' if anew else 'IGNORE'} INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (key, kind, writing.name, start, nbytes, elements, seconds, checksum),
                 )
                 self._index.execute(

@@ -156,7 +156,7 @@ class _Decision:
             place = next(number for number, op in enumerate(ops) if op.name == choice.point)
         point = ops[place]
         assert isinstance(point, Autocache)
-        before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache")))
+        before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache", refresh=0.0)))
         key = prefix_key(before, self.engine, self.seed)
         self.store.note(f"{NAME}{key}", f"{self.name}: {point.name} behind {name_of_last(before.ops)}")
         ops[place] = replace(point, key=key)
@@ -232,7 +232,7 @@ def _points(plan: Plan) -> tuple[CachePoint, ...]:
         if isinstance(op, ElementOp):
             behind = op.name
         elif isinstance(op, Autocache):
-            found.append(CachePoint(op.name, behind))
+            found.append(CachePoint(op.name, behind, op.refresh))
     return tuple(found)
 
 

@@ -73,13 +73,22 @@ class SplitCache:
             self._say(f"the entry {key} cannot be read: {error}")
             return None
 
-    def keep(self, point: Autocache, split: Split, entry: Sequence[memoryview], elements: int, seconds: float) -> None:
-        """Keep an entry, as far as there is room."""
+    def keep(
+        self,
+        point: Autocache,
+        split: Split,
+        entry: Sequence[memoryview],
+        elements: int,
+        seconds: float,
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Keep an entry, as far as there is room; `anew`: in place of one that is there."""
         with self._lock:
             if self._store is None:
                 return
             self._store.trouble = ""
-            self._store.put(self._key(point, split), point.key, entry, elements=elements, seconds=seconds)
+            self._store.put(self._key(point, split), point.key, entry, elements=elements, seconds=seconds, anew=anew)
             self._say(self._store.trouble)
 
     def cannot_keep(self, point: Autocache, why: str) -> None:
@@ -117,6 +126,15 @@ def entry_key(point: Autocache, split: Split) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
+def renewed(point: Autocache, lease: Lease) -> bool:
+    """Tell whether a split is computed again in an epoch, whatever is kept of it: the share that its point says."""
+    if lease.epoch == 0 or not point.refresh:
+        return False
+    text = f"{point.key} {lease.epoch} {lease.repetition} {lease.split.index}"
+    drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return drawn < point.refresh * 2**64
+
+
 def covers(lease: Lease) -> bool:
     """Tell whether a lease asks for all of its split."""
     if len(lease.spans) != 1 or lease.spans[0][0] != 0:
@@ -128,12 +146,20 @@ def covers(lease: Lease) -> bool:
 class SplitRecording:
     """What a split gives at a point, while threads go through it; it is kept once all have done so."""
 
-    def __init__(self, cache: SplitCache, point: Autocache, lease: Lease, undelivered: UndeliveredPositions) -> None:
+    def __init__(
+        self,
+        cache: SplitCache,
+        point: Autocache,
+        lease: Lease,
+        undelivered: UndeliveredPositions,
+        *,
+        anew: bool = False,
+    ) -> None:
         self._cache, self._point, self._lease, self._undelivered = cache, point, lease, undelivered
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._writer: EntryWriter | None = EntryWriter()
-        self._began = time.monotonic()
+        self._began, self._anew = time.monotonic(), anew
         self._handed = self._done = 0
         """Elements that were read, and those of them that have come to the point, or were dropped before."""
         self._length = lease.split.elements
@@ -189,7 +215,8 @@ class SplitRecording:
         writer = self._writer
         if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
             seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
-            self._cache.keep(self._point, self._lease.split, writer.finish(self._length), self._length, seconds)
+            entry = writer.finish(self._length)
+            self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._anew)
 
 
 @dataclass(frozen=True)
@@ -229,13 +256,14 @@ class CachedReading:
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
-        entry = self._cache.find(self._point, lease.split)
+        anew = renewed(self._point, lease) and covers(lease)
+        entry = None if anew else self._cache.find(self._point, lease.split)
         if entry is not None:
             yield from self._kept(lease, entry)
         elif not covers(lease):
             yield from self._read_source(lease, self._leases)
         else:
-            recording = SplitRecording(self._cache, self._point, lease, self._undelivered)
+            recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
             with self._lock:
                 self._recordings[lease.key] = recording
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):

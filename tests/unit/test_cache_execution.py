@@ -200,6 +200,15 @@ def test_making_batches_takes_its_time_whatever_is_kept() -> None:
     assert bound.options[0].seconds == pytest.approx(free.options[0].seconds + 1000 * (1e-4 + 1e-3) / 2)
 
 
+def test_what_is_renewed_is_computed_in_each_epoch() -> None:
+    ops = (OperatorCost("crop", 0.009, 1e6, random=True),)
+    profile = ExecutionProfile(SourceCost(0.001, 1e5), ops, (CachePoint("here", "crop", 0.25),), elements=1000)
+    choice = choose_execution(profile, StoreModel(per_byte_s=1e-10))
+    assert choice.seconds == pytest.approx(0.75 * 0.1 + 0.25 * 10) and choice.warnings == ()
+    with pytest.raises(PlanError, match="refresh must be a share"):
+        CachePoint("here", "crop", 1.5)
+
+
 def test_what_an_epoch_took_counts_for_more_than_the_model() -> None:
     profile = ExecutionProfile(
         SourceCost(0.001, 1e5), (OperatorCost("decode", 0.009, 1e6),), (CachePoint("here", "decode"),), elements=1000

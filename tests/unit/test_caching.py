@@ -321,3 +321,33 @@ def test_the_name_of_an_entry_is_spelled_out_once_for_each_split(cache: Cache, m
         assert len(list(engine.batches(ListedLeases(leases)))) == 9
         assert not any(engine.reads(0, lease.split) for lease in leases)
     assert sorted(spelled) == list(range(7))
+
+
+def first_draws(produced: list[Produced]) -> dict[int, float]:
+    return dict(zip(map(int, column(produced, "i")), map(float, column(produced, "r")), strict=True))
+
+
+def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cache: Cache) -> None:
+    """Of what is random before a point, so much is new; the rest is what it was."""
+    splits, each = 60, 3
+    plan = kept(pecan.PecanPipeline(Numbers(splits, each)).map(drawn).autocache(refresh=0.25).batch(4))
+    seen, reads = [], []
+    for epoch in range(4):
+        leases = ListedLeases(whole_leases(list(plan.sources()), epoch=epoch))
+        READS.clear()
+        made = run_engine(plan, leases, cache=cache)
+        assert delivered(made) == leases.wanted()
+        seen.append(first_draws(made))
+        reads.append({split for split, count in READS.items() if count})
+    assert len(reads[0]) == splits and all(5 <= len(again) <= 25 for again in reads[1:])
+    assert len({frozenset(again) for again in reads[1:]}) == 3, "each epoch renews others"
+    for before, after, again in zip(seen, seen[1:], reads[1:], strict=False):
+        assert {i // each for i in before if before[i] != after[i]} == again
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        assert store.verify() == (splits, ())
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1, True, "a fifth", float("nan")])
+def test_a_share_that_is_none_is_refused(bad: Any) -> None:
+    with pytest.raises(PlanError, match=r"refresh=...\) must be a share"):
+        pecan.PecanPipeline(Numbers()).map(double).autocache(refresh=bad)

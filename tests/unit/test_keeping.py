@@ -96,6 +96,14 @@ def test_a_source_that_is_slow_is_kept_though_nobody_has_marked_it(cache: Cache,
     assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.said[0]
 
 
+def test_a_point_that_is_renewed_has_the_entries_of_one_that_is_not(cache: Cache) -> None:
+    keys = []
+    for refresh in (0.0, 0.2):
+        kept = decide(pecan.PecanPipeline(source()).map(waits).autocache(refresh=refresh).map(small).batch(4), cache)
+        keys += [op.key for op in kept.plan.all_ops() if isinstance(op, Autocache)]
+    assert keys[0] and keys[0] == keys[1]
+
+
 def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
     kept = decide(pecan.PecanPipeline(source()).map(waits).map(drawn).autocache().batch(4), cache)
     assert any("behind the random operator 'drawn'" in text for text in kept.said)
