@@ -333,7 +333,7 @@ class PecanPipeline(FrameworkMethods):
         kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)``;
         jobs that are started behind it use the same order.  Raises `OpError` where an operator does.
         """
-        return explain(self._name, self._order.explained(again=again), format)
+        return explain(self._name, self._order.told(again=again), format)
 
     def save_order(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order that AutoOrder chooses, whatever the seed, to a file for ``Config(order_file=path)``.
