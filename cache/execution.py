@@ -81,13 +81,15 @@ def choose_execution(
     *,
     max_bytes: int | None = None,
     measured: Mapping[ExecutionPlace, float] | None = None,
+    memory: tuple[StoreModel, int] | None = None,
 ) -> ExecutionChoice:
     """Return the way to run a pipeline that makes an epoch shortest.
 
     Where a point is marked, the elements of the source may be kept too: they are the same in every epoch.  A cache must
     save 2 % of an epoch; of caches that differ by less the smallest is taken.  Where `max_bytes` holds a part of what a
     point gives, this part is read and the rest computed.  What filling costs is not counted: one epoch pays for it.
-    `measured`: by mode and point, what an epoch took that was run so; it counts for more than the model.
+    `memory`: how fast a tier in memory is read, and its bytes: what fits is read from there.  `measured`: by mode
+    and point, what an epoch took that was run so; it counts for more than the model.
     """
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
     took = measured or {}
@@ -95,7 +97,7 @@ def choose_execution(
         option
         if seconds is None
         else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
-        for option in _options(profile, store_model, room)
+        for option in _options(profile, store_model, room, memory)
         for seconds in [took.get((option.mode, option.point))]
     )
     compute, *caches = options
@@ -110,7 +112,9 @@ def choose_execution(
     return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, _warnings(profile))
 
 
-def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple[ExecutionOption, ...]:
+def _options(
+    profile: ExecutionProfile, store: StoreModel, room: float, memory: tuple[StoreModel, int] | None
+) -> tuple[ExecutionOption, ...]:
     source = profile.source
     reading, computing = source.seconds * profile.elements, profile.seconds_from(0) + profile.delivery_seconds
     bound = profile.bytes_at(0) / source.most_bytes_per_s
@@ -125,7 +129,12 @@ def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple
     options = [compute]
     for name, place, refresh in sorted(places, key=lambda one: one[1]):
         nbytes = profile.bytes_at(place)
-        reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
+        elements = profile.elements_at(place)
+        reading = store.read_seconds(nbytes, elements, profile.splits)
+        if memory is not None:
+            model, most = memory
+            there = min(1.0, most / nbytes) if nbytes else 1.0
+            reading = (1 - there) * reading + there * model.read_seconds(nbytes, elements, profile.splits)
         computing = profile.seconds_from(place) + profile.delivery_seconds
         seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0

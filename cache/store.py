@@ -16,6 +16,7 @@ import mmap
 import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +90,12 @@ class EntryStore:
         max_bytes: int,
         policy: EvictionPolicy = "benefit",
         segment_bytes: int = SEGMENT_BYTES,
+        private: bool = False,
     ) -> None:
-        """Open a folder, or make it, for this user alone; raises CacheError where that cannot be."""
+        """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
+
+        `private`: it lies where others may make folders, and one of theirs is refused.
+        """
         self.folder, self._policy = folder, policy
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
@@ -101,6 +106,9 @@ class EntryStore:
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:
+            if private:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _check_ours(folder)
             (folder / "segments").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._index = _opened(folder / "index.sqlite")
         except (OSError, sqlite3.Error) as error:
@@ -183,6 +191,16 @@ class EntryStore:
             return False
         self._unlink(gone)
         return key in self
+
+    def about(self, key: str) -> tuple[str, int, float] | None:
+        """Return the kind of an entry, its elements, and the seconds that computing it took; None: it is not there."""
+        found = self._found("SELECT kind, elements, seconds, 0 FROM entries WHERE key = ?", key)
+        return None if found is None else (str(found[0]), found[1], found[2])
+
+    def drop(self, key: str) -> None:
+        """Take an entry out of the index, if it is there."""
+        with contextlib.suppress(sqlite3.Error), self._index:  # an index that cannot be written cannot be read either
+            self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
 
     # --- beside the entries ---------------------------------------------------------------------------------
 
@@ -283,8 +301,7 @@ class EntryStore:
 
     def _drop(self, key: str, why: str) -> None:
         self.trouble = f"the entry {key} was dropped: {why}"
-        with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to read it drops it
-            self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
+        self.drop(key)  # or else the next one to read it does
 
     def _forget(self, segment: str) -> None:
         with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to miss it does so
@@ -399,6 +416,12 @@ class _Writing:
     def close(self) -> None:
         """Write no more."""
         os.close(self._fd)
+
+
+def _check_ours(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is no folder that this user alone may use")
 
 
 def _extended(checksum: int, data: bytes | memoryview) -> int:

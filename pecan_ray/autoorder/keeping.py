@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.spread import list_splits
-from pecan_ray.autoorder.store_speed import store_speed
+from pecan_ray.autoorder.store_speed import memory_speed, store_speed
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
@@ -132,7 +132,8 @@ class _Decision:
         took = {
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
         }
-        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took)
+        memory = memory_speed(self.cache)
+        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took, memory=memory)
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in choice.warnings))
         promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         return Kept(self._with_choice(plan, choice), (choice,), said, promise)

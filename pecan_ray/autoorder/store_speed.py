@@ -27,6 +27,7 @@ from pecan_ray.engines.python.chain import complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.slots import HeapSlot
 from pecan_ray.errors import CacheError
+from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Map, Plan
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sources.memory import Items
@@ -65,6 +66,18 @@ def store_speed(store: EntryStore) -> StoreSpeed:
     speed = measured_speed(store)
     note_speed(store, speed)
     return speed
+
+
+def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
+    """Return how fast the tier in memory is read, and its bytes; None where there is none."""
+    if cache.memory_folder is None:
+        return None
+    try:
+        with EntryStore(cache.memory_folder, max_bytes=cache.memory_bytes, private=True) as store:
+            return store_speed(store).reading, cache.memory_bytes
+    except CacheError as error:
+        logger.info("nothing is kept in memory: %s", error.message)
+        return None
 
 
 def note_speed(store: EntryStore, speed: StoreSpeed) -> None:

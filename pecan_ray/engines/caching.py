@@ -14,15 +14,15 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.errors import CacheError
+from pecan_ray.options import Cache
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.operators import Autocache
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
@@ -39,15 +39,18 @@ KEYS_KNOWN = 256
 class SplitCache:
     """The entries of one engine, in a folder; threads may use it side by side."""
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
         """Guards the store and what was said."""
         self._said: set[str] = set()
         self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
         """Names by point and split, of those that were asked for last: a split is spelled out once on its way."""
-        self._store: EntryStore | None = None
+        self._store: TieredStore | None = None
         try:
-            self._store = EntryStore(folder, max_bytes=max_bytes)
+            self._store = TieredStore(
+                cache.folder, max_bytes=cache.max_bytes, memory=cache.memory_folder, memory_bytes=cache.memory_bytes
+            )
+            self._say(self._store.trouble)
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
 
@@ -64,9 +67,9 @@ class SplitCache:
             key = self._key(point, split)
             self._store.trouble = ""
             data = self._store.get(key)
-            if data is None:
-                self._say(self._store.trouble)
-                return None
+            self._say(self._store.trouble)
+        if data is None:
+            return None
         try:
             return EntryReader(data)
         except ValueError as error:

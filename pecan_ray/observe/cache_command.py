@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from pecan_ray.autoorder.keeping import name_of
 from pecan_ray.autoorder.store_speed import measured_speed, note_speed
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
-from pecan_ray.options import Cache
+from pecan_ray.options import MIB, Cache
 
 CACHE_HELP = "look at what autocache points have kept on this machine, check it, remove it, measure its speed"
 HEADINGS = ("entries", "elements", "MB", "computed in", "name", "of")
@@ -41,7 +42,14 @@ def run_cache(asked: argparse.Namespace) -> int:
         raise CacheError(f"nothing is kept in {folder}. Name the folder by --path, if it is another one.")
     act: Callable[[EntryStore, argparse.Namespace], int] = asked.act
     with EntryStore(folder, max_bytes=sys.maxsize) as store:
-        return act(store, asked)
+        result = act(store, asked)
+    memory = Cache(folder, memory_bytes=MIB).memory_folder  # where it is does not hang on its size
+    if act in (tell_size, verify, forget) and memory is not None and (memory / "index.sqlite").exists():
+        with EntryStore(memory, max_bytes=sys.maxsize, private=True) as store:
+            result = max(result, act(store, asked))
+        if act is forget and asked.all:
+            shutil.rmtree(memory)
+    return result
 
 
 def show(store: EntryStore, asked: argparse.Namespace) -> int:
@@ -100,5 +108,5 @@ def forget(store: EntryStore, asked: argparse.Namespace) -> int:
             "pecan cache rm: name what to remove, by the beginnings of the names that `ls` shows, or --all."
         )
     kinds = None if asked.all else [one.kind for one in store.sizes() if one.kind.startswith(tuple(asked.what))]
-    sys.stdout.write(f"{store.remove(kinds):,} entries removed\n")
+    sys.stdout.write(f"{store.remove(kinds):,} entries removed from {store.folder}\n")
     return 0

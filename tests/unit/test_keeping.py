@@ -219,6 +219,17 @@ def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
     assert any(text.startswith("autocache: full cache at 'autocache'") for text in ordered.said)
 
 
+def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:
+    config = pecan.Config(cache=cache, order_folder="")
+    pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().map(small).batch(4)
+    told = [line for line in pipe.explain().splitlines() if "autocache: " in line]
+    assert len(told) == 1 and "note: autocache: cache at 'autocache':" in told[0]
+    assert "against compute" in told[0] and "source cache" not in told[0].split("against")[0]
+    assert "autocache: cache at" in pipe.explain("json")
+    plain = pecan.PecanPipeline(source(), config=config).map(waits).batch(4)
+    assert "autocache" not in plain.explain()
+
+
 def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*arguments: str) -> tuple[int, str]:
         status = main(["cache", "--path", str(cache.folder), *arguments])
@@ -239,7 +250,7 @@ def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys:
     assert run("du")[1].startswith("2.0 MB in ")
     assert run("verify") == (0, "2 entries are whole, 0 were damaged and are dropped\n")
     assert run("rm")[0] == 1 and run("rm", "--all", "x")[0] == 1
-    assert run("rm", "ano") == (0, "1 entries removed\n")
+    assert run("rm", "ano") == (0, f"1 entries removed from {cache.folder}\n")
     segment = next((cache.folder / "segments").iterdir())
     segment.write_bytes(b"0" + segment.read_bytes()[1:])
     assert run("verify") == (1, "0 entries are whole, 1 were damaged and are dropped\n")
