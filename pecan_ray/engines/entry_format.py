@@ -157,7 +157,7 @@ class _Parts(io.RawIOBase):
 def _bytes_of(value: Any) -> bytes | memoryview:
     """Return the bytes of an array, where they lie if they lie in a row."""
     if type(value) is np.ndarray and value.flags.c_contiguous and value.size:
-        return memoryview(value.reshape(-1).view(np.uint8))
+        return value.reshape(-1).view(np.uint8).data
     return bytes(value.tobytes())
 
 
