@@ -27,14 +27,15 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Plan
 from tests.unit.engine_leases import ListedLeases, delivered, whole_leases
-from tests.unit.test_caching import CALLS, READS, Numbers, kept, numbers
+from tests.unit.test_caching import CALLING, CALLS, READS, Numbers, kept, numbers
 
 SPLITS, EACH = 12, 5
 ALL = list(range(SPLITS * EACH))
 
 
 def large(value: dict[str, Any]) -> dict[str, Any]:
-    CALLS["large"] += 1
+    with CALLING:
+        CALLS["large"] += 1
     return {**value, "x": np.full(20_000, value["i"], np.uint8)}
 
 

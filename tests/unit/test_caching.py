@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +33,8 @@ from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine
 
 READS: Counter[int] = Counter()
 CALLS: Counter[str] = Counter()
+CALLING = threading.Lock()
+"""Guards the calls, which threads make side by side: adding to a number is no single step."""
 
 
 class Numbers:
@@ -58,7 +61,8 @@ class Numbers:
 
 
 def double(value: dict[str, Any]) -> dict[str, Any]:
-    CALLS["double"] += 1
+    with CALLING:
+        CALLS["double"] += 1
     return {**value, "x": value["x"] * 2}
 
 
