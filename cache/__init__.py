@@ -5,7 +5,7 @@ from pecan_ray.cache.benefit import CachedPart, CachingChoice, ProbedJob, benefi
 from pecan_ray.cache.demands import Allocation, ClusterResources, JobDemand, silod_perf
 from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionOption, choose_execution
-from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
+from pecan_ray.cache.execution_profile import CachePoint, DeliveryCost, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.sliding_window import JoinAt, SlidingWindow
 from pecan_ray.cache.store_model import StoreModel, StoreRead
 from pecan_ray.cache.substitution import SubstitutionSampler
@@ -17,6 +17,7 @@ __all__ = [
     "CachedPart",
     "CachingChoice",
     "ClusterResources",
+    "DeliveryCost",
     "EvictionPolicy",
     "ExecutionChoice",
     "ExecutionMode",

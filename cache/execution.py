@@ -6,6 +6,7 @@ are not simply added: reading needs a CPU for a part of its time only (1 - w, `w
 
     seconds = max( R / (workers * readers),  ((1 - w) R + C) / (workers * threads),  bytes / most_bytes_per_s )
 
+C has the making of batches in it, which is the same for every option but bounds what keeping can gain.
 With one thread that never waits this is Cachew's sum; where all of reading is waiting it is the larger of both, as
 Cachew's Figure 8 shows it.
 """
@@ -13,16 +14,19 @@ Cachew's Figure 8 shows it.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from pecan_ray.cache.checked import checked_count
+from pecan_ray.cache.checked import checked_amount, checked_count
 from pecan_ray.cache.execution_profile import ExecutionProfile
 from pecan_ray.cache.store_model import StoreModel
 
 ExecutionMode: TypeAlias = Literal["compute", "source", "point", "full"]
 """Compute everything; keep what the source gives; what a point in the middle gives; what the last operator gives."""
+
+ExecutionPlace: TypeAlias = tuple[ExecutionMode, str | None]
+"""A mode and the point of an option."""
 
 LEAST_GAIN = 0.02
 """What saves a smaller share of an epoch is not worth its first epoch and its room."""
@@ -40,11 +44,13 @@ class ExecutionOption:
     read_seconds: float
     """Of one reader: the part of reading, from the store or the source."""
     compute_seconds: float
-    """Of one thread: the part of the operators."""
+    """Of one thread: the part of the operators, and of making batches."""
     nbytes: float
     """What it would keep in all."""
     share: float = 1.0
     """Of these bytes, what there is room for; the rest is computed in each epoch."""
+    measured: bool = False
+    """Whether an epoch has been run this way, and `seconds` is what it took."""
 
     def __str__(self) -> str:
         """Say what is kept, where."""
@@ -70,16 +76,30 @@ class ExecutionChoice:
 
 
 def choose_execution(
-    profile: ExecutionProfile, store_model: StoreModel, *, max_bytes: int | None = None
+    profile: ExecutionProfile,
+    store_model: StoreModel,
+    *,
+    max_bytes: int | None = None,
+    measured: Mapping[ExecutionPlace, float] | None = None,
+    memory: tuple[StoreModel, int] | None = None,
 ) -> ExecutionChoice:
     """Return the way to run a pipeline that makes an epoch shortest.
 
     Where a point is marked, the elements of the source may be kept too: they are the same in every epoch.  A cache must
     save 2 % of an epoch; of caches that differ by less the smallest is taken.  Where `max_bytes` holds a part of what a
     point gives, this part is read and the rest computed.  What filling costs is not counted: one epoch pays for it.
+    `memory`: how fast a tier in memory is read, and its bytes: what fits is read from there.  `measured`: by mode
+    and point, what an epoch took that was run so; it counts for more than the model.
     """
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
-    options = _options(profile, store_model, room)
+    took = measured or {}
+    options = tuple(
+        option
+        if seconds is None
+        else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
+        for option in _options(profile, store_model, room, memory)
+        for seconds in [took.get((option.mode, option.point))]
+    )
     compute, *caches = options
     if not caches:
         chosen, reason = compute, f"compute: {_time(compute.seconds)} an epoch; no autocache point is marked."
@@ -92,24 +112,34 @@ def choose_execution(
     return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, _warnings(profile))
 
 
-def _options(profile: ExecutionProfile, store: StoreModel, room: float) -> tuple[ExecutionOption, ...]:
+def _options(
+    profile: ExecutionProfile, store: StoreModel, room: float, memory: tuple[StoreModel, int] | None
+) -> tuple[ExecutionOption, ...]:
     source = profile.source
-    reading, computing = source.seconds * profile.elements, profile.seconds_from(0)
+    reading, computing = source.seconds * profile.elements, profile.seconds_from(0) + profile.delivery_seconds
     bound = profile.bytes_at(0) / source.most_bytes_per_s
     compute = ExecutionOption(
         "compute", None, _epoch(profile, reading, computing, source.waiting, bound), reading, computing, 0.0
     )
-    places: list[tuple[str | None, int]] = [(point.name, profile.place_of(point)) for point in profile.points]
-    if places and all(place > 0 for _, place in places):
-        places.append((None, 0))
+    places: list[tuple[str | None, int, float]] = [
+        (point.name, profile.place_of(point), point.refresh) for point in profile.points
+    ]
+    if places and all(place > 0 for _, place, _ in places):
+        places.append((None, 0, 0.0))
     options = [compute]
-    for name, place in sorted(places, key=lambda one: one[1]):
+    for name, place, refresh in sorted(places, key=lambda one: one[1]):
         nbytes = profile.bytes_at(place)
-        reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
-        computing = profile.seconds_from(place)
+        elements = profile.elements_at(place)
+        reading = store.read_seconds(nbytes, elements, profile.splits)
+        if memory is not None:
+            model, most = memory
+            there = min(1.0, most / nbytes) if nbytes else 1.0
+            reading = (1 - there) * reading + there * model.read_seconds(nbytes, elements, profile.splits)
+        computing = profile.seconds_from(place) + profile.delivery_seconds
         seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0
-        seconds = share * seconds + (1 - share) * compute.seconds
+        kept = share * (1 - refresh)
+        seconds = kept * seconds + (1 - kept) * compute.seconds
         mode = _mode(place, len(profile.ops))
         options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share))
     return tuple(options)
@@ -132,6 +162,8 @@ def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
     parts = (
         f"reading {_time(chosen.read_seconds)} for one reader, computing {_time(chosen.compute_seconds)} for one thread"
     )
+    if chosen.measured:
+        parts = f"as measured; {parts}"
     if chosen.mode != "compute":
         parts += (
             f", {chosen.nbytes / 1e6:,.1f} MB kept"
@@ -147,11 +179,11 @@ def _warnings(profile: ExecutionProfile) -> tuple[str, ...]:
     found = []
     for point in profile.points:
         names = profile.random_before(profile.place_of(point))
-        if names:
+        if names and not point.refresh:
             what = "operators " + ", ".join(map(repr, names)) if len(names) > 1 else f"operator {names[0]!r}"
             found.append(
                 f"autocache point {point.name!r} stands behind the random {what}: what is kept there is the same in "
-                "every epoch; move it before, or renew a share of the entries in each epoch."
+                "every epoch; move it before, or renew a share of it in each epoch: autocache(refresh=0.2)."
             )
     return tuple(found)
 

@@ -53,12 +53,29 @@ class OperatorCost:
 
 
 @dataclass(frozen=True)
+class DeliveryCost:
+    """What one thread takes to put an element into a batch, wherever the element comes from."""
+
+    per_element_s: float = 0.0
+    per_byte_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        checked_amount("DeliveryCost(per_element_s=...)", self.per_element_s)
+        checked_amount("DeliveryCost(per_byte_s=...)", self.per_byte_s)
+
+
+@dataclass(frozen=True)
 class CachePoint:
     """An `.autocache()` of the user's: here elements may be kept."""
 
     name: str
     behind: str | None = None
     """The operator whose results are kept; None: what is read from the source."""
+    refresh: float = 0.0
+    """Share of it that is computed again in each epoch."""
+
+    def __post_init__(self) -> None:
+        checked_share(f"autocache point {self.name!r}: refresh", self.refresh)
 
 
 @dataclass(frozen=True)
@@ -78,6 +95,8 @@ class ExecutionProfile:
     """Threads of a worker that read, side by side."""
     threads: int = 1
     """Threads of a worker that compute, as far as they have CPUs (or wait)."""
+    delivery: DeliveryCost = DeliveryCost()
+    """Of what the last operator gives."""
 
     def __post_init__(self) -> None:
         for field in ("ops", "points"):
@@ -111,6 +130,12 @@ class ExecutionProfile:
     def seconds_from(self, place: int) -> float:
         """Return the thread-seconds of an epoch that the operators behind a place take: Cachew's N t_L - M t_A."""
         return sum(op.seconds * self.elements_at(at) for at, op in enumerate(self.ops) if at >= place)
+
+    @property
+    def delivery_seconds(self) -> float:
+        """Thread-seconds of an epoch that making batches takes, whatever is kept."""
+        last = len(self.ops)
+        return self.delivery.per_element_s * self.elements_at(last) + self.delivery.per_byte_s * self.bytes_at(last)
 
     def random_before(self, place: int) -> tuple[str, ...]:
         """Name the operators before a place that draw random numbers."""

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 import secrets
 import sqlite3
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 import google_crc32c
+import numpy as np
 
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict
@@ -35,6 +38,10 @@ BUSY_S = 30.0
 """How long to wait for another process that writes into the index."""
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
+LEAST_MAPPED = 64 << 10
+"""Bytes of an entry that is mapped rather than read."""
+MADV_POPULATE_READ = 22
+"""Of Linux 5.14 and later; Python has no name for it."""
 TABLES = """
 CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE entries (
@@ -59,6 +66,16 @@ class KindSize:
     """That computing them took."""
 
 
+@dataclass(frozen=True)
+class EntryPlace:
+    """Where the bytes of an entry lie."""
+
+    key: str
+    path: Path
+    start: int
+    nbytes: int
+
+
 class EntryStore:
     """The entries of a folder, by key; not safe for threads: one at a time.
 
@@ -73,8 +90,12 @@ class EntryStore:
         max_bytes: int,
         policy: EvictionPolicy = "benefit",
         segment_bytes: int = SEGMENT_BYTES,
+        private: bool = False,
     ) -> None:
-        """Open a folder, or make it, for this user alone; raises CacheError where that cannot be."""
+        """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
+
+        `private`: it lies where others may make folders, and one of theirs is refused.
+        """
         self.folder, self._policy = folder, policy
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
@@ -85,6 +106,9 @@ class EntryStore:
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:
+            if private:
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _check_ours(folder)
             (folder / "segments").mkdir(mode=0o700, parents=True, exist_ok=True)
             self._index = _opened(folder / "index.sqlite")
         except (OSError, sqlite3.Error) as error:
@@ -104,8 +128,11 @@ class EntryStore:
 
     # --- one entry -----------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> bytes | None:
-        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped."""
+    def get(self, key: str) -> bytes | memoryview | None:
+        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
+
+        They lie where the system keeps them of the file, as long as anybody holds them.
+        """
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             return None
@@ -118,29 +145,39 @@ class EntryStore:
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or google_crc32c.value(data) != checksum:
+        if len(data) != nbytes or _extended(0, data) != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
         return data
 
-    def put(self, key: str, kind: str, parts: Sequence[bytes], *, elements: int, seconds: float) -> bool:
+    def put(
+        self,
+        key: str,
+        kind: str,
+        parts: Sequence[bytes | memoryview],
+        *,
+        elements: int,
+        seconds: float,
+        anew: bool = False,
+    ) -> bool:
         """Keep an entry, whose bytes are those of `parts` in a row; tell whether it is there now.
 
-        `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.
+        `kind` stands for the pipeline and the point in it, `seconds` is what computing the entry took.  `anew`: in
+        place of one that is there, whose room is free once its segment goes.
         """
-        nbytes = sum(map(len, parts))
+        nbytes = sum(memoryview(part).nbytes for part in parts)
         if nbytes > self._max_bytes:
             self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
             return False
         try:
-            if key in self:
+            if key in self and not anew:
                 return True
             writing = self._segment_for(nbytes)
             start, checksum = writing.append(parts)
             with self._index:
                 self._index.execute(
-                    "INSERT OR IGNORE INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    f"INSERT OR {'REPLACE' if anew else 'IGNORE'} INTO entries VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                     (key, kind, writing.name, start, nbytes, elements, seconds, checksum),
                 )
                 self._index.execute(
@@ -154,6 +191,16 @@ class EntryStore:
             return False
         self._unlink(gone)
         return key in self
+
+    def about(self, key: str) -> tuple[str, int, float] | None:
+        """Return the kind of an entry, its elements, and the seconds that computing it took; None: it is not there."""
+        found = self._found("SELECT kind, elements, seconds, 0 FROM entries WHERE key = ?", key)
+        return None if found is None else (str(found[0]), found[1], found[2])
+
+    def drop(self, key: str) -> None:
+        """Take an entry out of the index, if it is there."""
+        with contextlib.suppress(sqlite3.Error), self._index:  # an index that cannot be written cannot be read either
+            self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
 
     # --- beside the entries ---------------------------------------------------------------------------------
 
@@ -185,6 +232,14 @@ class EntryStore:
             ).fetchall()
         return tuple(KindSize(*row) for row in rows)
 
+    def places(self) -> tuple[EntryPlace, ...]:
+        """Return where every entry lies, segment by segment; raises CacheError where the index cannot be read."""
+        with self._telling():
+            rows = self._index.execute(
+                "SELECT key, segment, start, nbytes FROM entries ORDER BY segment, start"
+            ).fetchall()
+        return tuple(EntryPlace(key, self._path(segment), start, nbytes) for key, segment, start, nbytes in rows)
+
     @property
     def nbytes(self) -> int:
         """Bytes of all segments: what counts against `max_bytes`."""
@@ -204,9 +259,7 @@ class EntryStore:
 
     def verify(self) -> tuple[int, tuple[str, ...]]:
         """Read every entry; return how many are whole, and the keys of those that were not, which are dropped."""
-        with self._telling():
-            rows = self._index.execute("SELECT key FROM entries ORDER BY segment, start").fetchall()
-        keys = [key for (key,) in rows]
+        keys = [place.key for place in self.places()]
         damaged = tuple(key for key in keys if self.get(key) is None)
         return len(keys) - len(damaged), damaged
 
@@ -235,9 +288,12 @@ class EntryStore:
             return None
         return row
 
-    def _read(self, segment: str, start: int, nbytes: int) -> bytes:
+    def _read(self, segment: str, start: int, nbytes: int) -> bytes | memoryview:
         """Return bytes of a segment, fewer where it ends before them."""
         with open(self._path(segment), "rb", buffering=0) as file:
+            mapped = _mapped(file.fileno(), start, nbytes)
+            if mapped is not None:
+                return mapped
             data = os.pread(file.fileno(), nbytes, start)
             while len(data) < nbytes and (more := os.pread(file.fileno(), nbytes - len(data), start + len(data))):
                 data += more
@@ -245,8 +301,7 @@ class EntryStore:
 
     def _drop(self, key: str, why: str) -> None:
         self.trouble = f"the entry {key} was dropped: {why}"
-        with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to read it drops it
-            self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
+        self.drop(key)  # or else the next one to read it does
 
     def _forget(self, segment: str) -> None:
         with contextlib.suppress(sqlite3.Error), self._index:  # then the next one to miss it does so
@@ -336,14 +391,14 @@ class _Writing:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.held = True
 
-    def append(self, parts: Sequence[bytes]) -> tuple[int, int]:
+    def append(self, parts: Sequence[bytes | memoryview]) -> tuple[int, int]:
         """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
         start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, 0
         at = start
         try:
             for part in parts:
-                checksum = google_crc32c.extend(checksum, part)
-                left = memoryview(part)
+                checksum = _extended(checksum, part)
+                left = memoryview(part).cast("B")
                 while left:
                     written = os.pwrite(self._fd, left, at)
                     left, at = left[written:], at + written
@@ -361,6 +416,34 @@ class _Writing:
     def close(self) -> None:
         """Write no more."""
         os.close(self._fd)
+
+
+def _check_ours(folder: Path) -> None:
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is no folder that this user alone may use")
+
+
+def _extended(checksum: int, data: bytes | memoryview) -> int:
+    """Return the checksum of what it stands for with more bytes behind."""
+    # The library takes only bytes, and arrays of NumPy, where they lie.
+    return int(google_crc32c.extend(checksum, np.frombuffer(data, np.uint8)))
+
+
+def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
+    """Return bytes of a file where the system keeps them; None where they are better read.
+
+    The system is asked to bring in all of them now: what it cannot bring would kill the process when it is looked at.
+    """
+    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
+        return None
+    before = start % mmap.ALLOCATIONGRANULARITY
+    memory = mmap.mmap(fd, before + nbytes, prot=mmap.PROT_READ, offset=start - before)
+    try:
+        memory.madvise(MADV_POPULATE_READ)
+    except OSError:  # an older system, or a bad disk: reading tells which
+        return None
+    return memoryview(memory)[before:]
 
 
 def _opened(path: Path) -> sqlite3.Connection:

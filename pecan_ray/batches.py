@@ -23,6 +23,7 @@ from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report
@@ -121,6 +122,9 @@ class Batches:
                 raise
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
+        # A rank of several sees a part of an epoch, and does not wait for the others.
+        self._promise = ordered.promise if options.world_size == 1 else None
+        self._watch = EpochWatch()
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -188,12 +192,15 @@ class Batches:
         if isinstance(received, EndOfEpoch):
             return received
         if received is None:
+            self._note_epoch(self._watch.end())
             if self._state is None and not session.closed and not self._no_state:
                 self._state = self.state_dict()
             raise StopIteration
         self.provenance = received.provenance
         self._epoch = max(self._epoch, received.provenance.epoch)
         self._elements += received.provenance.rows
+        if self._promise is not None and not self._watch.over:
+            self._note_epoch(self._watch.batch(received.provenance.epoch, session.client.progress()))
         if self._reorder_after_epoch is not None and received.provenance.epoch > 0:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
@@ -204,6 +211,13 @@ class Batches:
         if (columns := session.client.ahead()) is not None:
             self._device.stage(columns, self._convert(columns))
         return batch
+
+    def _note_epoch(self, seconds: float | None) -> None:
+        """Correct what was promised of an epoch by what it took, if that was measured."""
+        if seconds is not None and self._promise is not None:
+            text = self._promise.correct(seconds)
+            self._prepared = (*self._prepared, JobEvent(self._watch.ended_s, "reorder", text))
+            logger.info("%s: %s", self._name, text)
 
     def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
         users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -113,6 +114,9 @@ class AutoWorkers:
             raise PlanError(f"window_batches must be at least 2, but got {self.window_batches}.")
 
 
+SHARED_MEMORY = Path("/dev/shm")
+
+
 @dataclass(frozen=True)
 class Cache:
     """Where the entries of `autocache` points lie, and how much room they have on each node."""
@@ -121,6 +125,17 @@ class Cache:
     """A folder on a disk of the node; None: ``pecan_ray/cache`` in the user's cache folder."""
     max_bytes: int = 32 * GIB
     """What no longer fits goes: that which saves least time for its bytes."""
+    memory_bytes: int = 0
+    """Of the node's shared memory, for entries that were read from the disk once; 0: none.  It stays with them when the
+    job is over, until ``pecan cache rm`` or the next start of the machine."""
+
+    @property
+    def memory_folder(self) -> Path | None:
+        """The folder of entries in memory; None: none are kept there."""
+        if not self.memory_bytes or not SHARED_MEMORY.is_dir():
+            return None
+        name = hashlib.blake2b(os.fsencode(self.folder.absolute()), digest_size=8).hexdigest()
+        return SHARED_MEMORY / f"pecan-cache-{os.geteuid()}-{name}"
 
     @property
     def folder(self) -> Path:
@@ -133,6 +148,8 @@ class Cache:
         settle(self, "Cache")
         if self.max_bytes < MIB:
             raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
+        if self.memory_bytes != 0 and self.memory_bytes < MIB:
+            raise PlanError(f"Cache(memory_bytes=...) must be 0, or at least 1 MiB, but got {self.memory_bytes}.")
         if self.path is not None and "://" in os.fspath(self.path):
             raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
 

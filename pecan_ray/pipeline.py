@@ -234,19 +234,20 @@ class PecanPipeline(FrameworkMethods):
         count = positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 
-    def autocache(self, *, name: str | None = None, version: str = "") -> PecanPipeline:
+    def autocache(self, *, name: str | None = None, version: str = "", refresh: float = 0.0) -> PecanPipeline:
         """Let elements be kept here, where later epochs and other jobs read them instead of computing them again.
 
         Whether that is worth it, and at which of several points, is decided before the first epoch.  `version` stands
         for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
         variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
+        `refresh`: the share of splits that are computed again in each epoch after a job's first, and kept anew.
         """
         if (where := mixes_splits(self._plan)) is not None:
             raise PlanError(
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
             )
-        return self._then(Autocache(name=self._unique(name or "autocache"), version=version))
+        return self._then(Autocache(name=self._unique(name or "autocache"), version=version, refresh=refresh))
 
     # --- joins ---------------------------------------------------------------------------------------------
 
@@ -332,7 +333,7 @@ class PecanPipeline(FrameworkMethods):
         kept, or with `again`, a sample is run in a process of its own, for at most ``Config(sample_seconds=...)``;
         jobs that are started behind it use the same order.  Raises `OpError` where an operator does.
         """
-        return explain(self._name, self._order.explained(again=again), format)
+        return explain(self._name, self._order.told(again=again), format)
 
     def save_order(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order that AutoOrder chooses, whatever the seed, to a file for ``Config(order_file=path)``.

@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
-from pecan_ray.autoorder.keeping import with_kept_points
+from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
@@ -68,6 +68,8 @@ class Ordered:
     """To be told that a job went back to the user's order, and why."""
     decoders: tuple[str, ...] = ()
     """Those that did."""
+    promise: Promise | None = None
+    """What an epoch takes with what is kept at `autocache` points."""
 
 
 class JobOrder:
@@ -159,15 +161,7 @@ class JobOrder:
         order = orders_in(plan)
         after, pushed = push_down(plan, self._engine, ordering.decoders)
         plan = after if pushed else plan
-        keeps = with_kept_points(
-            plan,
-            lambda: self._with_all_facts(ordering),
-            name=self._name,
-            engine=self._engine,
-            seed=self._seed,
-            cache=self._config.cache,
-            cpus=1.0 if job is None else job.cpus,
-        )
+        keeps = self._keeps(plan, ordering, 1.0 if job is None else job.cpus)
         plan = keeps.plan
         told = (*(one.told() for one in pushed), *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
@@ -177,7 +171,7 @@ class JobOrder:
         look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
-        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders)
+        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders, keeps.promise)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -194,6 +188,14 @@ class JobOrder:
         self._found[False] = found
         return found
 
+    def told(self, *, again: bool = False) -> Ordering:
+        """Return what `explained` does; among its notes is what a job on this machine would keep, and why."""
+        found = self.explained(again=again)
+        plan = found.plan if found.changed else self._plan
+        after, pushed = push_down(plan, self._engine, found.decoders)
+        keeps = self._keeps(after if pushed else plan, found, float(len(os.sched_getaffinity(0))))
+        return replace(found, notes=(*found.notes, *keeps.said))
+
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
 
@@ -208,6 +210,18 @@ class JobOrder:
         KeptOrder.of(replace(found, notes=_without_places(found.notes)), self._name, self._key).save(path)
 
     # --- inside --------------------------------------------------------------------------------------------
+
+    def _keeps(self, plan: Plan, ordering: Ordering, cpus: float) -> Kept:
+        """Return a plan that was ordered, with what it keeps."""
+        return with_kept_points(
+            plan,
+            lambda: self._with_all_facts(ordering),
+            name=self._name,
+            engine=self._engine,
+            seed=self._seed,
+            cache=self._config.cache,
+            cpus=cpus,
+        )
 
     def _seed_matters(self) -> tuple[str, ...]:
         """Say that a seed has kept the order as it is written, where it has."""

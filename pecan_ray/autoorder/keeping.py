@@ -7,22 +7,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
-import secrets
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-
-import numpy as np
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.spread import list_splits
-from pecan_ray.cache.execution import ExecutionChoice, choose_execution
+from pecan_ray.autoorder.store_speed import memory_speed, store_speed
+from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
-from pecan_ray.cache.store_model import StoreModel
-from pecan_ray.engines.entry_format import FORMAT_VERSION, EntryReader, EntryWriter
+from pecan_ray.engines.entry_format import FORMAT_VERSION
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.plan.fingerprint import described
@@ -32,22 +27,42 @@ from pecan_ray.plan.shape import element_ops_from, name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
 from pecan_ray.sources.memory import Arrays, Items
 
-logger = logging.getLogger("pecan_ray")
-
 UNKNOWN_ELEMENTS = 100_000
 """Of a source whose length is not known: all ways to run it take time in proportion."""
 ELEMENTS_OF_A_SPLIT = 64
 """Where splits do not say how many they hold."""
 REMOTE_WAITING = 0.9
 """Share of reading from a bucket in which a thread needs no CPU."""
-BENCHED = ((256, 1 << 10), (512, 4 << 10), (64, 64 << 10), (32, 256 << 10), (8, 1 << 20))
-"""Elements, and bytes of each, of the entries by which a store's speed is measured,"""
-BENCHED_TIMES = 3
-"""each so often."""
 NAME = "name "
 """How notes begin that say, for people, what entries of a kind are of."""
-MODEL = "model"
-"""Under which note of a store its speed is written down."""
+
+
+CACHED: tuple[ExecutionMode, ...] = ("source", "point", "full")
+TOOK = "took "
+"""How notes begin that say what an element took in an epoch, by plan, CPUs, mode and point."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a decision says that an epoch after the first takes; what it took corrects it for later jobs."""
+
+    seconds: float
+    elements: float
+    """Of an epoch."""
+    note: str
+    cache: Cache
+
+    def correct(self, seconds: float) -> str:
+        """Write down what an epoch took, and say it."""
+        try:
+            with EntryStore(self.cache.folder, max_bytes=self.cache.max_bytes) as store:
+                store.note(self.note, json.dumps(seconds / self.elements))
+        except CacheError as error:
+            return f"autocache: an epoch took {seconds:.3g} s, which is not written down, since {error.message}"
+        return (
+            f"autocache: an epoch took {seconds:.3g} s, where {self.seconds:.3g} s were promised: later jobs go by "
+            "what it took"
+        )
 
 
 @dataclass(frozen=True)
@@ -58,6 +73,8 @@ class Kept:
     choices: tuple[ExecutionChoice, ...] = ()
     said: tuple[str, ...] = ()
     """The reason of each choice, and what to know about it, in words."""
+    promise: Promise | None = None
+    """None: nothing was decided, or of several inputs one by one."""
 
 
 def has_points(plan: Plan) -> bool:
@@ -109,9 +126,25 @@ class _Decision:
         profile = self._profile(plan, head)
         if profile is None:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
-        choice = choose_execution(profile, store_model(self.store), max_bytes=self.cache.max_bytes)
+        speed = store_speed(self.store)
+        profile = replace(profile, delivery=speed.delivery)
+        notes = self._notes(plan)
+        took = {
+            place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
+        }
+        memory = memory_speed(self.cache)
+        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took, memory=memory)
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in choice.warnings))
-        return Kept(self._with_choice(plan, choice), (choice,), said)
+        promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
+        return Kept(self._with_choice(plan, choice), (choice,), said, promise)
+
+    def _notes(self, plan: Plan) -> dict[ExecutionPlace, str]:
+        """Return under which note lies what an epoch took, by how it was run."""
+        key = prefix_key(plan, self.engine, self.seed)
+        places: list[ExecutionPlace] = [("compute", None), ("source", None)]
+        for point in _points(plan):
+            places += [(mode, point.name) for mode in CACHED]
+        return {(mode, name): f"{TOOK}{key} {self.cpus:g} {mode} {name or ''}" for mode, name in places}
 
     def _with_choice(self, plan: Plan, choice: ExecutionChoice) -> Plan:
         if choice.mode == "compute":
@@ -124,7 +157,7 @@ class _Decision:
             place = next(number for number, op in enumerate(ops) if op.name == choice.point)
         point = ops[place]
         assert isinstance(point, Autocache)
-        before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache")))
+        before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache", refresh=0.0)))
         key = prefix_key(before, self.engine, self.seed)
         self.store.note(f"{NAME}{key}", f"{self.name}: {point.name} behind {name_of_last(before.ops)}")
         ops[place] = replace(point, key=key)
@@ -200,7 +233,7 @@ def _points(plan: Plan) -> tuple[CachePoint, ...]:
         if isinstance(op, ElementOp):
             behind = op.name
         elif isinstance(op, Autocache):
-            found.append(CachePoint(op.name, behind))
+            found.append(CachePoint(op.name, behind, op.refresh))
     return tuple(found)
 
 
@@ -216,46 +249,3 @@ def prefix_key(plan: Plan, engine: EngineName, seed: int) -> str:
 def name_of(store: EntryStore, key: str) -> str:
     """Say what entries of a kind are of: the pipeline and the point that they were kept for first."""
     return store.noted(f"{NAME}{key}") or "a pipeline"
-
-
-def store_model(store: EntryStore) -> StoreModel:
-    """Return the speed of a store as it was measured, now if it was not before."""
-    written = store.noted(MODEL)
-    if written is not None:
-        try:
-            return StoreModel(**json.loads(written))
-        except (TypeError, ValueError):
-            logger.info("the speed of the cache in %s is measured again", store.folder)
-    model = measured_model(store)
-    note_model(store, model)
-    return model
-
-
-def note_model(store: EntryStore, model: StoreModel) -> None:
-    """Write a store's speed down for later jobs."""
-    told = {name: value for name, value in asdict(model).items() if name != "most_bytes_per_s"}
-    store.note(MODEL, json.dumps(told))
-
-
-def measured_model(store: EntryStore) -> StoreModel:
-    """Measure how long entries of several sizes take to be read, as elements; raises CacheError where none can."""
-    reads, kind = [], f"bench {secrets.token_hex(8)}"
-    noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
-    try:
-        for number, (elements, nbytes) in enumerate(BENCHED):
-            writer = EntryWriter()
-            for element in range(elements):
-                writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise[:nbytes], "i": element})
-            key, entry = f"{kind} {number}", writer.finish(elements)
-            if not store.put(key, kind, [entry], elements=elements, seconds=0.0):
-                continue  # it is larger than the store
-            for _ in range(BENCHED_TIMES):
-                began = time.perf_counter()
-                found = store.get(key)
-                if found is not None and sum(1 for _ in EntryReader(found)) == elements:
-                    reads.append((elements * nbytes, elements, time.perf_counter() - began))
-    finally:
-        store.remove([kind])
-    if not reads:
-        raise CacheError(f"nothing can be kept in {store.folder}: {store.trouble}.")
-    return StoreModel.fit(reads)

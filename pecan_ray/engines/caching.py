@@ -11,17 +11,18 @@ import hashlib
 import logging
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import Part, UndeliveredPositions
 from pecan_ray.errors import CacheError
+from pecan_ray.options import Cache
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.operators import Autocache
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
@@ -31,49 +32,66 @@ logger = logging.getLogger("pecan_ray.cache")
 MOST_ENTRY_BYTES = 256 << 20
 """What a larger split gives is not kept: it would have to be held in memory until it is whole."""
 
+KEYS_KNOWN = 256
+"""Splits that a worker may have been handed and not gone through."""
+
 
 class SplitCache:
     """The entries of one engine, in a folder; threads may use it side by side."""
 
-    def __init__(self, folder: Path, max_bytes: int) -> None:
+    def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
         """Guards the store and what was said."""
         self._said: set[str] = set()
-        self._store: EntryStore | None = None
+        self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
+        """Names by point and split, of those that were asked for last: a split is spelled out once on its way."""
+        self._store: TieredStore | None = None
         try:
-            self._store = EntryStore(folder, max_bytes=max_bytes)
+            self._store = TieredStore(
+                cache.folder, max_bytes=cache.max_bytes, memory=cache.memory_folder, memory_bytes=cache.memory_bytes
+            )
+            self._say(self._store.trouble)
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
 
     def holds(self, point: Autocache, split: Split) -> bool:
         """Tell whether there is an entry of a split at a point."""
         with self._lock:
-            return self._store is not None and entry_key(point, split) in self._store
+            return self._store is not None and self._key(point, split) in self._store
 
     def find(self, point: Autocache, split: Split) -> EntryReader | None:
         """Return the entry of a split at a point; None where there is none, or none that can be read."""
-        key = entry_key(point, split)
         with self._lock:
             if self._store is None:
                 return None
+            key = self._key(point, split)
             self._store.trouble = ""
             data = self._store.get(key)
-            if data is None:
-                self._say(self._store.trouble)
-                return None
+            self._say(self._store.trouble)
+        if data is None:
+            return None
         try:
             return EntryReader(data)
         except ValueError as error:
             self._say(f"the entry {key} cannot be read: {error}")
             return None
 
-    def keep(self, point: Autocache, split: Split, entry: bytes, elements: int, seconds: float) -> None:
-        """Keep an entry, as far as there is room."""
+    def keep(
+        self,
+        point: Autocache,
+        split: Split,
+        entry: Sequence[memoryview],
+        elements: int,
+        seconds: float,
+        *,
+        anew: bool = False,
+    ) -> None:
+        """Keep an entry, as far as there is room; `anew`: in place of one that is there."""
         with self._lock:
             if self._store is None:
                 return
             self._store.trouble = ""
-            self._store.put(entry_key(point, split), point.key, [entry], elements=elements, seconds=seconds)
+            self._store.put(self._key(point, split), point.key, entry, elements=elements, seconds=seconds, anew=anew)
             self._say(self._store.trouble)
 
     def cannot_keep(self, point: Autocache, why: str) -> None:
@@ -87,6 +105,15 @@ class SplitCache:
             if self._store is not None:
                 self._store.close()
                 self._store = None
+
+    def _key(self, point: Autocache, split: Split) -> str:
+        asked = point.key, id(split)
+        known = self._keys.get(asked)
+        if known is None:
+            known = self._keys[asked] = split, entry_key(point, split)  # which holds it: its id stays its own
+            if len(self._keys) > KEYS_KNOWN:
+                self._keys.popitem(last=False)
+        return known[1]
 
     def _say(self, text: str) -> None:
         # The same trouble with another entry is the same trouble.
@@ -102,6 +129,15 @@ def entry_key(point: Autocache, split: Split) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
 
 
+def renewed(point: Autocache, lease: Lease) -> bool:
+    """Tell whether a split is computed again in an epoch, whatever is kept of it: the share that its point says."""
+    if lease.epoch == 0 or not point.refresh:
+        return False
+    text = f"{point.key} {lease.epoch} {lease.repetition} {lease.split.index}"
+    drawn = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
+    return drawn < point.refresh * 2**64
+
+
 def covers(lease: Lease) -> bool:
     """Tell whether a lease asks for all of its split."""
     if len(lease.spans) != 1 or lease.spans[0][0] != 0:
@@ -113,12 +149,20 @@ def covers(lease: Lease) -> bool:
 class SplitRecording:
     """What a split gives at a point, while threads go through it; it is kept once all have done so."""
 
-    def __init__(self, cache: SplitCache, point: Autocache, lease: Lease, undelivered: UndeliveredPositions) -> None:
+    def __init__(
+        self,
+        cache: SplitCache,
+        point: Autocache,
+        lease: Lease,
+        undelivered: UndeliveredPositions,
+        *,
+        anew: bool = False,
+    ) -> None:
         self._cache, self._point, self._lease, self._undelivered = cache, point, lease, undelivered
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._writer: EntryWriter | None = EntryWriter()
-        self._began = time.monotonic()
+        self._began, self._anew = time.monotonic(), anew
         self._handed = self._done = 0
         """Elements that were read, and those of them that have come to the point, or were dropped before."""
         self._length = lease.split.elements
@@ -173,8 +217,9 @@ class SplitRecording:
         """Keep the entry, now that all elements are there, if none was bad."""
         writer = self._writer
         if writer is not None and self._length is not None and self._lease.key not in self._undelivered.spoiled:
-            seconds = time.monotonic() - self._began
-            self._cache.keep(self._point, self._lease.split, writer.finish(self._length), self._length, seconds)
+            seconds = max(0.0, time.monotonic() - self._began)  # some virtual machines' clocks jump
+            entry = writer.finish(self._length)
+            self._cache.keep(self._point, self._lease.split, entry, self._length, seconds, anew=self._anew)
 
 
 @dataclass(frozen=True)
@@ -214,13 +259,14 @@ class CachedReading:
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
-        entry = self._cache.find(self._point, lease.split)
+        anew = renewed(self._point, lease) and covers(lease)
+        entry = None if anew else self._cache.find(self._point, lease.split)
         if entry is not None:
             yield from self._kept(lease, entry)
         elif not covers(lease):
             yield from self._read_source(lease, self._leases)
         else:
-            recording = SplitRecording(self._cache, self._point, lease, self._undelivered)
+            recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
             with self._lock:
                 self._recordings[lease.key] = recording
             for item in self._read_source(lease, RecordedLeases(self._leases, recording)):

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Source
 
 Function: TypeAlias = Callable[..., Any]
@@ -159,8 +160,14 @@ class Autocache(Op):
 
     version: str = ""
     """Stands for what cannot be seen of the functions before: with another one nothing is found that was kept."""
+    refresh: float = 0.0
+    """Share of the splits that are computed again in each epoch, and kept anew."""
     key: str = ""
     """What the entries kept here are named by, beside their splits; empty: nothing is kept here."""
+
+    def __post_init__(self) -> None:
+        if type(self.refresh) not in (int, float) or not 0 <= self.refresh < 1:
+            raise PlanError(f"autocache(refresh=...) must be a share from 0 to less than 1, but got {self.refresh!r}.")
 
 
 def is_idle(op: Op) -> bool:

@@ -15,6 +15,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
+from pecan_ray.observe import epoch_watch
 from pecan_ray.options import Cache
 from tests.ray.workers import kill, living_worker
 
@@ -117,3 +118,16 @@ def test_a_file_that_has_changed_is_never_served_as_it_was(files: Path) -> None:
     found = [i for i, _ in seen(pipe_of(files).iter_batches(workers=pecan.Workers(local=1)))]
     assert sorted(calls(files)) == list(range(1000, 1000 + EACH))
     assert found == sorted([*(i for i in range(SPLITS * EACH) if i // EACH != 3), *range(1000, 1000 + EACH)])
+
+
+def test_an_epoch_from_the_cache_corrects_what_the_next_job_is_promised(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(epoch_watch, "LEAST_WAITING", 0.0)  # how much this trainer waits is another matter
+    with pipe_of(files).iter_batches(epochs=3, workers=pecan.Workers(local=1)) as batches:
+        seen(batches)
+        (told,) = [event.text for event in batches.report().events if "an epoch took" in event.text]
+    assert "later jobs go by what it took" in told
+    with pipe_of(files).iter_batches(workers=pecan.Workers(local=1)) as batches:
+        seen(batches)
+        assert any("an epoch (as measured;" in event.text for event in batches.report().events)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.cache import (
     CachePoint,
+    DeliveryCost,
     ExecutionProfile,
     OperatorCost,
     SourceCost,
@@ -182,6 +183,47 @@ def test_of_equally_fast_caches_the_smallest_is_kept() -> None:
     assert choose_execution(profile, StoreModel(latency_s=1.0)).point == "small"
 
 
+def test_making_batches_takes_its_time_whatever_is_kept() -> None:
+    """It is done by the threads that compute: an epoch from the cache is never promised shorter than that."""
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5),
+        (OperatorCost("decode", 0.009, 1e6),),
+        (CachePoint("decoded", "decode"),),
+        elements=1000,
+        threads=2,
+    )
+    store = StoreModel(per_byte_s=1e-10)
+    free = choose_execution(profile, store)
+    bound = choose_execution(replace(profile, delivery=DeliveryCost(per_element_s=1e-4, per_byte_s=1e-9)), store)
+    assert free.seconds == pytest.approx(0.1) and free.mode == bound.mode == "full"
+    assert bound.seconds == pytest.approx((0.1 + 1000 * (1e-4 + 1e-3)) / 2)
+    assert bound.options[0].seconds == pytest.approx(free.options[0].seconds + 1000 * (1e-4 + 1e-3) / 2)
+
+
+def test_what_is_renewed_is_computed_in_each_epoch() -> None:
+    ops = (OperatorCost("crop", 0.009, 1e6, random=True),)
+    profile = ExecutionProfile(SourceCost(0.001, 1e5), ops, (CachePoint("here", "crop", 0.25),), elements=1000)
+    choice = choose_execution(profile, StoreModel(per_byte_s=1e-10))
+    assert choice.seconds == pytest.approx(0.75 * 0.1 + 0.25 * 10) and choice.warnings == ()
+    with pytest.raises(PlanError, match="refresh must be a share"):
+        CachePoint("here", "crop", 1.5)
+
+
+def test_what_an_epoch_took_counts_for_more_than_the_model() -> None:
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5), (OperatorCost("decode", 0.009, 1e6),), (CachePoint("here", "decode"),), elements=1000
+    )
+    store = StoreModel(per_byte_s=1e-10)
+    assert choose_execution(profile, store).mode == "full"
+    slow = choose_execution(profile, store, measured={("full", "here"): 12.0})
+    assert slow.mode == "source" and slow.seconds == pytest.approx(9.01), "promised 0.1 s, it took 12"
+    corrected = choose_execution(profile, store, measured={("full", "here"): 0.3, ("source", "here"): 0.2})
+    assert (corrected.mode, corrected.seconds) == ("full", 0.3), "there is no point before the operator by that name"
+    assert "300 ms an epoch (as measured; reading" in corrected.reason
+    with pytest.raises(PlanError, match="measured seconds must be"):
+        choose_execution(profile, store, measured={("compute", None): math.nan})
+
+
 def test_without_a_marked_point_nothing_is_kept() -> None:
     choice = choose_execution(replace(pipeline(1.0), points=()), StoreModel())
     assert (choice.mode, choice.point, len(choice.options)) == ("compute", None, 1)
@@ -267,6 +309,7 @@ def test_autoorders_sample_fills_the_profile() -> None:
         (lambda: OperatorCost("a", 1, -1), "operator 'a': nbytes must be"),
         (lambda: SourceCost(1, 1, waiting=2), "SourceCost(waiting=...) must be a share from 0 to 1, but got 2"),
         (lambda: SourceCost(1, 1, most_bytes_per_s=0), "most_bytes_per_s=...) must be a number > 0, but got 0"),
+        (lambda: DeliveryCost(per_byte_s=-1), "DeliveryCost(per_byte_s=...) must be a finite number >= 0, but got -1"),
         (lambda: replace(pipeline(1), elements=0), "elements=...) must be a finite number > 0, but got 0"),
         (lambda: replace(pipeline(1), workers=0), "workers=...) must be a whole number >= 1, but got 0"),
         (lambda: replace(pipeline(1), points=(CachePoint("p", "x"),)), "stands behind 'x', which is no operator here"),

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pecan_ray.cache import store as store_module
 from pecan_ray.cache.store import FORMAT_VERSION, EntryStore
 from pecan_ray.errors import CacheError, PlanError
 
@@ -75,28 +76,53 @@ def test_only_the_user_may_read_it(store: EntryStore, folder: Path) -> None:
         assert path.stat().st_mode & 0o077 == 0, path
 
 
+@pytest.mark.parametrize("size", [5000, 500_000])  # one is read, the other one mapped
 @pytest.mark.parametrize("damage", ["flip", "zero", "cut", "remove", "empty"])
-def test_a_damaged_entry_is_dropped_and_never_served(damage: str, store: EntryStore, folder: Path) -> None:
-    put(store, 1, 5000)
-    put(store, 2, 5000)
+def test_a_damaged_entry_is_dropped_and_never_served(damage: str, size: int, store: EntryStore, folder: Path) -> None:
+    put(store, 1, size)
+    put(store, 2, size)
     path = segments(folder)[0]
     data = bytearray(path.read_bytes())
     if damage == "flip":
-        data[2500] ^= 1
+        data[size // 2] ^= 1
     elif damage == "zero":
         data[1000:2000] = bytes(1000)
     elif damage == "cut":
-        del data[3000:]
+        del data[size // 2 :]
     elif damage == "empty":
         data.clear()
     path.unlink() if damage == "remove" else path.write_bytes(data)
     with EntryStore(folder, max_bytes=64 * MB) as other:
         assert other.get("key-1") is None
         survives = damage in ("flip", "zero")
-        assert (other.get("key-2") == entry(2, 5000)) == survives
+        assert (other.get("key-2") == entry(2, size)) == survives
         assert "key-1" not in other, "it is dropped, and computed again"
-        assert other.put("key-1", "plan", [entry(1, 5000)], elements=10, seconds=1.0)
-        assert other.get("key-1") == entry(1, 5000)
+        assert other.put("key-1", "plan", [entry(1, size)], elements=10, seconds=1.0)
+        assert other.get("key-1") == entry(1, size)
+
+
+@pytest.mark.parametrize("system", ["maps", "is older"])
+def test_a_large_entry_stays_readable_when_its_segment_has_gone(
+    system: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "is older":
+        monkeypatch.setattr(store_module, "MADV_POPULATE_READ", 9999)
+    with EntryStore(folder, max_bytes=8 * MB) as store:
+        for number in range(3):
+            assert put(store, number, 300_000)
+        held = {number: store.get(f"key-{number}") for number in range(3)}
+        assert {type(data) for data in held.values()} == {memoryview if system == "maps" else bytes}
+        store.remove()
+        assert segments(folder) == []
+        assert all(data == entry(number, 300_000) for number, data in held.items())
+
+
+def test_places_say_where_the_bytes_of_every_entry_lie(store: EntryStore) -> None:
+    for number in range(3):
+        put(store, number, 700)
+    for place, number in zip(store.places(), range(3), strict=True):
+        found = place.path.read_bytes()[place.start : place.start + place.nbytes]
+        assert (place.key, found) == (f"key-{number}", entry(number, 700))
 
 
 def test_verify_finds_what_is_damaged(store: EntryStore, folder: Path) -> None:

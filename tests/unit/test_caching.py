@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,7 +20,9 @@ from hypothesis import strategies as st
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
-from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.python import PythonEngine
+from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
@@ -29,6 +33,8 @@ from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine
 
 READS: Counter[int] = Counter()
 CALLS: Counter[str] = Counter()
+CALLING = threading.Lock()
+"""Guards the calls, which threads make side by side: adding to a number is no single step."""
 
 
 class Numbers:
@@ -55,7 +61,8 @@ class Numbers:
 
 
 def double(value: dict[str, Any]) -> dict[str, Any]:
-    CALLS["double"] += 1
+    with CALLING:
+        CALLS["double"] += 1
     return {**value, "x": value["x"] * 2}
 
 
@@ -300,3 +307,51 @@ def test_none_and_many_in_a_cache_that_holds_next_to_nothing(splits: int, each: 
         assert delivered(made) == expected and numbers(made) == list(range(splits * each))
         with EntryStore(tmp_path, max_bytes=1 << 20) as store:
             assert store.nbytes <= 1 << 20
+
+
+def test_the_name_of_an_entry_is_spelled_out_once_for_each_split(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled: list[int] = []
+
+    def spell(value: dict[str, Any]) -> str:
+        spelled.append(value["index"])
+        return str(value)
+
+    monkeypatch.setattr(caching, "spelled_out", spell)
+    plan = kept(pecan.PecanPipeline(Numbers()).map(double).autocache().batch(4))
+    leases = whole_leases(list(plan.sources()))
+    engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(cache=cache), HeapSlots())
+    with contextlib.closing(engine):
+        assert all(engine.reads(0, lease.split) for lease in leases)  # as a worker asks before it fetches files
+        assert len(list(engine.batches(ListedLeases(leases)))) == 9
+        assert not any(engine.reads(0, lease.split) for lease in leases)
+    assert sorted(spelled) == list(range(7))
+
+
+def first_draws(produced: list[Produced]) -> dict[int, float]:
+    return dict(zip(map(int, column(produced, "i")), map(float, column(produced, "r")), strict=True))
+
+
+def test_a_share_of_the_splits_is_computed_again_in_each_epoch_and_kept_anew(cache: Cache) -> None:
+    """Of what is random before a point, so much is new; the rest is what it was."""
+    splits, each = 60, 3
+    plan = kept(pecan.PecanPipeline(Numbers(splits, each)).map(drawn).autocache(refresh=0.25).batch(4))
+    seen, reads = [], []
+    for epoch in range(4):
+        leases = ListedLeases(whole_leases(list(plan.sources()), epoch=epoch))
+        READS.clear()
+        made = run_engine(plan, leases, cache=cache)
+        assert delivered(made) == leases.wanted()
+        seen.append(first_draws(made))
+        reads.append({split for split, count in READS.items() if count})
+    assert len(reads[0]) == splits and all(5 <= len(again) <= 25 for again in reads[1:])
+    assert len({frozenset(again) for again in reads[1:]}) == 3, "each epoch renews others"
+    for before, after, again in zip(seen, seen[1:], reads[1:], strict=False):
+        assert {i // each for i in before if before[i] != after[i]} == again
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        assert store.verify() == (splits, ())
+
+
+@pytest.mark.parametrize("bad", [-0.1, 1, True, "a fifth", float("nan")])
+def test_a_share_that_is_none_is_refused(bad: Any) -> None:
+    with pytest.raises(PlanError, match=r"refresh=...\) must be a share"):
+        pecan.PecanPipeline(Numbers()).map(double).autocache(refresh=bad)

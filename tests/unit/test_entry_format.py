@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -22,7 +26,7 @@ def there_and_back(*values: dict[str, Any], length: int | None = None) -> list[d
     writer = EntryWriter()
     for number, value in enumerate(values):
         writer.add(number, 0, WIDTH, value)
-    entry = EntryReader(writer.finish(len(values) if length is None else length))
+    entry = EntryReader(b"".join(writer.finish(len(values) if length is None else length)))
     assert len(entry) == len(values)
     return [one.value for one in entry]
 
@@ -76,6 +80,7 @@ def test_arrays_of_unequal_shapes(rows: list[np.ndarray[Any, Any]]) -> None:
         np.array(["a", "bcd"], object),
         np.array([b"a", b""], object),
         2**70,
+        True,
         float("nan"),
         "\ud800 surrogate",
         b"",
@@ -91,8 +96,17 @@ def test_a_column_of_several_types_keeps_each() -> None:
     values: list[Any] = [np.zeros(3, "f4"), np.zeros(3, "f8"), None, "a", 5, np.float32(2), 2**65, 7]
     rows = [{"x": value} for value in values]
     assert same(there_and_back(*rows), rows)
-    rows = [{"x": value} for value in (5, "five", None, 2**65, True, 5.5)]
-    assert same(there_and_back(*rows), rows)
+    mixed: list[tuple[Any, ...]] = [
+        (5, "five", None, 2**65, True, 5.5),
+        (True, None, False, True, 1),
+        (0.5, "half", -0.0, float("inf"), 1),
+        ("a", 1, "é", "", b"a"),
+        (b"1", None, b"", "1", b"\0"),
+    ]
+    for values_of_one in mixed:
+        rows = [{"x": value} for value in values_of_one]
+        made = there_and_back(*rows)
+        assert same(made, rows) and [repr(row) for row in made] == [repr(row) for row in rows]
 
 
 def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they_are_read() -> None:
@@ -100,10 +114,10 @@ def test_arrays_are_copied_when_they_are_added_and_may_be_written_into_when_they
     writer = EntryWriter()
     writer.add(0, 0, WIDTH, {"x": array})
     array[:] = 9
-    (one,) = EntryReader(writer.finish(1))
+    (one,) = EntryReader(b"".join(writer.finish(1)))
     assert one.value["x"].tolist() == [0, 1, 2, 3, 4]
     one.value["x"][0] = 7
-    (again,) = EntryReader(writer.finish(1))
+    (again,) = EntryReader(b"".join(writer.finish(1)))
     assert again.value["x"][0] == 0
 
 
@@ -112,12 +126,12 @@ def test_origins_and_the_length_of_the_split_are_kept() -> None:
     writer.add(3, 0, WIDTH // 2, {"x": 1})
     writer.add(3, WIDTH // 2, WIDTH // 2, {"x": 2})
     writer.add(7, 0, WIDTH, {"x": 3})
-    entry = EntryReader(writer.finish(9))
+    entry = EntryReader(b"".join(writer.finish(9)))
     assert entry.length == 9
     assert [(one.element, one.output, one.width) for one in entry] == [
         (3, 0, WIDTH // 2), (3, WIDTH // 2, WIDTH // 2), (7, 0, WIDTH)
     ]  # fmt: skip
-    assert list(EntryReader(EntryWriter().finish(4))) == []
+    assert list(EntryReader(b"".join(EntryWriter().finish(4)))) == []
 
 
 MASKED = np.ma.masked_array([1, 2], [False, True])
@@ -142,9 +156,25 @@ def test_what_is_no_entry_is_a_value_error() -> None:
     writer = EntryWriter()
     for number in range(5):
         writer.add(number, 0, WIDTH, {"x": np.arange(number), "y": "text", "z": [number]})
-    whole = writer.finish(5)
+    whole = b"".join(writer.finish(5))
     for cut in range(0, len(whole) - 64, 7):
         with pytest.raises(ValueError, match=r"no entry|format|damaged"):
             EntryReader(whole[:cut])
     with pytest.raises(ValueError, match="no entry"):
         EntryReader(b"something else")
+
+
+def test_an_entry_is_written_without_pandas() -> None:
+    """Importing it in the middle of an epoch takes as long as writing tens of entries."""
+    code = """
+        import sys
+        import numpy as np
+        from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+        writer = EntryWriter()
+        for n in range(3):
+            value = {"x": np.zeros(n), "i": n, "f": 0.5, "t": "text", "b": b"bytes", "o": True, "s": np.float32(n)}
+            writer.add(n, 0, 1, value)
+        assert len(list(EntryReader(b"".join(writer.finish(3))))) == 3
+        sys.exit("pandas is imported" if "pandas" in sys.modules else 0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(__file__).parents[2])

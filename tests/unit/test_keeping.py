@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder import keeping
+from pecan_ray.autoorder import store_speed
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import JobOrder
 from pecan_ray.autoorder.keeping import Kept, prefix_key, with_kept_points
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
-from pecan_ray.cache import StoreModel
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.errors import CacheError, PlanError
@@ -54,10 +53,10 @@ def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
 
-def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python") -> Kept:
+def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python", cpus: float = 1) -> Kept:
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
-        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=1
+        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=cpus
     )
 
 
@@ -95,6 +94,14 @@ def test_a_source_that_is_slow_is_kept_though_nobody_has_marked_it(cache: Cache,
     kept = decide(pecan.PecanPipeline(items).map(large).autocache(name="large").map(small).batch(4), cache)
     assert kept_at(kept) == ["autocache_source"]
     assert isinstance(kept.plan.ops[0], Autocache) and "source cache:" in kept.said[0]
+
+
+def test_a_point_that_is_renewed_has_the_entries_of_one_that_is_not(cache: Cache) -> None:
+    keys = []
+    for refresh in (0.0, 0.2):
+        kept = decide(pecan.PecanPipeline(source()).map(waits).autocache(refresh=refresh).map(small).batch(4), cache)
+        keys += [op.key for op in kept.plan.all_ops() if isinstance(op, Autocache)]
+    assert keys[0] and keys[0] == keys[1]
 
 
 def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
@@ -177,15 +184,30 @@ def test_a_cache_that_cannot_be_is_refused(bad: Any) -> None:
 
 def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        model = keeping.store_model(store)
-        assert model.read_seconds(1 << 20, 8) > 0 and model.measurements == 15
+        speed = store_speed.store_speed(store)
+        assert speed.reading.read_seconds(1 << 20, 8) > 0 and speed.reading.measurements == 15
+        assert speed.delivery.per_element_s > 0 and speed.delivery.per_byte_s > 0
         assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
-        monkeypatch.setattr(keeping, "measured_model", lambda store: StoreModel())
-        assert keeping.store_model(store) == model
+        monkeypatch.setattr(store_speed, "measured_speed", lambda store: None)
+        assert store_speed.store_speed(store) == speed
     monkeypatch.undo()
     small = EntryStore(cache.folder / "small", max_bytes=100)
     with small, pytest.raises(CacheError, match="nothing can be"):
-        keeping.store_model(small)
+        store_speed.store_speed(small)
+
+
+def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) -> None:
+    pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
+    kept = decide(pipe, cache)
+    assert kept.promise is not None and kept.promise.seconds == kept.choices[0].seconds
+    said = kept.promise.correct(0.25)
+    assert "an epoch took 0.25 s, where" in said and "later jobs go by what it took" in said
+    later = decide(pipe, cache)
+    assert kept_at(later) == ["autocache"] and later.choices[0].seconds == pytest.approx(0.25)
+    assert decide(pipe, cache, cpus=2).choices[0].seconds != pytest.approx(0.25), "of other CPUs it says nothing"
+    assert later.promise is not None
+    later.promise.correct(1e6)
+    assert kept_at(decide(pipe, cache)) != ["autocache"], "it is not worth keeping after all"
 
 
 def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
@@ -195,6 +217,17 @@ def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
     ordered = order.ordered(skip_bad=False, once=True, job=None, here=True)
     assert [op.name for op in ordered.plan.ops if isinstance(op, Autocache) and op.key] == ["autocache"]
     assert any(text.startswith("autocache: full cache at 'autocache'") for text in ordered.said)
+
+
+def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:
+    config = pecan.Config(cache=cache, order_folder="")
+    pipe = pecan.PecanPipeline(source(), config=config).map(waits).autocache().map(small).batch(4)
+    told = [line for line in pipe.explain().splitlines() if "autocache: " in line]
+    assert len(told) == 1 and "note: autocache: cache at 'autocache':" in told[0]
+    assert "against compute" in told[0] and "source cache" not in told[0].split("against")[0]
+    assert "autocache: cache at" in pipe.explain("json")
+    plain = pecan.PecanPipeline(source(), config=config).map(waits).batch(4)
+    assert "autocache" not in plain.explain()
 
 
 def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:
@@ -217,7 +250,7 @@ def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys:
     assert run("du")[1].startswith("2.0 MB in ")
     assert run("verify") == (0, "2 entries are whole, 0 were damaged and are dropped\n")
     assert run("rm")[0] == 1 and run("rm", "--all", "x")[0] == 1
-    assert run("rm", "ano") == (0, "1 entries removed\n")
+    assert run("rm", "ano") == (0, f"1 entries removed from {cache.folder}\n")
     segment = next((cache.folder / "segments").iterdir())
     segment.write_bytes(b"0" + segment.read_bytes()[1:])
     assert run("verify") == (1, "0 entries are whole, 1 were damaged and are dropped\n")

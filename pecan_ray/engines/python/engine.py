@@ -41,9 +41,7 @@ class PythonEngine:
         self._processes: dict[str, Processes] = {}
         """For the functions of the plan, and for those of the plan as the user wrote it."""
         self._kept = kept_points(plan) if options.cache is not None else {}
-        self._cache = (
-            SplitCache(options.cache.folder, options.cache.max_bytes) if options.cache and self._kept else None
-        )
+        self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
         self._watch = StackWatch({**calls_under(options), **reading_of(sources)})
         limit_native_threads()

@@ -1,0 +1,83 @@
+"""Entries in tiers: what is read again from a disk is kept in memory, too, as far as there is room for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.errors import CacheError
+
+
+class TieredStore:
+    """A store on a disk, and one in memory above it; used as an `EntryStore` is, one thread at a time.
+
+    An entry goes into memory when it is read from the disk.  What the memory has lost, the disk may still have.
+    """
+
+    def __init__(self, folder: Path, *, max_bytes: int, memory: Path | None = None, memory_bytes: int = 0) -> None:
+        """Open both; raises CacheError where the disk's cannot be used, and goes on without the other one.
+
+        `memory`: a folder in memory; None: there is no such tier.
+        """
+        self.disk = EntryStore(folder, max_bytes=max_bytes)
+        self.memory: EntryStore | None = None
+        self.trouble = ""
+        """Why something could not be kept, or read, lately."""
+        if memory is not None and memory_bytes:
+            try:
+                self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True)
+            except CacheError as error:
+                self.trouble = f"nothing is kept in memory: {error.message}"
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.disk or (self.memory is not None and key in self.memory)
+
+    def get(self, key: str) -> bytes | memoryview | None:
+        """Return an entry's bytes, or None; those that lay on the disk alone are kept in memory as well."""
+        if self.memory is not None:
+            with self._telling(self.memory):
+                found = self.memory.get(key)
+            if found is not None:
+                return found
+        with self._telling(self.disk):
+            found = self.disk.get(key)
+        if found is not None and self.memory is not None:
+            about = self.disk.about(key)
+            if about is not None:
+                kind, elements, seconds = about
+                with self._telling(self.memory):
+                    self.memory.put(key, kind, [found], elements=elements, seconds=seconds)
+        return found
+
+    def put(
+        self,
+        key: str,
+        kind: str,
+        parts: Sequence[bytes | memoryview],
+        *,
+        elements: int,
+        seconds: float,
+        anew: bool = False,
+    ) -> bool:
+        """Keep an entry on the disk; `anew`: in place of one that is there, in memory as well."""
+        if anew and self.memory is not None and key in self.memory:
+            with self._telling(self.memory):
+                if not self.memory.put(key, kind, parts, elements=elements, seconds=seconds, anew=True):
+                    self.memory.drop(key)  # what is old must not be found there
+        with self._telling(self.disk):
+            return self.disk.put(key, kind, parts, elements=elements, seconds=seconds, anew=anew)
+
+    def close(self) -> None:
+        """Let go of both."""
+        self.disk.close()
+        if self.memory is not None:
+            self.memory.close()
+
+    @contextlib.contextmanager
+    def _telling(self, store: EntryStore) -> Iterator[None]:
+        store.trouble = ""
+        yield
+        if store.trouble:
+            self.trouble = store.trouble

@@ -1,0 +1,175 @@
+"""How fast a folder of entries is read on this machine, and how fast what comes out of it is put into batches.
+
+Both are measured once for a folder, with the engine's own code, and written down in it for later jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.autoorder.stopwatch import Stopwatch
+from pecan_ray.cache.execution_profile import DeliveryCost
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.positions import UndeliveredPositions
+from pecan_ray.engines.python.batch_writer import BatchWriter
+from pecan_ray.engines.python.chain import complete_call
+from pecan_ray.engines.python.stream import ItemStream
+from pecan_ray.engines.slots import HeapSlot
+from pecan_ray.errors import CacheError
+from pecan_ray.options import Cache
+from pecan_ray.plan.operators import Map, Plan
+from pecan_ray.plan.splits import OUTPUT_BITS
+from pecan_ray.sources.memory import Items
+
+logger = logging.getLogger("pecan_ray")
+
+BENCHED = ((256, 1 << 10), (512, 4 << 10), (64, 64 << 10), (32, 256 << 10), (8, 1 << 20))
+"""Elements, and bytes of each, of the entries by which a store's speed is measured,"""
+BENCHED_TIMES = 3
+"""each so often."""
+DELIVERED = ((512, 64), (512, 4 << 10), (128, 64 << 10), (64, 512 << 10))
+"""Elements, and bytes of each, that are put into batches to know how long that takes,"""
+DELIVERED_ROWS = 16
+"""so many into each."""
+SPEED = "speed 2"
+"""Under which note of a store its speed is written down."""
+
+
+@dataclass(frozen=True)
+class StoreSpeed:
+    """What was measured of a folder, and of the machine that it is on."""
+
+    reading: StoreModel
+    delivery: DeliveryCost
+
+
+def store_speed(store: EntryStore) -> StoreSpeed:
+    """Return the speed of a store as it was measured, now if it was not before."""
+    written = store.noted(SPEED)
+    if written is not None:
+        try:
+            told = json.loads(written)
+            return StoreSpeed(StoreModel(**told["reading"]), DeliveryCost(**told["delivery"]))
+        except (KeyError, TypeError, ValueError):
+            logger.info("the speed of the cache in %s is measured again", store.folder)
+    speed = measured_speed(store)
+    note_speed(store, speed)
+    return speed
+
+
+def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
+    """Return how fast the tier in memory is read, and its bytes; None where there is none."""
+    if cache.memory_folder is None:
+        return None
+    try:
+        with EntryStore(cache.memory_folder, max_bytes=cache.memory_bytes, private=True) as store:
+            return store_speed(store).reading, cache.memory_bytes
+    except CacheError as error:
+        logger.info("nothing is kept in memory: %s", error.message)
+        return None
+
+
+def note_speed(store: EntryStore, speed: StoreSpeed) -> None:
+    """Write a store's speed down for later jobs."""
+    reading = {name: value for name, value in asdict(speed.reading).items() if name != "most_bytes_per_s"}
+    store.note(SPEED, json.dumps({"reading": reading, "delivery": asdict(speed.delivery)}))
+
+
+def measured_speed(store: EntryStore) -> StoreSpeed:
+    """Measure how fast entries are read, and elements are delivered; raises CacheError where nothing can be kept."""
+    return StoreSpeed(_reading(store), _delivery())
+
+
+def _reading(store: EntryStore) -> StoreModel:
+    """Measure how long entries of several sizes take to be read, as elements."""
+    reads, kind, watch = [], f"bench {secrets.token_hex(8)}", Stopwatch()
+    noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
+    try:
+        for number, (elements, nbytes) in enumerate(BENCHED):
+            writer = EntryWriter()
+            for element in range(elements):
+                writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise[:nbytes], "i": element})
+            key, entry = f"{kind} {number}", writer.finish(elements)
+            if not store.put(key, kind, entry, elements=elements, seconds=0.0):
+                continue  # it is larger than the store
+            for _ in range(BENCHED_TIMES):
+                watch.start()
+                found = store.get(key)
+                whole = found is not None and sum(1 for _ in EntryReader(found)) == elements
+                seconds = watch.stop()
+                if whole:
+                    reads.append((elements * nbytes, elements, max(seconds, 1e-9)))
+    finally:
+        store.remove([kind])
+    if not reads:
+        raise CacheError(f"nothing can be kept in {store.folder}: {store.trouble}.")
+    return StoreModel.fit(reads)
+
+
+def _delivery() -> DeliveryCost:
+    """Measure what the engine takes for elements that need neither reading nor computing."""
+    measured = []
+    for elements, nbytes in DELIVERED:
+        items = Items([{"x": np.zeros(nbytes, np.uint8), "i": number} for number in range(elements)])
+        plan = Plan(head=items, ops=(Map(name="same", fn=_same),))
+        slots = _WarmSlots()
+        least = min(_delivery_seconds(plan, slots) for _ in range(BENCHED_TIMES))
+        measured.append((float(elements * nbytes), float(elements), least))
+    fitted = StoreModel.fit(measured)
+    return DeliveryCost(fitted.per_element_s, fitted.per_byte_s)
+
+
+def _same(value: dict[str, Any]) -> dict[str, Any]:
+    return value
+
+
+def _delivery_seconds(plan: Plan, slots: _WarmSlots) -> float:
+    """Return the CPU time of putting a plan's elements into batches: it never waits, and others use the machine too."""
+    made: list[Produced] = []
+    sources, undelivered = tuple(plan.sources()), UndeliveredPositions()
+    leases = AllLeases(sources, 0, 1)
+    stream = ItemStream(plan, sources, EngineOptions(), leases, undelivered, pool=None, call=complete_call)
+    writer = BatchWriter(DELIVERED_ROWS, "batch", slots, undelivered, strict=False, ready=made.append)
+    began = time.thread_time()
+    items = [item for item in stream.items() if item is not None]
+    for number, first in enumerate(range(0, len(items), DELIVERED_ROWS)):
+        writer.place(number, items[first : first + DELIVERED_ROWS])
+        while made:
+            slot = made.pop().slot
+            if slot is not None:
+                slot.release()
+    return max(time.thread_time() - began, 1e-9)
+
+
+class _WarmSlots:
+    """Slots that are used again, as those of a ring are: fresh memory takes several times as long to write."""
+
+    def __init__(self) -> None:
+        self._free: list[_WarmSlot] = []
+
+    def acquire(self, nbytes: int) -> _WarmSlot:
+        """Return a slot that was given back, or a new one: all that are asked for are of one size."""
+        return self._free.pop() if self._free else _WarmSlot(nbytes, self._free)
+
+
+class _WarmSlot(HeapSlot):
+    """A piece of memory that goes back where it came from."""
+
+    def __init__(self, nbytes: int, free: list[_WarmSlot]) -> None:
+        super().__init__(nbytes)
+        self._free = free
+
+    def release(self) -> None:
+        """Give it back."""
+        self._free.append(self)

@@ -1,0 +1,43 @@
+"""How long an epoch takes that the workers, and not the trainer, make as long as it is."""
+
+from __future__ import annotations
+
+from pecan_ray.job.messages import TrainerProgress
+
+LEAST_WAITING = 0.8
+"""Share of an epoch in which the trainer must wait for batches: else it says more about the trainer."""
+
+
+class EpochWatch:
+    """Measures the first epoch behind another one, from the last batch before it to its own last one."""
+
+    def __init__(self) -> None:
+        self._epoch: int | None = None
+        self._began: TrainerProgress | None = None
+        """How the trainer was doing when the epoch before was over; None: there was none."""
+        self._last = TrainerProgress()
+        self.over = False
+        """Whether it was measured, or another one says nothing new."""
+
+    @property
+    def ended_s(self) -> float:
+        """Seconds since the job began at the last batch that was noted."""
+        return self._last.elapsed_s
+
+    def batch(self, epoch: int, progress: TrainerProgress) -> float | None:
+        """Note a batch, and how the trainer is doing with it; return the seconds of an epoch that is over with it."""
+        found = None
+        if self._epoch is not None and epoch != self._epoch:
+            found = self.end()
+            self._began = self._last
+        self._epoch, self._last = epoch, progress
+        return found
+
+    def end(self) -> float | None:
+        """Return the seconds of the epoch whose last batch was noted, if it was measured."""
+        if self.over or self._began is None:
+            return None
+        self.over = True
+        seconds = self._last.elapsed_s - self._began.elapsed_s
+        waited = self._last.waited_s - self._began.waited_s
+        return seconds if seconds > 0 and waited >= LEAST_WAITING * seconds else None
