@@ -24,13 +24,14 @@ from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
-from pecan_ray.observe.report import Report
+from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path
-from pecan_ray.runtime.client import Provenance
+from pecan_ray.runtime.client import Provenance, Received
 from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
+from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
@@ -60,8 +61,12 @@ class Batches:
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
         go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
+        share: ShareRequest | None = None,
     ) -> None:
-        """`go_on`: called with a state that fits, returns what makes another one of these that begins there."""
+        """`go_on`: called with a state that fits, returns what makes another one of these that begins there.
+
+        `share`: be a reader of this group, and begin no job of its own.
+        """
         self._go_on = go_on
         self._convert = converter(options.format)
         self._options = options
@@ -76,7 +81,7 @@ class Batches:
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
         self._failure = ""
         """What the job ended with, if that was an error."""
-        self._session: Session | None = None
+        self._session: Session | ShareSession | None = None
         self._stream: Iterator[Any] = iter(())
         """Batches of a run in this process."""
         self._progress = Progress(name, config.progress)
@@ -84,17 +89,22 @@ class Batches:
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         self._job = name if debug else job_name(name, options)
-        self._quarantine = self._open_quarantine(saved)
+        self._quarantine = None if share is not None else self._open_quarantine(saved)
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
         self._no_state = no_state_of(options)
         self._batches_before = saved.batches if saved is not None else 0
+        self._prepared: tuple[JobEvent, ...] = ()
+        self._reorder_after_epoch: ReorderAfterEpoch | None = None
+        if share is not None:
+            self._session = ShareSession(share)
+            return
         if debug:
             ordered = order()
             self._stream = self._in_process(plan, ordered, engine, seed)
         else:
-            self._session = Session(
+            self._session = session = Session(
                 plan,
                 name=self._job,
                 engine=engine,
@@ -111,7 +121,7 @@ class Batches:
                 ordered = order()  # while the workers start
                 changed = None if ordered.plan is plan else ordered.plan
                 times = ordered.row_seconds, ordered.op_seconds
-                self._session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
+                session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
             except BaseException:
                 self.close()
                 raise
@@ -122,13 +132,27 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
+        session = self._session
+        if session is None:
+            return self._in_turn(lambda: next(self._stream))
+        return self._in_turn(lambda: self._convert(self._next(session).columns))
+
+    def next_received(self) -> Received:
+        """Return the next batch as it came, with what is known of it: for those who pass it on."""
+        session = self._session
+        if session is None:
+            raise PlanError("next_received: in debug mode batches come from nowhere.")
+        received: Received = self._in_turn(lambda: self._next(session))
+        return received
+
+    def _in_turn(self, take: Callable[[], Any]) -> Any:
         if self._session is not None:
             refuse_forked()
         with self._turn:
             if self._failure:
                 raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
             try:
-                batch = self._next(self._session) if self._session is not None else next(self._stream)
+                batch = take()
             except StopIteration:
                 self.close()
                 raise
@@ -154,7 +178,7 @@ class Batches:
     ) -> None:
         self.close()
 
-    def _next(self, session: Session) -> Any:
+    def _next(self, session: Session | ShareSession) -> Received:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
         received = session.client.next()
         if received is None:
@@ -163,11 +187,11 @@ class Batches:
             raise StopIteration
         self.provenance = received.provenance
         self._elements += received.provenance.rows
-        if self._reorder_after_epoch is not None and received.provenance.epoch > 0:
+        if isinstance(session, Session) and self._reorder_after_epoch is not None and received.provenance.epoch > 0:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
         self._progress.show(session.client)
-        return self._convert(received.columns)
+        return received
 
     def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
         users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
@@ -251,7 +275,7 @@ class Batches:
             return self._state
         if self._session is None:
             raise PlanError("state_dict: there is no state in debug mode.")
-        if self._no_state:
+        if self._no_state or isinstance(self._session, ShareSession):
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
@@ -281,6 +305,11 @@ class Batches:
         if self._session is None:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
+        elif isinstance(self._session, ShareSession):
+            reader = self._session.client
+            run = self._session.run_report()
+            shared = SharedReading(self._session.group, reader.read, reader.skipped, self._session.readers)
+            return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run)
         else:
             refuse_forked()
             client = self._session.client
@@ -293,6 +322,9 @@ class Batches:
         if self._session is None:
             return f"{self._name} runs in this process (debug=True): there are no workers to place."
         refuse_forked()
+        if isinstance(self._session, ShareSession):
+            run = self._session.run_report()
+            return "" if run is None else str(run.placement)
         return explain_placement(self._session.facts())
 
     def close(self) -> None:

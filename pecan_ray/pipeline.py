@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -31,13 +30,12 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.plan.arguments import a_function, natural, positive
+from pecan_ray.plan.arguments import a_function, buckets, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BucketByLength,
-    ElementOp,
     Filter,
     FlatMap,
     Function,
@@ -54,10 +52,12 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
+    spelled,
 )
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
 
@@ -195,17 +195,7 @@ class PecanPipeline:
         `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
         """
         length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
-        bounds = tuple(boundaries)
-        if not bounds or list(bounds) != sorted(set(bounds)):
-            raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
-        per_bucket = (sizes,) * (len(bounds) + 1) if isinstance(sizes, int) else tuple(sizes)
-        if len(per_bucket) != len(bounds) + 1:
-            raise PlanError(
-                f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
-                f"{len(per_bucket)}."
-            )
-        for size in per_bucket:
-            positive("bucket_by_length", size)
+        bounds, per_bucket = buckets(boundaries, sizes)
         return self._then(
             BucketByLength(
                 name=self._unique("bucket_by_length"),
@@ -367,7 +357,7 @@ class PecanPipeline:
         return True
 
     def __repr__(self) -> str:
-        ops = "".join(f".{_spell(op)}" for op in self._plan.ops)
+        ops = "".join(f".{spelled(op)}" for op in self._plan.ops)
         head = self._plan.head
         start = head.kind if isinstance(head, Join) else type(head).__name__
         return f"PecanPipeline({start}, name={self._name!r}, engine={self._engine!r}){ops}"
@@ -384,8 +374,10 @@ class PecanPipeline:
         format: Format = "numpy",
         rank: int = 0,
         world_size: int = 1,
+        share: bool | str = False,
+        max_lag: int | None = None,
         order: Order = "relaxed",
-        visitation: Visitation = "exactly_once",
+        visitation: Visitation | None = None,
         sharding: Sharding = "dynamic",
         on_error: OnError = "raise",
         prefetch_bytes: int = 256 << 20,
@@ -402,6 +394,10 @@ class PecanPipeline:
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.
 
+        `share`: read what one group of workers makes for all jobs with the same pipeline, or for those of a name.  Who
+        is slow skips what has left the group's window; with `max_lag` all wait for one that is so many batches behind.
+        `visitation` is "exactly_once", or for a job that may skip "at_most_once".
+
         `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
@@ -413,19 +409,26 @@ class PecanPipeline:
             rank=rank,
             world_size=world_size,
             order=order,
-            visitation=visitation,
+            visitation=visitation or ("at_most_once" if share and max_lag is None else "exactly_once"),
             sharding=sharding,
             on_error=on_error,
             prefetch_bytes=prefetch_bytes,
             job=job,
+            share=share,
+            max_lag=max_lag,
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
+        shared = None
+        if share and not debug:
+            begin, seed = self.with_config(progress=False).iter_batches, self._seed
+            shared = share_request(self._plan, self._name, self._engine, seed, self._config, options, begin)
+        options = own_options(options, visitation) if shared is None else options
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
-        looks = not debug and found.looks_ahead(skip_bad=skip_bad, job=job_is)
+        looks = not debug and shared is None and found.looks_ahead(skip_bad=skip_bad, job=job_is)
         with own_process_ahead(self._engine, looks):  # while the workers start
             return Batches(
                 self._plan,
@@ -443,6 +446,7 @@ class PecanPipeline:
                 saved=saved,
                 allow_changed_source=allow_changed_source,
                 go_on=functools.partial(self._go_on, options, debug, allow_changed_source),
+                share=shared,
             )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -490,10 +494,3 @@ class PecanPipeline:
         elif fn is not None and name in taken:
             raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
         return free_name(name, taken)
-
-
-def _spell(op: Op) -> str:
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
-    numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
-    named = [] if op.name == kind else [op.name]
-    return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pecan_ray.errors import PlanError
@@ -53,3 +53,19 @@ def natural(what: str, value: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise PlanError(f"{what} needs a whole number >= 0, but got {value!r}.")
     return value
+
+
+def buckets(boundaries: Sequence[int], sizes: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the boundaries of buckets by length, and a batch size for each bucket; raises `PlanError` for nonsense."""
+    bounds = tuple(boundaries)
+    if not bounds or list(bounds) != sorted(set(bounds)):
+        raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
+    per_bucket = (sizes,) * (len(bounds) + 1) if isinstance(sizes, int) else tuple(sizes)
+    if len(per_bucket) != len(bounds) + 1:
+        raise PlanError(
+            f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
+            f"{len(per_bucket)}."
+        )
+    for size in per_bucket:
+        positive("bucket_by_length", size)
+    return bounds, per_bucket

@@ -7,6 +7,7 @@ engines make it run.
 from __future__ import annotations
 
 import inspect
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -216,3 +217,11 @@ def wants_rng(fn: Function) -> bool:
         return "rng" in inspect.signature(fn).parameters
     except (TypeError, ValueError):
         return False  # builtins without a signature declare nothing
+
+
+def spelled(op: Op) -> str:
+    """Return the call that makes an operator, with its name or its numbers."""
+    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
+    numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
+    named = [] if op.name == kind else [op.name]
+    return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"
