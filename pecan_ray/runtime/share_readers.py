@@ -121,6 +121,9 @@ class PipeReader:
     def _released(self) -> None:
         released = self.channel.released()
         if released is None:
+            if self._reads:  # it is dead, and this end was looked at first
+                self._stop()
+                self._leave()
             self.close()
             self._ended()
             return
@@ -179,4 +182,5 @@ class StoreReader:
 
     def close(self) -> None:
         """Let its calls go."""
-        self.finish(0)
+        if self._ended is None:
+            self.finish(0)

@@ -69,6 +69,8 @@ class ShareRun:
             state = None if run.anew else self.batches.state_dict()
             self.batches.close()
         self.batches = self._make(run.epochs, state)
+        if self._closing:  # which has closed the ones before
+            self.batches.close()
 
     def _take_one(self) -> None:
         assert self.batches is not None

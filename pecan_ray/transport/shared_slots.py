@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -142,6 +143,16 @@ _held: list[LastView] = []
 lender that they are held."""
 
 
+_holding = threading.Lock()
+"""Guards them: several readers of a process may run in threads of their own."""
+
+
+def _hold(*views: LastView) -> None:
+    """Add some, and drop those that have told already."""
+    with _holding:
+        _held[:] = [*(view for view in _held if view() is not None), *views]
+
+
 class SlotBorrower:
     """A reader's side: maps files once, read-only, and tells the lender when the views of a batch are gone."""
 
@@ -159,8 +170,7 @@ class SlotBorrower:
         address = batch.address
         shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
         memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
-        _held[:] = [view for view in _held if view() is not None]
-        _held.append(last_view(memory, self._pipe, batch.number))
+        _hold(last_view(memory, self._pipe, batch.number))
         others: dict[str, Any] = {}
         if batch.pickled is not None:
             begin, nbytes = batch.pickled
@@ -186,3 +196,4 @@ class SlotBorrower:
     def close(self) -> None:
         """Drop all mappings; views stay valid, and the last one of each batch is still told of."""
         self._maps.clear()
+        _hold()

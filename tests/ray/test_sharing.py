@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -15,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import numpy as np
 import pytest
 import ray
@@ -23,7 +23,7 @@ import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError, OpError, PlanError
 from pecan_ray.runtime.share_session import ShareSession
-from tests.ray.conftest import ROOT, living_actors
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -133,68 +133,61 @@ def test_a_slow_reader_skips_and_with_max_lag_nobody_does(tmp_path: Path) -> Non
         assert sorted([*elements([first]), *elements(slow)]) == whole.result() == wholly()
 
 
-READER = """
-import sys, pickle, cloudpickle
-pipe = cloudpickle.load(open(sys.argv[1], "rb"))
-for number, batch in enumerate(pipe.iter_batches(share="killed", max_lag=2, epochs=3)):
-    print(number, flush=True)
-    if number == 2:
-        sys.stdin.read()
-"""
-
-
-def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path, three_nodes: Any) -> None:
-    import cloudpickle
-
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    try:
-        (tmp_path / "pipe").write_bytes(cloudpickle.dumps(pipe_of(tmp_path)))
-    finally:
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": three_nodes.address}
-    with pipe_of(tmp_path).iter_batches(share="killed", max_lag=2, epochs=3, workers=WORKERS) as batches:
-        program = [sys.executable, "-c", READER, str(tmp_path / "pipe")]
-        with subprocess.Popen(program, stdin=-1, stdout=-1, env=environment) as other:
-            assert other.stdout is not None
-            seen: list[Any] = []
-            while (line := other.stdout.readline()) != b"2\n":
-                assert line, "it has ended"
-                seen += islice(batches, 1)
-            other.send_signal(signal.SIGKILL)
-        assert elements([*seen, *batches]) == wholly(3)
-        report = batches.report()
-    assert report.shared is not None and report.shared.skipped == 0
-
-
 @ray.remote(num_cpus=1)
-class Elsewhere:
-    """A trainer on another node."""
+class Trainer:
+    """A trainer in a process of its own."""
 
     def read(self, pipe: pecan.PecanPipeline, name: str) -> tuple[list[int], bool, Any]:
         with pipe.iter_batches(share=name, max_lag=4) as batches:
             found = list(batches)
             return elements(found), found[0]["x"].flags.writeable, batches.report().shared
 
+    def begin(self, pipe: pecan.PecanPipeline, name: str, count: int) -> int:
+        """Read some batches, and no more."""
+        self.batches = pipe.iter_batches(share=name, max_lag=2, epochs=2)
+        self.held = list(islice(self.batches, count))
+        return os.getpid()
 
-def test_readers_on_another_node_get_the_same(tmp_path: Path, three_nodes: Any) -> None:
-    import cloudpickle
 
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """Trainers in other processes cannot import this module."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    here = ray.get_runtime_context().get_node_id()
-    try:
-        selector = {"ray.io/node-id": f"!in({here})"}
-        readers = [Elsewhere.options(label_selector=selector).remote() for _ in range(2)]  # type: ignore[attr-defined] # Ray adds it
-        with pipe_of(tmp_path).iter_batches(share="nodes", max_lag=4, workers=WORKERS) as batches:
-            first = next(batches)
-            asked = [reader.read.remote(pipe_of(tmp_path), "nodes") for reader in readers]
-            assert elements([first, *batches]) == wholly()
-            for found, writeable, shared in ray.get(asked):
-                assert found == wholly() and not writeable
-                assert (shared.read, shared.skipped) == (BATCHES, 0)
-        for reader in readers:
-            ray.kill(reader)
-    finally:
-        cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def trainer(*, here: bool) -> Any:
+    node = ray.get_runtime_context().get_node_id()
+    actor: Any = Trainer
+    return actor.options(label_selector={"ray.io/node-id": node if here else f"!in({node})"}).remote()
+
+
+@pytest.mark.parametrize("here", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["here", "elsewhere"])
+@pytest.mark.usefixtures("by_value")
+def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path, here: bool) -> None:
+    pipe = pipe_of(tmp_path, trainer_timeout_s=10.0)
+    other = trainer(here=here)
+    with pipe.iter_batches(share="killed", max_lag=2, epochs=2, workers=WORKERS) as batches:
+        seen = list(islice(batches, 2))
+        os.kill(ray.get(other.begin.remote(pipe, "killed", 2)), signal.SIGKILL)
+        assert elements([*seen, *batches]) == wholly(2)
+        report = batches.report()
+    assert report.shared is not None and report.shared.skipped == 0 and report.shared.readers <= 1
+
+
+@pytest.mark.usefixtures("by_value")
+def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
+    readers = [trainer(here=False) for _ in range(2)]
+    with pipe_of(tmp_path).iter_batches(share="nodes", max_lag=4, workers=WORKERS) as batches:
+        first = next(batches)
+        asked = [reader.read.remote(pipe_of(tmp_path), "nodes") for reader in readers]
+        assert elements([first, *batches]) == wholly()
+        for found, writeable, shared in ray.get(asked):
+            assert found == wholly() and not writeable
+            assert (shared.read, shared.skipped) == (BATCHES, 0)
+    for reader in readers:
+        ray.kill(reader)
 
 
 def test_late_readers_leavers_and_endless_ones(tmp_path: Path) -> None:
