@@ -16,7 +16,7 @@ from pecan_ray.options import Config, EngineName, IterOptions, Visitation
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.pickling import pickle_plan
-from pecan_ray.runtime.share_messages import GroupPlan, Part, RunMaker
+from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart
 from pecan_ray.runtime.share_session import ShareRequest
 
 logger = logging.getLogger("pecan_ray")
@@ -78,7 +78,7 @@ def run_maker(begin: Callable[..., Any], options: IterOptions, given: dict[str, 
     return make
 
 
-def group_parts(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[Part, ...]:
+def group_parts(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[SharedPart, ...]:
     """Return all in which readers of a group agree, part by part; raises PlanError where that cannot be told.
 
     That is so where a function holds something without a stable text: two different ones would look alike.

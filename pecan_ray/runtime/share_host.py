@@ -14,7 +14,7 @@ from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.job.share_group import EndGroup, Finish, GroupInstruction, Hand, ShareGroup
 from pecan_ray.runtime.cluster import this_node
 from pecan_ray.runtime.pickling import unpickle_here
-from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, Part
+from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
 from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader
 from pecan_ray.runtime.share_run import ShareRun
 from pecan_ray.transport.shared_slots import Loan, SlotLender
@@ -198,7 +198,7 @@ class ShareHost:
             )
 
 
-def difference(mine: tuple[Part, ...], other: tuple[Part, ...]) -> str:
+def difference(mine: tuple[SharedPart, ...], other: tuple[SharedPart, ...]) -> str:
     """Say in what a reader differs from its group; nothing if in nothing."""
     if mine == other:
         return ""
@@ -213,6 +213,6 @@ def _told(name: str, parts: dict[str, str]) -> str:
     return f"{name} {parts[name]}" if name in parts else f"no {name}"
 
 
-def fingerprint_of(parts: tuple[Part, ...]) -> str:
+def fingerprint_of(parts: tuple[SharedPart, ...]) -> str:
     """Return a hash of all in which readers agree."""
     return hashlib.blake2b(pickle.dumps(parts, 4), digest_size=8).hexdigest()

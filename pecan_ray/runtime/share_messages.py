@@ -11,7 +11,7 @@ from pecan_ray.job.share_group import Place, ReaderFacts
 from pecan_ray.runtime.client import Received
 from pecan_ray.transport.share_channel import ChannelAddress
 
-Part: TypeAlias = tuple[str, str]
+SharedPart: TypeAlias = tuple[str, str]
 """What something is, and a hash or value of it."""
 
 
@@ -50,7 +50,7 @@ class GroupPlan:
     make: bytes
     """A `RunMaker`, pickled."""
     pipeline: str
-    parts: tuple[Part, ...]
+    parts: tuple[SharedPart, ...]
     """All in which readers must agree."""
     window_bytes: int
     linger_s: float
@@ -68,7 +68,7 @@ class JoinRequest:
     by_pipe: bool
     """It can open the group's memory files; else batches come by Ray's object store."""
     epochs: int | None
-    parts: tuple[Part, ...]
+    parts: tuple[SharedPart, ...]
 
 
 @dataclass(frozen=True)

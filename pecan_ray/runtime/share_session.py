@@ -52,7 +52,7 @@ class ShareRequest:
     config: Config
 
 
-class _PipeWay:
+class _GroupPipeWay:
     """Batches of a group on this node, in memory that is mapped read-only."""
 
     def __init__(self, address: ChannelAddress) -> None:
@@ -86,7 +86,7 @@ class _PipeWay:
         self._borrower.close()
 
 
-class _StoreWay:
+class _GroupStoreWay:
     """Batches of a group elsewhere, through Ray's object store."""
 
     def __init__(self, producer: Any, reader: str, calls: Calls) -> None:
@@ -130,7 +130,7 @@ class _StoreWay:
 class ShareClient:
     """Takes one reader's batches; used by one thread at a time, but for `stop`."""
 
-    def __init__(self, group: str, way: _PipeWay | _StoreWay) -> None:
+    def __init__(self, group: str, way: _GroupPipeWay | _GroupStoreWay) -> None:
         self._group, self._way = group, way
         self._began = time.monotonic()
         self._over = self._stopped = False
@@ -226,7 +226,7 @@ class ShareSession:
         self.client = ShareClient(self.group, way)
         weakref.finalize(self, way.close).atexit = False
 
-    def _joined(self, request: ShareRequest, wait: LongWait) -> tuple[Any, _PipeWay | _StoreWay]:
+    def _joined(self, request: ShareRequest, wait: LongWait) -> tuple[Any, _GroupPipeWay | _GroupStoreWay]:
         """Find or start the group and become one of its readers; raises PecanError if that cannot be."""
         until = time.monotonic() + JOIN_S
         while True:
@@ -242,8 +242,8 @@ class ShareSession:
                     continue
                 if isinstance(answer, Joined):
                     if answer.channel is not None:
-                        return producer, _PipeWay(answer.channel)
-                    return producer, _StoreWay(producer, self.reader, self._calls)
+                        return producer, _GroupPipeWay(answer.channel)
+                    return producer, _GroupStoreWay(producer, self.reader, self._calls)
             except ray.exceptions.RayTaskError as error:
                 raise error.cause if isinstance(error.cause, PecanError) else error from None
             except (ray.exceptions.RayActorError, ray.exceptions.ActorAlreadyExistsError, OSError) as error:

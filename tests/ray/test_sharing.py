@@ -10,6 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import ClusterError, OpError, PlanError
+from pecan_ray.options import Format
 from pecan_ray.runtime.share_session import ShareSession
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -107,6 +109,21 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Pat
         first["x"][0] = 1.0
     of_torch["x"][0] = -1.0
     assert first["x"].min() >= 0, "torch has a copy"
+
+
+@pytest.mark.slow
+def test_readers_in_all_formats_at_once(tmp_path: Path) -> None:
+    pipe = pipe_of(tmp_path)
+    formats: tuple[Format, ...] = ("numpy", "torch", "tf", "jax")
+    with ExitStack() as stack:
+        readers = [stack.enter_context(pipe.iter_batches(share=True, workers=WORKERS, format=one)) for one in formats]
+        found = list(zip(*readers, strict=True))
+    for row in found:
+        expected = np.asarray(row[0]["x"])
+        for other in row[1:]:
+            assert type(other["x"]) is not np.ndarray
+            np.testing.assert_array_equal(np.asarray(other["x"]), expected)
+    assert calls(tmp_path) == Counter(range(BATCHES * EACH))
 
 
 def test_a_slow_reader_skips_and_with_max_lag_nobody_does(tmp_path: Path) -> None:
