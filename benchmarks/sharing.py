@@ -38,6 +38,8 @@ from examples.photographs import derived_photographs
 ROOT = Path(__file__).resolve().parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
 PHOTOGRAPHS, BATCH = 512, 16
+ACTORS = ("PreprocessingWorker", "SharedProducer", "AutoPlacementController", "WorkerKeeper", "PecanService")
+"""Those whose CPU seconds count."""
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,16 @@ def train(root: str, share: bool, seconds: float, step: float) -> None:
     print(json.dumps(asdict(TrainerResult(began, ended, count, skipped, report.waited_s, cpu))))
 
 
-def cpu_seconds() -> dict[int, float]:
-    """Return the CPU seconds of each process of this user's Ray workers so far, by process."""
+def cpu_seconds() -> dict[tuple[int, str], float]:
+    """Return the CPU seconds of each actor of ours so far, by process and class."""
     found = {}
     for folder in Path("/proc").iterdir():
         try:
-            if folder.name.isdigit() and b"ray::" in (folder / "cmdline").read_bytes():
+            title = (folder / "cmdline").read_bytes() if folder.name.isdigit() else b""
+            kind = title.removeprefix(b"ray::").partition(b"\0")[0].partition(b".")[0].strip().decode(errors="replace")
+            if title.startswith(b"ray::") and kind in ACTORS:
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                found[int(folder.name)] = (int(fields[11]) + int(fields[12])) / TICK
+                found[int(folder.name), kind] = (int(fields[11]) + int(fields[12])) / TICK
         except OSError:  # it has ended meanwhile
             continue
     return found
@@ -103,20 +107,23 @@ def run_jobs(root: str, steps: list[float], share: bool, seconds: float, address
         subprocess.Popen([*program, *flags, "--step", str(step)], env=environment, cwd=ROOT, stdout=subprocess.PIPE)
         for step in steps
     ]
-    samples: list[tuple[float, dict[int, float]]] = []
+    samples: list[tuple[float, dict[tuple[int, str], float]]] = []
     while any(job.poll() is None for job in jobs):
         samples.append((time.monotonic(), cpu_seconds()))
         time.sleep(0.25)
     results = [TrainerResult(**json.loads(job.communicate()[0])) for job in jobs]
     first, last = max(one.began for one in results), min(one.ended for one in results)
     during = [spent for when, spent in samples if first <= when <= last]
-    actors = sum(during[-1].get(pid, spent) - spent for pid, spent in during[0].items())
+    by_class = dict.fromkeys(ACTORS, 0.0)
+    for (pid, kind), spent in during[0].items():
+        by_class[kind] += during[-1].get((pid, kind), spent) - spent
     taken = last - first
     trainers = sum(one.cpu_s * taken / (one.ended - one.began) for one in results)
     return {
         "jobs": len(steps),
         "seconds_together": taken,
-        "actors_cpu_s": actors,
+        "actors_cpu_s": sum(by_class.values()),
+        "by_class": by_class,
         "trainers_cpu_s": trainers,
         "results": [asdict(one) for one in results],
         "batches_per_s": [one.batches / (one.ended - one.began) for one in results],
@@ -136,7 +143,8 @@ def told(name: str, found: dict[str, Any], alone: dict[str, Any]) -> str:
     return (
         f"{name}: {found['jobs']} job(s), preprocessing {1000 * per_batch(found):.1f} ms of CPU for a batch, "
         f"{per_batch(found) / per_batch(alone):.2f} of alone; fastest {fastest / one:.3f} and slowest "
-        f"{slowest / one:.3f} of its speed; trainers {found['trainers_cpu_s']:.1f} s of CPU; skipped {skipped}"
+        f"{slowest / one:.3f} of its speed; trainers {found['trainers_cpu_s']:.1f} s of CPU; skipped {skipped}; "
+        + ", ".join(f"{kind} {spent:.1f} s" for kind, spent in found["by_class"].items() if spent)
     )
 
 

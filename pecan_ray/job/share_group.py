@@ -29,6 +29,8 @@ class Hand(Generic[SharedEntry]):
 
     reader: str
     entry: SharedEntry
+    skipped: int
+    """By this reader so far."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class ShareGroup(Generic[SharedEntry]):
                 break
             reader.wishes -= 1
             reader.read += 1
-            done.append(Hand(name, found[1]))
+            done.append(Hand(name, found[1], self.window.skipped(name)))
         return done
 
     def _go_on(self) -> list[GroupInstruction[SharedEntry]]:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from pecan_ray.errors import PecanError, PlanError
+from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.job.share_group import EndGroup, Finish, GroupInstruction, Hand, ShareGroup
 from pecan_ray.runtime.cluster import this_node
 from pecan_ray.runtime.pickling import unpickle_here
@@ -137,9 +137,16 @@ class ShareHost:
             reader.forget(tokens)
 
     def _perform(self, instructions: list[GroupInstruction[SharedBatch]]) -> None:
+        try:
+            self._perform_all(instructions)
+        except Exception as error:  # of ours: nobody would hear of it here, and the readers would wait for ever
+            logger.exception("the shared group %s has failed", self.name)
+            self._fail(PecanError(f"the shared group {self.name} has failed: {told(error)}"))
+
+    def _perform_all(self, instructions: list[GroupInstruction[SharedBatch]]) -> None:
         for one in instructions:
             if isinstance(one, Hand):
-                self._readers[one.reader].hand(one.entry, self.state.window.skipped(one.reader))
+                self._readers[one.reader].hand(one.entry, one.skipped)
             elif isinstance(one, Finish):
                 self._readers[one.reader].finish(one.skipped)
                 self._changed()

@@ -174,6 +174,18 @@ def test_who_comes_when_a_run_is_over_goes_on_from_it() -> None:
     assert play.read("second") == [(0, 3), (0, 4), *all_of(1), (2, 0), (2, 1), (2, 2)]
 
 
+def test_what_a_reader_has_skipped_comes_with_each_entry_also_with_its_last_one() -> None:
+    play = GroupPlay(capacity=2)
+    play.join("fast")
+    play.join("slow")
+    play.read("fast")
+    done = play.group.wish("slow", 5)
+    assert [(type(one), one.skipped) for one in done if isinstance(one, (Hand, Finish))] == [
+        *[(Hand, EACH - 2)] * 2,
+        (Finish, EACH - 2),
+    ]
+
+
 def test_an_endless_reader_and_a_finite_one() -> None:
     play = GroupPlay()
     play.join("endless", None)
