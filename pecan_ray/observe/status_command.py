@@ -13,8 +13,7 @@ from pecan_ray.job.share_directory import GroupRecord
 from pecan_ray.observe.report import Report
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.service import SERVICE
-from pecan_ray.runtime.share_messages import GroupFacts
-from pecan_ray.runtime.shared_producer import PREFIX
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
 STATUS_HELP = "tell which jobs, shared groups and readers there are on the Ray cluster at hand"
 STOP_HELP = "end the shared groups that nobody reads, and the service"

@@ -6,6 +6,7 @@ is on nobody's way: groups are found by their actors' names, and tell it again n
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from pathlib import Path
@@ -15,9 +16,9 @@ import ray
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
-from pecan_ray.runtime.cluster import NAMESPACE, this_node
+from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
 from pecan_ray.runtime.journal_file import JournalFile
-from pecan_ray.runtime.share_messages import GroupFacts
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
 
 logger = logging.getLogger("pecan_ray.service")
 
@@ -54,7 +55,10 @@ class PecanService:
         self._write(self._directory.gone(name))
 
     async def groups(self) -> tuple[GroupRecord, ...]:
-        """Return what is known of all groups."""
+        """Return what is known of the groups that live: one whose process was lost has not said so."""
+        living = set(await asyncio.to_thread(named_actors))
+        for name in [name for name in self._directory.groups if f"{PREFIX}{name}" not in living]:
+            self._write(self._directory.gone(name))
         return tuple(self._directory.groups.values())
 
     async def place(self) -> tuple[str, int]:

@@ -11,6 +11,9 @@ from pecan_ray.job.share_group import Place, ReaderFacts
 from pecan_ray.runtime.client import Received
 from pecan_ray.transport.share_channel import ChannelAddress
 
+PREFIX = "pecan:share:"
+"""How the names of groups' actors begin."""
+
 SharedPart: TypeAlias = tuple[str, str]
 """What something is, and a hash or value of it."""
 

@@ -14,12 +14,10 @@ from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
 from pecan_ray.runtime.service import service_actor, tell_service
 from pecan_ray.runtime.share_host import ShareHost
-from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts, GroupPlan, Joined, JoinRequest
 
 logger = logging.getLogger("pecan_ray.share")
 
-PREFIX = "pecan:share:"
-"""How the names of groups' actors begin."""
 MOST_CALLS = 100_000
 COMES_S = 60.0
 """A group to which nobody sends a pipeline within this time ends."""
