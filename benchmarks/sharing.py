@@ -132,7 +132,8 @@ def run_jobs(root: str, steps: list[float], share: bool, seconds: float, address
 
 def per_batch(found: dict[str, Any]) -> float:
     """Return the CPU seconds of preprocessing for a batch that the fastest job has had."""
-    return float(found["actors_cpu_s"]) / (max(found["batches_per_s"]) * float(found["seconds_together"]))
+    batches = max(found["batches_per_s"]) * found["seconds_together"]
+    return float(found["actors_cpu_s"] / batches)
 
 
 def told(name: str, found: dict[str, Any], alone: dict[str, Any]) -> str:

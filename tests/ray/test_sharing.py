@@ -129,7 +129,7 @@ def test_readers_in_all_formats_at_once(tmp_path: Path) -> None:
 
 
 def test_a_slow_reader_skips_and_with_max_lag_nobody_does(tmp_path: Path) -> None:
-    small = {"share_window_bytes": 100_000}  # a batch takes 12 KB
+    small: dict[str, Any] = {"share_window_bytes": 100_000}  # a batch takes 12 KB
     with (
         pipe_of(tmp_path, **small).iter_batches(share="window", workers=WORKERS) as fast,
         pipe_of(tmp_path, **small).iter_batches(share="window") as slow,
