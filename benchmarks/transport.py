@@ -138,7 +138,7 @@ def through_pecan(
         assert node_id == node
         keeper = remote(num_cpus=0, max_concurrency=8)(Bookkeeper).remote(WorkerInfo("w", node, pid, worker))
         worker.pump.remote(nbytes, batches, shrinks)
-        client = BatchClient(keeper, 0, 1, ("transport", nodes.mine), 256 << 20, lambda bad: None)
+        client = BatchClient(keeper, 0, 1, ("transport", "trainer", nodes.mine), 256 << 20, lambda bad: None)
         client.start()
         try:
             rate = counted(lambda: client.next(), batches)

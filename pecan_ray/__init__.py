@@ -7,6 +7,7 @@ for batch in pipe.iter_batches(epochs=10):
     train_step(batch)
 """
 
+import concurrent.futures.thread  # noqa: F401  # it cannot be imported for the first time while the interpreter ends
 from typing import TYPE_CHECKING
 
 from pecan_ray.lazy import lazy_names

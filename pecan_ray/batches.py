@@ -18,10 +18,11 @@ from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
-from pecan_ray.integrations.formats import converter
+from pecan_ray.integrations.formats import converter, device_copies
 from pecan_ray.job.bad_elements import digest_of
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
+from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
@@ -69,6 +70,7 @@ class Batches:
         """
         self._go_on = go_on
         self._convert = converter(options.format)
+        self._device = device_copies(options.device)
         self._options = options
         self._config = config
         self._name = name
@@ -97,6 +99,8 @@ class Batches:
         self._batches_before = saved.batches if saved is not None else 0
         self._prepared: tuple[JobEvent, ...] = ()
         self._reorder_after_epoch: ReorderAfterEpoch | None = None
+        self._epoch = saved.point.epoch if saved is not None else 0
+        """In which the training loop is."""
         if share is not None:
             self._session = ShareSession(share)
             return
@@ -132,18 +136,45 @@ class Batches:
         return self
 
     def __next__(self) -> Any:
-        session = self._session
-        if session is None:
-            return self._in_turn(lambda: next(self._stream))
-        return self._in_turn(lambda: self._convert(self._next(session).columns))
+        while isinstance(batch := self._take(None), EndOfEpoch):
+            self._epoch += 1  # of a run in this process, which tells of each
+        return batch
 
     def next_received(self) -> Received:
         """Return the next batch as it came, with what is known of it: for those who pass it on."""
         session = self._session
         if session is None:
             raise PlanError("next_received: in debug mode batches come from nowhere.")
-        received: Received = self._in_turn(lambda: self._next(session))
+        received: Received = self._in_turn(lambda: self._next(session, None))
         return received
+
+    def one_epoch(self) -> Iterator[Any]:
+        """Iterate over what is left of the epoch in which the run stands; the next call gives the next epoch.
+
+        The job goes on meanwhile: workers prepare the next epoch while a model is validated.  A loop that was left
+        before the end of its epoch is gone on with by the next call.  Behind the last epoch nothing is left.  Raises
+        `PlanError` for a reader that shares, whose epochs may begin in the middle of the group's.
+        """
+        if self._options.share:
+            raise PlanError("one_epoch: a reader that shares may begin in the middle of an epoch: iterate over it.")
+        while True:
+            try:
+                batch = self._take(self._epoch)
+            except StopIteration:
+                return
+            if isinstance(batch, EndOfEpoch):
+                self._epoch += 1
+                if self._epoch != self._options.epochs:
+                    return
+                continue  # behind the last one comes the end of the job
+            yield batch
+
+    def _take(self, within: int | None) -> Any:
+        """Return the next batch, if it is of this epoch."""
+        session = self._session
+        if session is None:
+            return self._in_turn(lambda: next(self._stream))
+        return self._in_turn(lambda: self._converted(session, within))
 
     def _in_turn(self, take: Callable[[], Any]) -> Any:
         if self._session is not None:
@@ -160,7 +191,7 @@ class Batches:
                 self._failure = told(error)
                 self.close()
                 raise
-            self._yielded += 1
+            self._yielded += not isinstance(batch, EndOfEpoch)
             return batch
 
     def __enter__(self) -> Batches:
@@ -178,14 +209,28 @@ class Batches:
     ) -> None:
         self.close()
 
-    def _next(self, session: Session | ShareSession) -> Received:
+    def _converted(self, session: Session | ShareSession, within: int | None) -> Any:
+        received = self._next(session, within)
+        if isinstance(received, EndOfEpoch):
+            return received
+        if self._device is None:
+            return self._convert(received.columns)
+        batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
+        if isinstance(session, Session) and (columns := session.client.ahead()) is not None:
+            self._device.stage(columns, self._convert(columns))
+        return batch
+
+    def _next(self, session: Session | ShareSession, within: int | None) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
-        received = session.client.next()
+        received = session.client.next(within) if isinstance(session, Session) else session.client.next()
+        if isinstance(received, EndOfEpoch):
+            return received
         if received is None:
             if self._state is None and not session.closed and not self._no_state:
                 self._state = self.state_dict()
             raise StopIteration
         self.provenance = received.provenance
+        self._epoch = max(self._epoch, received.provenance.epoch)
         self._elements += received.provenance.rows
         if isinstance(session, Session) and self._reorder_after_epoch is not None and received.provenance.epoch > 0:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
@@ -211,9 +256,11 @@ class Batches:
                 self._elements += produced.rows
                 self._note_bad(produced.bad)
                 if produced.rows:
-                    yield self._convert(produced.columns)
+                    batch = self._convert(produced.columns)
+                    yield batch if self._device is None else self._device.copy(batch)
             if self._options.epochs is None and self._elements == before:
                 return  # Epochs without an element would follow each other for ever.
+            yield EndOfEpoch()
 
     def _note_reverted(self, why: str) -> None:
         """Let later jobs know, once, that this one went back to the user's order of operators."""

@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
+from pecan_ray.plan.kinds import settle
 from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
@@ -42,10 +43,10 @@ class Workers:
     remote: int = 0
 
     def __post_init__(self) -> None:
+        settle(self, "Workers")
         for name in ("local", "remote"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise PlanError(f"Workers({name}=...) must be a whole number >= 0, but got {value!r}.")
+            if getattr(self, name) < 0:
+                raise PlanError(f"Workers({name}=...) must be a whole number >= 0, but got {getattr(self, name)}.")
         if self.local + self.remote == 0:
             raise PlanError("Workers(local=0, remote=0) would never produce a batch: ask for at least one worker.")
 
@@ -84,9 +85,7 @@ class AutoWorkers:
     """How long a remote worker may wait for a node before AutoPlacement settles for less."""
 
     def __post_init__(self) -> None:
-        _check_choices(self, {"mode": PlacementMode})
-        if not isinstance(self.objective, Deadline):
-            _check_choices(self, {"objective": ObjectiveName})
+        settle(self)
         if self.objective != "cost" and self.mode != "auto":
             raise PlanError(f"objective={self.objective!r} is only known to mode='auto', but got mode={self.mode!r}.")
         for side in ("local", "remote"):
@@ -104,6 +103,9 @@ class AutoWorkers:
             )
         if self.max_per_hour is not None and not 0 <= self.max_per_hour < math.inf:
             raise PlanError(f"max_per_hour must be a number of $ >= 0, but got {self.max_per_hour!r}.")
+        fraction = self.max_local_cpu_fraction
+        if fraction is not None and not 0 <= fraction <= 1:
+            raise PlanError(f"max_local_cpu_fraction must be a share in [0, 1], but got {fraction}.")
         for name in ("window_s", "patience_s"):
             if not getattr(self, name) > 0:
                 raise PlanError(f"{name} must be positive, but got {getattr(self, name)}.")
@@ -128,8 +130,9 @@ class Cache:
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.max_bytes, int) or isinstance(self.max_bytes, bool) or self.max_bytes < MIB:
-            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes!r}.")
+        settle(self, "Cache")
+        if self.max_bytes < MIB:
+            raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
         if self.path is not None and "://" in os.fspath(self.path):
             raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
 
@@ -205,6 +208,7 @@ class Config:
     order."""
 
     def __post_init__(self) -> None:
+        settle(self)
         for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
             if not getattr(self, name) >= 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
@@ -213,13 +217,11 @@ class Config:
                 f"journal must be a folder, but got {os.fspath(self.journal)!r}: lines cannot be added to an object. "
                 "Name a folder that the trainers' nodes share, or mount the bucket."
             )
-        if not self.storage_patience_s >= 0:
-            raise PlanError(f"storage_patience_s must be 0 or more, but got {self.storage_patience_s}.")
-        for label, value in self.remote_labels.items():
-            if not (isinstance(label, str) and isinstance(value, str)):
-                raise PlanError(f"Config(remote_labels=...) takes strings, but got {label!r}: {value!r}.")
-        if self.cpus_per_worker <= 0:
-            raise PlanError(f"cpus_per_worker must be positive, but got {self.cpus_per_worker}.")
+        for name in ("storage_patience_s", "placement_warning_s"):
+            if getattr(self, name) < 0:
+                raise PlanError(f"{name} must be 0 or more, but got {getattr(self, name)}.")
+        if not 0 < self.cpus_per_worker < math.inf:
+            raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
         if not 0 <= self.error_budget <= 1:
@@ -233,12 +235,8 @@ class Config:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
         if not 1 <= self.flight_streams <= MOST_STREAMS:
             raise PlanError(f"flight_streams must be from 1 to {MOST_STREAMS}, but got {self.flight_streams}.")
-        choices = {"transport": TransportChoice, "compression": Compression, "reorder": ReorderMode}
-        _check_choices(self, choices)
-        if self.sample_elements is not None and not (
-            isinstance(self.sample_elements, int) and self.sample_elements > 0
-        ):
-            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements!r}.")
+        if self.sample_elements is not None and self.sample_elements < 1:
+            raise PlanError(f"sample_elements must be at least 1, but got {self.sample_elements}.")
         if self.sample_seconds is not None and self.sample_seconds <= 0:
             raise PlanError(f"sample_seconds must be positive, but got {self.sample_seconds}.")
         if self.order_file is not None and self.reorder == "off":
@@ -246,8 +244,6 @@ class Config:
                 f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '
                 "none: leave one of them out."
             )
-        if self.reorder_check is not None and not callable(self.reorder_check):
-            raise PlanError(f"reorder_check must be a function, but got {type(self.reorder_check).__name__}.")
 
 
 @dataclass(frozen=True)
@@ -257,6 +253,7 @@ class IterOptions:
     epochs: int | None = 1
     workers: Workers | AutoWorkers = Workers()
     format: Format = "numpy"
+    device: str | None = None
     rank: int = 0
     world_size: int = 1
     order: Order = "relaxed"
@@ -269,15 +266,8 @@ class IterOptions:
     max_lag: int | None = None
 
     def __post_init__(self) -> None:
+        settle(self)
         self._check_sharing()
-        choices = {
-            "format": Format,
-            "order": Order,
-            "visitation": Visitation,
-            "sharding": Sharding,
-            "on_error": OnError,
-        }
-        _check_choices(self, choices)
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
         if (
@@ -288,6 +278,8 @@ class IterOptions:
             raise PlanError("objective=Deadline(...) needs a job that ends: pass epochs=..., a whole number.")
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise PlanError(f"rank must be in [0, world_size), but got rank={self.rank}, world_size={self.world_size}.")
+        if self.device is not None and self.format != "torch":
+            raise PlanError(f'device={self.device!r} needs format="torch", but got format={self.format!r}.')
         if self.prefetch_bytes < 1:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
@@ -295,11 +287,11 @@ class IterOptions:
 
     def _check_sharing(self) -> None:
         """Raise `PlanError` for what a reader of a shared group cannot have."""
-        if not isinstance(self.share, (bool, str)) or self.share == "":
-            raise PlanError(f"share must be True, False or the name of a group, but got {self.share!r}.")
         lag = self.max_lag
-        if lag is not None and (not isinstance(lag, int) or isinstance(lag, bool) or lag < 1):
-            raise PlanError(f"max_lag must be a whole number >= 1 (or None), but got {lag!r}.")
+        if self.share == "":
+            raise PlanError("share must be True, False or the name of a group, but got ''.")
+        if lag is not None and lag < 1:
+            raise PlanError(f"max_lag must be at least 1 (or None), but got {lag}.")
         if not self.share:
             if lag is not None:
                 raise PlanError(f"max_lag={lag} bounds how far readers of a shared group lag: pass share=True with it.")
@@ -317,11 +309,3 @@ class IterOptions:
         if self.sharding != "dynamic" or self.job is not None:
             other = f"sharding={self.sharding!r}" if self.sharding != "dynamic" else f"job={self.job!r}"
             raise PlanError(f"share={self.share!r} does not go with {other}: the group deals its data out itself.")
-
-
-def _check_choices(options: object, choices: Mapping[str, object]) -> None:
-    """Raise `PlanError` for a field whose value is none of its literals."""
-    for name, allowed in choices.items():
-        value = getattr(options, name)
-        if value not in get_args(allowed):
-            raise PlanError(f"{name} must be one of {', '.join(map(repr, get_args(allowed)))}, but got {value!r}.")

@@ -17,6 +17,8 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.frameworks import FrameworkMethods
+from pecan_ray.integrations.train_context import placed
 from pecan_ray.job.saved_state import SavedState, fitting_state
 from pecan_ray.options import (
     AutoWorkers,
@@ -32,6 +34,7 @@ from pecan_ray.options import (
 )
 from pecan_ray.plan.arguments import a_function, buckets, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
+from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
     Autocache,
     Batch,
@@ -52,17 +55,18 @@ from pecan_ray.plan.operators import (
     Skip,
     Take,
     Unbatch,
-    spelled,
+    as_written,
+    method_name,
 )
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
+from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
-from pecan_ray.sources.tf_data import TfDataSource
 from pecan_ray.storage import set_patience
 
 
-class PecanPipeline:
+class PecanPipeline(FrameworkMethods):
     """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
 
     Elements are dicts from column name to NumPy array, bytes, str or number.  Functions take an element and
@@ -89,28 +93,10 @@ class PecanPipeline:
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
         self._plan = Plan(head=source)
-        self._name = name or "pipeline"
+        self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None
-        self._config = config or Config()
-
-    @classmethod
-    def from_tf_data(
-        cls,
-        make_dataset: Function,
-        *,
-        num_shards: int = 16,
-        name: str | None = None,
-        seed: int | None = None,
-        config: Config | None = None,
-    ) -> PecanPipeline:
-        """Wrap an existing tf.data pipeline, given by a function that makes it.
-
-        A function that takes ``(num_shards, shard_index)`` is read by many workers, shard by shard; one without
-        parameters by one.
-        """
-        source = TfDataSource(make_dataset, num_shards=num_shards)
-        return cls(source, name=name, engine="tensorflow", seed=seed, config=config)
+        self._config: Config = of_kind("PecanPipeline(config=...)", config, Config | None) or Config()
 
     def with_config(self, **changes: Any) -> PecanPipeline:
         """Return the pipeline under other settings: fields of `Config` by name."""
@@ -158,7 +144,7 @@ class PecanPipeline:
 
     def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
         """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
-        positive("batch", size)
+        size = positive("batch", size)
         return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
 
     def padded_batch(
@@ -170,14 +156,14 @@ class PecanPipeline:
         drop_remainder: bool = False,
     ) -> PecanPipeline:
         """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
-        positive("padded_batch", size)
+        size = positive("padded_batch", size)
         return self._then(
             PaddedBatch(
                 name=self._unique("padded_batch"),
                 size=size,
                 drop_remainder=drop_remainder,
                 padding=padding,
-                shapes=dict(shapes) if shapes else None,
+                shapes=shapes,
             )
         )
 
@@ -213,7 +199,7 @@ class PecanPipeline:
 
     def shuffle(self, buffer: int, seed: int | None = None) -> PecanPipeline:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
-        positive("shuffle", buffer)
+        buffer = positive("shuffle", buffer)
         return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
 
     def repeat(self, count: int | None = None) -> PecanPipeline:
@@ -222,7 +208,7 @@ class PecanPipeline:
         Passes follow each other without a seam: batches may hold elements of two passes.
         """
         if count is not None:
-            positive("repeat", count)
+            count = positive("repeat", count)
         return self._then(Repeat(name=self._unique("repeat"), count=count))
 
     def take(self, count: int) -> PecanPipeline:
@@ -235,7 +221,7 @@ class PecanPipeline:
 
     def prefetch(self, count: int) -> PecanPipeline:
         """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
-        positive("prefetch", count)
+        count = positive("prefetch", count)
         return self._then(Prefetch(name=self._unique("prefetch"), count=count))
 
     def autocache(self, *, name: str | None = None, version: str = "") -> PecanPipeline:
@@ -250,8 +236,6 @@ class PecanPipeline:
                 f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
                 "before."
             )
-        if not isinstance(version, str):
-            raise PlanError(f"autocache(version=...) must be a text, but got {version!r}.")
         return self._then(Autocache(name=self._unique(name or "autocache"), version=version))
 
     # --- joins ---------------------------------------------------------------------------------------------
@@ -271,6 +255,7 @@ class PecanPipeline:
         """
         if stop not in ("first", "all"):
             raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
+        weights = of_kind("mix(weights=...)", weights, Sequence[float])
         if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
             raise PlanError(
                 f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
@@ -317,7 +302,7 @@ class PecanPipeline:
 
         Returns one element, or a list for ``count > 1``.
         """
-        positive("peek", count)
+        count = positive("peek", count)
         set_patience(self._config.storage_patience_s)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
@@ -357,7 +342,7 @@ class PecanPipeline:
         return True
 
     def __repr__(self) -> str:
-        ops = "".join(f".{spelled(op)}" for op in self._plan.ops)
+        ops = "".join(f".{as_written(op)}" for op in self._plan.ops)
         head = self._plan.head
         start = head.kind if isinstance(head, Join) else type(head).__name__
         return f"PecanPipeline({start}, name={self._name!r}, engine={self._engine!r}){ops}"
@@ -372,8 +357,9 @@ class PecanPipeline:
         epochs: int | None = 1,
         workers: Workers | AutoWorkers | None = None,
         format: Format = "numpy",
-        rank: int = 0,
-        world_size: int = 1,
+        device: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
         share: bool | str = False,
         max_lag: int | None = None,
         order: Order = "relaxed",
@@ -389,10 +375,10 @@ class PecanPipeline:
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches.  `workers` fixes the numbers of workers; without it AutoPlacement finds them
-        while the job runs (`AutoWorkers` sets its mode, prices and bounds), or there is one local worker where
+        own, equally many batches; in a loop of Ray Train the run says which and how many.  `workers` fixes the numbers
+        of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
-        A pipeline without `batch` yields single elements.
+        A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
 
         `share`: read what one group of workers makes for all jobs with the same pipeline, or for those of a name.  Who
         is slow skips what has left the group's window; with `max_lag` all wait for one that is so many batches behind.
@@ -402,10 +388,15 @@ class PecanPipeline:
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
         """
+        if not (debug := of_kind("debug", debug, bool)):
+            refuse_at_exit()
+        allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
+        rank, world_size, job = placed(self._name, rank, world_size, job)
         options = IterOptions(
             epochs=epochs,
-            workers=workers or (Workers() if sharding == "static" else AutoWorkers()),
+            workers=workers if workers is not None else Workers() if sharding == "static" else AutoWorkers(),
             format=format,
+            device=None if device is None else str(device),
             rank=rank,
             world_size=world_size,
             order=order,
@@ -484,11 +475,13 @@ class PecanPipeline:
         )
 
     def _then(self, op: Op) -> PecanPipeline:
+        settle(op, method_name(op))
         return self._with(self._plan.then(op))
 
     def _unique(self, name: str | None, fn: Function | None = None) -> str:
         taken = {op.name for op in self._plan.all_ops()}
-        if name is None:
+        name = of_kind("name", name, str | None)
+        if not name:
             name = getattr(fn, "__name__", None) or type(fn).__name__
             name = "map" if name == "<lambda>" else name
         elif fn is not None and name in taken:

@@ -21,7 +21,19 @@ from pecan_ray.runtime.share_session import ShareRequest
 
 logger = logging.getLogger("pecan_ray")
 
-OWN = ("epochs", "workers", "format", "rank", "world_size", "prefetch_bytes", "job", "share", "max_lag", "visitation")
+OWN = (
+    "epochs",
+    "workers",
+    "format",
+    "device",
+    "rank",
+    "world_size",
+    "prefetch_bytes",
+    "job",
+    "share",
+    "max_lag",
+    "visitation",
+)
 """Options in which the run of a group is not what one of its readers says."""
 _said: set[str] = set()
 """Pipelines of which it was said that they cannot be shared."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pecan_ray.engines.contract import REGISTERED, is_plain
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
+
+if TYPE_CHECKING:
+    from pecan_ray.integrations.devices import OnDevice
 
 Converter = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -33,6 +36,15 @@ def converter(format: Format) -> Converter:
         raise MissingExtraError(
             f'format="{format}" needs {package}, which is not installed: pip install {package}', extra=format
         ) from error
+
+
+def device_copies(device: str | None) -> OnDevice | None:
+    """Return what copies batches to a device of torch; None where they may stay."""
+    if device is None:
+        return None
+    from pecan_ray.integrations.devices import on_device
+
+    return on_device(device)
 
 
 def _numeric(value: Any) -> bool:

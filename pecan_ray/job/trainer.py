@@ -29,6 +29,7 @@ from pecan_ray.job.trainer_events import (
     CloseStream,
     Discard,
     EndOfData,
+    EndOfEpoch,
     Grant,
     HandOver,
     Noted,
@@ -71,9 +72,8 @@ class TrainerState:
         self.rank, self.world_size = rank, world_size
         self.orders = Orders()
         self.yielded = self.rows = 0
-        self.waited_s = 0.0
         self.first_batch_s: float | None = None
-        self.steps = StepTotals()
+        self.waited_s, self.steps = 0.0, StepTotals()
         self.queue = TrainerQueue()
         self.unused = 0
         """Batches that were in it when the training loop ended."""
@@ -81,16 +81,15 @@ class TrainerState:
         """The newest batch of which the worker knows that it is the trainer's; those before it are as well."""
         self.outgoing = Outgoing(rank, world_size, incarnation, now)
         self._credits = CreditBook(prefetch_bytes)
-        self._streams: set[str] = set()
+        self._streams, self._settled = set[str](), set[str]()
         self._seen: set[str] = set()
         """Workers whose streams were opened, or never will be."""
-        self._settled: set[str] = set()
-        self._ready_when_asked = 0
         self._wanted_since: float | None = None
+        self._within: int | None = None  # the last epoch of which the training loop wants its next batch
         self._last_taken: float | None = None
         self._began = now
         self._error: BaseException | None = None
-        self._closed = False
+        self._closed, self._ready_when_asked = False, 0
         self._waits = Waits()
         self._handlers: dict[type, Callable[[Any, float, list[TrainerInstruction]], None]] = {
             OrdersCame: self._on_orders,
@@ -181,8 +180,8 @@ class TrainerState:
 
     def _on_wanted(self, event: BatchWanted, now: float, done: list[TrainerInstruction]) -> None:
         if self._wanted_since is None:
-            self._wanted_since = now
-            self._ready_when_asked = len(self.queue)
+            self._wanted_since, self._ready_when_asked = now, len(self.queue)
+        self._within = event.within
 
     def _on_answered(self, event: ReportAnswered, now: float, done: list[TrainerInstruction]) -> None:
         self.outgoing.answered(event.number, now)
@@ -206,6 +205,8 @@ class TrainerState:
             return
         if self._error is not None:
             done.append(RaiseError(self._error))
+        elif self._within is not None and self.queue.has_left(self._within, self.orders.epoch):
+            done.append(EndOfEpoch())
         elif self.queue and self._usable(self.queue.head):
             self._hand_over(self._wanted_since, now, done)
         elif self.orders.finished and not self.queue:

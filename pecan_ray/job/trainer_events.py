@@ -60,6 +60,9 @@ class Noted:
 class BatchWanted:
     """The training loop asks for its next batch."""
 
+    within: int | None = None
+    """Only if it is of this epoch, or of one before it; None: of whichever it is."""
+
 
 @dataclass(frozen=True)
 class ReportAnswered:
@@ -149,6 +152,11 @@ class Discard:
 
 
 @dataclass(frozen=True)
+class EndOfEpoch:
+    """Tell the training loop that the epoch has no more batches which it has asked for one of."""
+
+
+@dataclass(frozen=True)
 class EndOfData:
     """Tell the training loop that there are no more batches."""
 
@@ -189,6 +197,7 @@ TrainerInstruction: TypeAlias = (
     | HandOver
     | Adopt
     | Discard
+    | EndOfEpoch
     | EndOfData
     | RaiseError
     | SendReport

@@ -39,6 +39,13 @@ class TrainerQueue:
         """Return how many batches of an epoch the training loop has."""
         return self._used[epoch]
 
+    def has_left(self, epoch: int, jobs: int) -> bool:
+        """Tell whether nothing more comes of an epoch, where the job is in epoch `jobs`.
+
+        The job goes on to the next one when the ranks have all of one.
+        """
+        return self.head.epoch > epoch if self else jobs > epoch
+
     def add(self, batch: ReceivedBatch) -> None:
         """Add a batch that has come."""
         self._batches.append(batch)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 SAY_AFTER_S = 5.0
 UNHEARD = "its process or node hangs, is busy, or is being started again"
 """What may keep a controller from answering."""
+NO_ANSWER = f"its controller does not answer: {UNHEARD}"
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pecan_ray.errors import PlanError
+from pecan_ray.errors import PlanError, spelled
+from pecan_ray.plan.kinds import of_kind
 
 
 def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Callable[..., Any]:
@@ -43,24 +45,21 @@ def _behind(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def positive(what: str, value: int) -> int:
     """Return a whole number from 1 on; raises `PlanError` for anything else.  `what` names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise PlanError(f"{what} needs a whole number >= 1, but got {value!r}.")
-    return value
+    return _whole_number(what, value, 1)
 
 
 def natural(what: str, value: int) -> int:
     """Return a whole number from 0 on; raises `PlanError` for anything else.  `what` names the argument."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise PlanError(f"{what} needs a whole number >= 0, but got {value!r}.")
-    return value
+    return _whole_number(what, value, 0)
 
 
 def buckets(boundaries: Sequence[int], sizes: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the boundaries of buckets by length, and a batch size for each bucket; raises `PlanError` for nonsense."""
-    bounds = tuple(boundaries)
+    bounds: tuple[int, ...] = of_kind("bucket_by_length(boundaries=...)", boundaries, Sequence[int])
     if not bounds or list(bounds) != sorted(set(bounds)):
         raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
-    per_bucket = (sizes,) * (len(bounds) + 1) if isinstance(sizes, int) else tuple(sizes)
+    given = of_kind("bucket_by_length(sizes=...)", sizes, int | Sequence[int])
+    per_bucket: tuple[int, ...] = given if isinstance(given, tuple) else (given,) * (len(bounds) + 1)
     if len(per_bucket) != len(bounds) + 1:
         raise PlanError(
             f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
@@ -69,3 +68,13 @@ def buckets(boundaries: Sequence[int], sizes: int | Sequence[int]) -> tuple[tupl
     for size in per_bucket:
         positive("bucket_by_length", size)
     return bounds, per_bucket
+
+
+def _whole_number(what: str, value: int, least: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = least - 1
+    if isinstance(value, bool) or number < least:
+        raise PlanError(f"{what} needs a whole number >= {least}, but got {spelled(value)}.")
+    return number

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -22,7 +23,7 @@ class Deadline:
         if isinstance(self.end, datetime):
             return
         seconds = self.end.total_seconds() if isinstance(self.end, timedelta) else self.end
-        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
+        if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < seconds < math.inf:
             raise PlanError(
                 f"Deadline(...) must be a positive number of seconds, a timedelta or a datetime, but got {self.end!r}."
             )

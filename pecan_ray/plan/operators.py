@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -90,7 +90,7 @@ class PaddedBatch(FixedSizeBatchingOp):
 
     padding: Any = 0
     """Value to pad with, or one per column."""
-    shapes: dict[str, tuple[int | None, ...]] | None = None
+    shapes: Mapping[str, tuple[int | None, ...]] | None = None
     """Fixed padded shape per column; None in a shape: the longest of the batch."""
 
 
@@ -219,9 +219,14 @@ def wants_rng(fn: Function) -> bool:
         return False  # builtins without a signature declare nothing
 
 
-def spelled(op: Op) -> str:
-    """Return the call that makes an operator, with its name or its numbers."""
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
+def method_name(op: Op) -> str:
+    """Return the name of the pipeline's method that makes such an operator."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
+
+
+def as_written(op: Op) -> str:
+    """Return an operator as a user might write it: its method, its own name, and its numbers."""
+    kind = method_name(op)
     numbers = [str(value) for value in vars(op).values() if isinstance(value, int) and not isinstance(value, bool)]
     named = [] if op.name == kind else [op.name]
     return f"{kind}({', '.join(named if isinstance(op, ElementOp) else named + numbers)})"

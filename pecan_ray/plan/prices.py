@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
+import numbers
 from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.kinds import settle
 
 
 def checked_price(name: str, value: float) -> float:
     """Return the price if it is one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < math.inf:
         raise PlanError(f"{name} must be a price in $ per hour, at least 0, but got {value!r}: pass {name}=...")
     return float(value)
 
@@ -27,8 +29,9 @@ class PriceTier:
 
     def __post_init__(self) -> None:
         checked_price(f"the price of tier {self.label!r}", self.price)
-        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or self.limit < 0:
-            raise PlanError(f"tier {self.label!r}: limit must be a whole number >= 0, but got {self.limit!r}.")
+        settle(self, "PriceTier")
+        if self.limit < 0:
+            raise PlanError(f"tier {self.label!r}: limit must be a whole number >= 0, but got {self.limit}.")
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Prices:
     def __post_init__(self) -> None:
         checked_price("accelerator_host", self.accelerator_host)
         checked_price("remote_worker", self.remote_worker)
+        settle(self, "Prices")
         labels = [tier.label for tier in self.tiers]
         if len(set(labels)) != len(labels) or "" in labels:
             raise PlanError(f"every price tier needs a label of its own, but got {labels}.")

@@ -27,13 +27,13 @@ from pecan_ray.plan.splits import Element
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.bell import Bell
 from pecan_ray.runtime.calls import Calls, CallsClosedError
+from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
 from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
 
-WANTED = events.BatchWanted()
 END_S = 10.0
 """How long `close` waits for a thread."""
 
@@ -59,17 +59,20 @@ class Received(NamedTuple):
     message: Message
 
 
+Answered: TypeAlias = events.HandOver | events.EndOfEpoch | events.EndOfData | events.RaiseError
+"""What the training loop gets when it has asked for a batch."""
+
+
 class BatchClient:
     """Feeds one trainer (rank) of a job."""
 
     def __init__(
-        self, controller: Any, rank: int, world_size: int, identity: tuple[str, str], prefetch_bytes: int, keep: KeepBad
+        self, controller: Any, rank: int, world_size: int, me: tuple[str, str, str], prefetch_bytes: int, keep: KeepBad
     ) -> None:
-        """`identity`: incarnation, and node; `keep`: called with bad elements before the job hears of them."""
+        """`me`: job, incarnation, and node; `keep`: called with bad elements before the job hears of them."""
         self._controller, self._rank, self._keep = controller, rank, keep
-        self._incarnation, self._node_id = identity
-        self.calls = Calls()
-        self._reader = BatchReader()
+        self._job, self._incarnation, self._node_id = me
+        self.calls, self._reader = Calls(), BatchReader()
         self._lock = threading.Lock()
         """Guards the state and all below."""
         self._served, self._told = Bell(), Bell()
@@ -77,14 +80,13 @@ class BatchClient:
         self._to_report = threading.Condition(self._lock)
         self.state = TrainerState(rank, world_size, self._incarnation, prefetch_bytes, time.monotonic())
         self._batches: dict[int, Received] = {}
-        self._number = 0
         self._streams: dict[str, WorkerStream] = {}
         self._workers: dict[str, WorkerInfo] = {}
-        self._outcome: events.HandOver | events.EndOfData | events.RaiseError | None = None
+        self._outcome: Answered | None = None
         self._report: TrainerReport | None = None
         self._wakes_at = 0.0
         """When the thread that reports looks again by itself."""
-        self.closed = False
+        self._number, self.closed = 0, False
         self._threads = [
             threading.Thread(target=self._guarded, args=(talk,), name=name, daemon=True)
             for talk, name in ((self._keep_reporting, "pecan-report"), (self._keep_listening, "pecan-orders"))
@@ -102,13 +104,13 @@ class BatchClient:
 
     # --- the trainer's thread ------------------------------------------------------------------------------
 
-    def next(self) -> Received | None:
-        """Return the next batch, waiting for it; None when the job is over.  Raises the job's error."""
+    def next(self, within: int | None = None) -> Received | events.EndOfEpoch | None:
+        """Return the next batch, up to that epoch, waiting for it; None when the job is over.  Raises its error."""
         cluster.refuse_forked()
         with self._lock:
             if self.closed:
                 return None
-            self._handle(WANTED)
+            self._handle(events.BatchWanted(within))
             outcome = self._taken()
         while outcome is None and not self.closed:
             self._served.wait()
@@ -120,11 +122,16 @@ class BatchClient:
             finally:
                 del outcome  # or the error would hold this frame and the frame the error, and both the last batch
         if not isinstance(outcome, Received):
-            return None
+            return outcome if isinstance(outcome, events.EndOfEpoch) else None
         self._reader.taken(outcome.message)
         return outcome
 
-    def _taken(self) -> Received | events.EndOfData | events.RaiseError | None:
+    def ahead(self) -> Element | None:
+        """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
+        with self._lock:
+            return self._batches[self.state.queue.head.id].columns if self.state.queue and not self.closed else None
+
+    def _taken(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Take what there is for the trainer's thread; the caller has the lock."""
         outcome, self._outcome = self._outcome, None
         return self._batches.pop(outcome.batch.id) if isinstance(outcome, events.HandOver) else outcome
@@ -162,10 +169,8 @@ class BatchClient:
 
     def join(self) -> None:
         """Wait for the threads to end: none is left when Ray ends."""
-        deadline = time.monotonic() + END_S
-        for thread in (*self._threads, *(stream.thread for stream in self._streams.values())):
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join(max(0.0, deadline - time.monotonic()))
+        threads = (*self._threads, *(stream.thread for stream in self._streams.values()))
+        _wait_for_end(self._job, [thread for thread in threads if thread is not threading.current_thread()])
         # Streams and client know each other: memory would stay until Python looks for such circles.
         with self._lock:
             self._batches.clear()
@@ -176,9 +181,6 @@ class BatchClient:
     def _happened(self, event: events.TrainerEvent) -> None:
         with self._lock:
             self._handle(event)
-
-    def _look(self) -> None:
-        self._happened(events.TrainerTime())
 
     def _handle(self, event: events.TrainerEvent) -> None:
         """Take an event and do what must be done; the caller has the lock."""
@@ -191,7 +193,7 @@ class BatchClient:
             self._told.ring()
 
     def _perform(self, instruction: events.TrainerInstruction) -> None:
-        if isinstance(instruction, (events.HandOver, events.EndOfData, events.RaiseError)):
+        if isinstance(instruction, (events.HandOver, events.EndOfEpoch, events.EndOfData, events.RaiseError)):
             self._outcome = instruction
             self._served.ring()
         elif isinstance(instruction, events.Grant):
@@ -210,7 +212,7 @@ class BatchClient:
         elif isinstance(instruction, events.Quarantine):
             self._keep(tuple(map(bad_element, instruction.elements)))
         else:
-            logger.log(logging.getLevelName(instruction.level.upper()), instruction.text)
+            logger.log(logging.getLevelName(instruction.level.upper()), "job %s: %s", self._job, instruction.text)
 
     def _open(self, worker: WorkerInfo) -> None:
         stream = self._streams[worker.name] = WorkerStream(
@@ -232,8 +234,7 @@ class BatchClient:
             columns = self._reader.open(message)
             if columns is None:
                 break
-            nbytes = sum(int(getattr(column, "nbytes", 0)) for column in columns.values())
-            opened.append((message, columns, nbytes))
+            opened.append((message, columns, sum(int(getattr(column, "nbytes", 0)) for column in columns.values())))
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:
@@ -273,8 +274,7 @@ class BatchClient:
     def _keep_listening(self) -> None:
         """Wait for orders: the controller answers when they have changed."""
         while not self._over():
-            orders = self.state.orders
-            listen = self._controller.listen
+            listen, orders = self._controller.listen, self.state.orders
             self._orders_came(self.calls.ask_again(listen, self._rank, self._incarnation, orders.number, orders.met))
 
     def _orders_came(self, pickled: bytes, answered: int | None = None) -> None:
@@ -307,8 +307,22 @@ class BatchClient:
                     return
             # Ray passes bytes on as they are, which costs the controller less than an object.
             # Meanwhile time passes for the state, which says who does not answer.
-            answer = self.calls.ask_again(self._controller.report, pickle.dumps(report), meanwhile=self._look)
+            answer = self.calls.ask_again(
+                self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
+            )
             self._orders_came(answer, report.number)
+
+
+def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:
+    """Wait for threads of an iterator that is closed, and say so if that takes long."""
+    began = time.monotonic()
+    for until_s in (SAY_AFTER_S, END_S):
+        left = [thread for thread in threads if thread.is_alive()]
+        if left and until_s == END_S:
+            names = ", ".join(thread.name for thread in left)
+            logger.warning("waiting: job %s: it is being closed, and these threads must end: %s", job, names)
+        for thread in left:
+            thread.join(max(0.0, began + until_s - time.monotonic()))
 
 
 def _received(number: int, worker: str, message: Message, nbytes: int) -> events.ReceivedBatch:

@@ -91,6 +91,10 @@ def _note_fork() -> None:
         # What Ray leaves to the interpreter's end waits for threads that a child does not have, and crashes.
         accessor = ctypes.py_object(ray._private.state.state._global_state_accessor)
         ctypes.pythonapi.Py_IncRef(accessor)
+        # Of the handlers of a process's end this one comes first, and with it the last: Ray's wait for such threads.
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "on_exit"):  # with the code, as `atexit` has not
+            libc.on_exit(ctypes.cast(libc._exit, ctypes.c_void_p), None)
 
 
 os.register_at_fork(after_in_child=_note_fork)
@@ -170,6 +174,12 @@ def nodes_for(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> Shared
 def alive_nodes() -> set[str]:
     """Return the ids of the nodes that live."""
     return {str(node["NodeID"]) for node in _nodes() if node["Alive"]}
+
+
+def lives(actor: Any) -> bool:
+    """Tell whether Ray has started an actor's process, and has not missed it."""
+    found: Any = ray._private.state.actors(actor._actor_id.hex())
+    return bool(found) and str(found.get("State")) == "ALIVE"
 
 
 def named_actors() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -14,8 +15,11 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.waiting import NO_ANSWER, SAY_AFTER_S
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.client import BatchClient
+
+logger = logging.getLogger("pecan_ray")
 
 LEAVE_S = 30.0
 """Longest wait for the controller's answer."""
@@ -54,7 +58,7 @@ class Leaving:
         client.close()
         try:
             facts: JobFacts
-            facts, last = self._told(time.monotonic() + LEAVE_S)
+            facts, last = self._told(time.monotonic())
         except (ray.exceptions.RayError, TimeoutError) as error:
             facts, last = JobFacts(self._job, lost=f"{type(error).__name__}: {error}"), alone
         except ClusterError:
@@ -65,17 +69,30 @@ class Leaving:
                 calls.kill(self._controller)
         return facts
 
-    def _told(self, until: float) -> tuple[JobFacts, bool]:
+    def _told(self, began: float) -> tuple[JobFacts, bool]:
         """Tell the controller, again where it is just being started again; return the facts, and who ends it."""
-        calls = self._client.calls
+        calls, until = self._client.calls, began + LEAVE_S
+        said = False
+
+        def say() -> None:
+            # No timer: at the interpreter's end no thread can be started.
+            nonlocal said
+            if not said and time.monotonic() >= began + SAY_AFTER_S:
+                said = True
+                logger.warning(
+                    "waiting: job %s: it is being closed, and %s; it is waited for %.0f s",
+                    *(self._job, NO_ANSWER, LEAVE_S),
+                )
+
         while True:
             asked = calls.begin(self._controller.leave, self._rank, self._incarnation, self._client.state.unused)
             try:
-                answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()))
+                answer: tuple[JobFacts, bool] = calls.result(asked, max(0.0, until - time.monotonic()), say)
                 return answer
             except ray.exceptions.ActorUnavailableError:
                 if time.monotonic() > until:
                     raise
+            say()
             time.sleep(PAUSE_S)
 
 

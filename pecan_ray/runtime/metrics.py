@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from ray.util.metrics import Counter, Gauge
 
 from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress
 from pecan_ray.job.spending import spent_by_operator
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.windows import Deployment
+
+MOST_TAG_LETTERS = 200
+"""Of a name in a tag."""
+
+
+def tag_of(name: str) -> str:
+    """Return a name as Ray's metrics take it, different for different names: what is not ASCII escaped, and short."""
+    tag = name.encode("unicode_escape").decode("ascii")
+    if len(tag) <= MOST_TAG_LETTERS:
+        return tag
+    return f"{tag[: MOST_TAG_LETTERS - 17]}-{hashlib.sha256(tag.encode()).hexdigest()[:16]}"
 
 
 class JobMetrics:
@@ -40,7 +53,7 @@ class JobMetrics:
         """Dollars that are counted already, by tag and its value."""
         self._over = 0
         """Epochs that are counted already."""
-        self._job = job
+        self._job = tag_of(job)
         self._steps = 0
         self._shown = (Deployment(0, 0), Deployment(0, 0))
 
@@ -63,7 +76,7 @@ class JobMetrics:
 
     def told(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
         """Take over what a worker has done."""
-        tags = {"job": self._job, "worker": worker, "placement": placement}
+        tags = {"job": self._job, "worker": tag_of(worker), "placement": placement}
         self._worker.set(progress.elements, tags)
         self._threads.set(progress.threads, tags)
 
@@ -99,7 +112,7 @@ class JobMetrics:
         for counter, tag, value, paid in parts:
             before = self._paid.get((tag, value), 0.0)
             if paid > before:
-                counter.inc(paid - before, {"job": self._job, tag: value})
+                counter.inc(paid - before, {"job": self._job, tag: tag_of(value)})
                 self._paid[tag, value] = paid
 
     def _epochs_over(self, state: JobState) -> None:

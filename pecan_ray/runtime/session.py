@@ -8,6 +8,7 @@ import os
 import pickle
 import secrets
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Sequence
@@ -19,14 +20,14 @@ import cloudpickle
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import PlanError, StateError
+from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.waiting import UNHEARD
+from pecan_ray.job.waiting import NO_ANSWER
 from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
@@ -34,6 +35,7 @@ from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
+from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
 from pecan_ray.runtime.controller import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
@@ -54,8 +56,7 @@ MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
 """Between two tries to become a trainer."""
-NO_ANSWER = f"its controller does not answer: {UNHEARD}"
-OWN = ("rank", "format", "prefetch_bytes", "job")
+OWN = ("rank", "format", "device", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
 
@@ -107,7 +108,7 @@ class Session:
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
-        me = (self._incarnation, self._node)
+        me = (self.name, self._incarnation, self._node)
         self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
         self._facts: JobFacts | None = None
@@ -127,9 +128,10 @@ class Session:
             try:
                 if controller is None:
                     controller = self._controller(job.config.journal)
-                if ray.get(controller.register.remote(self._options.rank, self._incarnation, self._node, parts)):
+                me = self._options.rank, self._incarnation, self._node
+                if self._answered(controller, controller.register.remote(*me, parts), wait):
                     return controller
-                ray.get(controller.open.remote(pickled))
+                self._answered(controller, controller.open.remote(pickled), wait)
                 continue
             except (
                 ray.exceptions.RayTaskError,
@@ -145,6 +147,15 @@ class Session:
             if next_step.anew:
                 controller = None
             time.sleep(LOOK_AGAIN_S)
+
+    def _answered(self, controller: Any, answer: Any, wait: LongWait) -> Any:
+        """Wait for the controller's answer, and say so where it does not give one though it was started."""
+        while True:
+            try:
+                return ray.get(answer, timeout=LOOK_S)
+            except ray.exceptions.GetTimeoutError:
+                if cluster.lives(controller):
+                    wait.becomes(f"job {self.name}: {NO_ANSWER}")
 
     def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
         shared = self._options.world_size > 1
@@ -238,6 +249,16 @@ def _hindrance(error: ray.exceptions.RayError) -> TurnedAway | Hindered:
     if isinstance(error, ray.exceptions.RayActorError):
         return Hindered("unstarted" if error.actor_init_failed else "gone", str(error))
     return Hindered("taken", str(error))
+
+
+def refuse_at_exit() -> None:
+    """Raise ClusterError while the interpreter ends: no thread pool can start any more, in Python 3.12 no thread."""
+    # A thread that has outlived the main one may go on: the end waits for it.
+    if threading.current_thread() is threading.main_thread() and not threading.main_thread().is_alive():
+        raise ClusterError(
+            "iter_batches() was called while the interpreter ends (by a function of `atexit`): no job can begin "
+            "then. Begin and read it before the program ends."
+        )
 
 
 def refuse_loader_workers() -> None:

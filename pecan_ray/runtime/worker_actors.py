@@ -165,6 +165,9 @@ class WorkerActors:
                 await self._tell_of_death(actor, error)
         except ray.exceptions.RayTaskError as error:
             self._happened(JobFailed(error.cause if isinstance(error.cause, PecanError) else error))
+        except ray.exceptions.ActorUnschedulableError:  # for the labels of a node that lives Ray waits
+            if not actor.killed:
+                self._happened(WorkerLost(actor.name, "node", "the node that it was to be started on is gone"))
         except (ray.exceptions.RayError, OSError) as error:
             if not actor.killed:
                 self._happened(WorkerLost(actor.name, "process", f"Ray cannot reach it: {error}"))

@@ -7,18 +7,23 @@ from pecan_ray.simulator.job import SimulatedJob, Turn
 from pecan_ray.simulator.nodes import PoolRule
 from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.run_profile import RunProfile
+from pecan_ray.simulator.shared_cache import CacheMoment, CacheRun, GpuSchedule, ReadingJob, simulate_cache
 from pecan_ray.simulator.what_if import Forecast
 from pecan_ray.simulator.workload import Workload, load, names
 
 __all__ = [
     "LIVE",
     "RELEASED",
+    "CacheMoment",
+    "CacheRun",
     "ClientRule",
     "Driver",
     "FixedDeployment",
     "Forecast",
+    "GpuSchedule",
     "Outcome",
     "PoolRule",
+    "ReadingJob",
     "RemoteOnly",
     "RunProfile",
     "Simulated",
@@ -30,4 +35,5 @@ __all__ = [
     "names",
     "placement",
     "simulate",
+    "simulate_cache",
 ]

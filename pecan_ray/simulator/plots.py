@@ -163,6 +163,28 @@ def draw_curve(
     return figure
 
 
+def draw_sizes(
+    title: str,
+    ours: Mapping[str, Mapping[float, float]],
+    papers: Mapping[str, Mapping[float, float]],
+    ylabel: str,
+    xlabel: str,
+) -> Figure:
+    """Draw quantities by a size: our curves, and the points of a paper in the same colours."""
+    figure, (ax,) = new_figure(6.4, 3.6)
+    for (label, points), color in zip(ours.items(), (LOCAL, REMOTE, HOST), strict=False):
+        ax.plot(list(points), list(points.values()), "o-", color=color, markersize=4, label=f"{label}, ours")
+        paper = papers.get(label, {})
+        ax.plot(
+            list(paper), list(paper.values()), "s", color=color, markersize=7, fillstyle="none", label=f"{label}, paper"
+        )
+    ax.set_xlabel(xlabel, fontsize=9, color=INK)
+    ax.set_ylabel(ylabel, fontsize=9, color=INK)
+    ax.set_title(title, fontsize=10, color=INK, loc="left")
+    ax.legend(fontsize=8, frameon=False, loc="lower right")
+    return figure
+
+
 def whole_numbers(counts: Sequence[int]) -> list[int]:
     """Return ticks for counts of workers: each, or every second one."""
     return list(range(counts[0], counts[-1] + 1, 1 if len(counts) <= 12 else 2))

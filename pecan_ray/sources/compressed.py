@@ -27,6 +27,8 @@ INPUT_BYTES = 1 << 16
 OUTPUT_BYTES = 1 << 20
 XZ_MEMORY = 512 << 20
 """Files that need more than this to be decompressed are refused: `xz -9` asks for an eighth of it."""
+LZMA_HEADER = 13
+"""Bytes in front of the data of a .lzma file, which has no other mark."""
 
 ENDINGS = {
     ".gz": "gzip",
@@ -37,7 +39,7 @@ ENDINGS = {
     ".tbz2": "bzip2",
     ".xz": "xz",
     ".txz": "xz",
-    ".lzma": "xz",
+    ".lzma": "lzma",
     ".zst": "zstd",
     ".zstd": "zstd",
     ".tzst": "zstd",
@@ -94,7 +96,9 @@ class _Inflate:
 _DECODERS: dict[str, Callable[[], _Decoder]] = {
     "gzip": _Inflate,
     "bzip2": bz2.BZ2Decompressor,
-    "xz": lambda: lzma.LZMADecompressor(memlimit=XZ_MEMORY),
+    # Told apart by the name: nothing but zeros would be an empty file of the old kind.
+    "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY),
+    "lzma": lambda: lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=XZ_MEMORY),
 }
 
 
@@ -121,6 +125,8 @@ class _Streams:
             if self._decoder.needs_input:
                 data = self._more()
                 ended = not data
+                if self._kind == "lzma" and not self._begun and data.startswith(bytes(LZMA_HEADER)):
+                    raise lzma.LZMAError("its header is nothing but zeros")
                 self._begun = self._begun or not ended
             out = self._decoder.decompress(data, count)
             if out:

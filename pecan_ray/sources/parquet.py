@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.parquet_rows import fitting_rows
+from pecan_ray.sources.parquet_rows import check_columns, fitting_rows
 from pecan_ray.storage import FileInfo, list_files, open_random
 
 
@@ -81,6 +82,7 @@ class Parquet:
         with open_random(split.path, version=split.version) as file:
             try:
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
+                check_columns(parquet.metadata, split.payload, file.seek(0, io.SEEK_END))
                 footer = parquet.metadata
                 groups, skip = _groups_from(footer, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)

@@ -7,12 +7,17 @@ to be of use, the longest value of its dictionary is looked at.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
 from pyarrow import compute as pc
 from pyarrow import parquet as pq
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 DECODED_BYTES = 4 << 20
 """So much is decoded at a time, if rows are about equal."""
@@ -32,6 +37,47 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 _IN_DICTIONARIES = {"PLAIN_DICTIONARY", "RLE_DICTIONARY"}
 
 
+class _ReadError(Exception):
+    """Arrow has found nothing wrong with a footer, and wants to read."""
+
+
+class _Unreadable(io.RawIOBase):
+    """A file of a size of which nothing can be read."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self._size, self._at = size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: WriteableBuffer) -> NoReturn:
+        raise _ReadError
+
+
+def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
+    """Raise whatever Arrow does for a footer whose columns cannot be.
+
+    A row group's `column` ends the process with such a footer: pyarrow lets the exception of C++ pass.  A reader that
+    announces what it will read describes the same columns first, and raises.
+    """
+    reader = pq.ParquetFile(_Unreadable(size), metadata=metadata, pre_buffer=True)
+    try:
+        next(reader.iter_batches(1, row_groups=groups, use_threads=False), None)
+    except _ReadError:
+        return
+
+
 def fitting_rows(
     file: Any, metadata: Any, groups: Sequence[int], wanted: Sequence[str] | None, most: int | None
 ) -> int:
@@ -42,28 +88,35 @@ def fitting_rows(
     size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
     rows: int = sum(metadata.row_group(group).num_rows for group in groups)
     fitting = most or max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))
+    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
+    columns = [
+        place
+        for place, path in enumerate(paths)
+        if wanted is None or any(f"{path}.".startswith(f"{name}.") for name in wanted)
+    ]
+    dictionaries = _Dictionaries(file, metadata)
     for group in groups:
-        fitting = max(1, min(fitting, MOST_DECODED_BYTES // max(_row_bytes(file, metadata, group, wanted, fitting), 1)))
+        row_bytes = _row_bytes(dictionaries, metadata, group, columns, fitting)
+        fitting = max(1, min(fitting, MOST_DECODED_BYTES // max(row_bytes, 1)))
     return fitting
 
 
-def _row_bytes(file: Any, metadata: Any, group: int, wanted: Sequence[str] | None, rows: int) -> int:
+def _row_bytes(dictionaries: _Dictionaries, metadata: Any, group: int, columns: Sequence[int], rows: int) -> int:
     """Return how large the largest row of a group can be; no matter by how much, if so many fit."""
     held = metadata.row_group(group)
-    columns = [
-        place
-        for place in range(held.num_columns)
-        if wanted is None or any(f"{held.column(place).path_in_schema}.".startswith(f"{name}.") for name in wanted)
-    ]
     largest = {place: _value_bytes(metadata, group, place) for place in columns}
+    in_all = sum(largest.values())
     for place in sorted(columns, key=lambda place: largest[place], reverse=True):
-        if sum(largest.values()) * rows <= MOST_DECODED_BYTES:
+        if in_all * rows <= MOST_DECODED_BYTES:
             break
-        if _IN_DICTIONARIES & set(held.column(place).encodings) and held.column(place).physical_type == "BYTE_ARRAY":
-            largest[place] = min(largest[place], _longest_in_dictionary(file, metadata, group, place))
+        column = held.column(place)
+        if column.physical_type == "BYTE_ARRAY" and _IN_DICTIONARIES & set(column.encodings):
+            before = largest[place]
+            largest[place] = min(before, _longest_in_dictionary(dictionaries, column, group))
+            in_all -= before - largest[place]
     for place in columns:
         if metadata.schema.column(place).max_repetition_level:
-            largest[place] = _mean_bytes(file, metadata, group, place, largest[place])
+            largest[place] = _mean_bytes(dictionaries, metadata, group, place, largest[place])
     return sum(largest.values())
 
 
@@ -78,10 +131,9 @@ def _value_bytes(metadata: Any, group: int, place: int) -> int:
     return int(column.total_uncompressed_size) if shares_bytes else _plain_bytes(column)
 
 
-def _longest_in_dictionary(file: Any, metadata: Any, group: int, place: int) -> int:
+def _longest_in_dictionary(dictionaries: _Dictionaries, column: Any, group: int) -> int:
     """Return the length of the longest value in a column's dictionary, or of all where it is short of some."""
-    column = metadata.row_group(group).column(place)
-    for values in _dictionaries(file, metadata, column.path_in_schema, group, 1):
+    for values in dictionaries.read(column.path_in_schema, group, 1):
         longest = pc.max(pc.binary_length(values.dictionary)).as_py() or 0
         # What does not fit into the dictionary follows as it is: on average so long, and longer where it is packed.
         return max(int(longest), _plain_bytes(column))
@@ -95,7 +147,7 @@ def _plain_bytes(column: Any) -> int:
     return size if sparse else size // max(column.num_values, 1)
 
 
-def _mean_bytes(file: Any, metadata: Any, group: int, place: int, longest: int) -> int:
+def _mean_bytes(dictionaries: _Dictionaries, metadata: Any, group: int, place: int, longest: int) -> int:
     """Return how many bytes the lists of a column take in a row; they may all lie in one."""
     held = metadata.row_group(group)
     column = held.column(place)
@@ -103,7 +155,7 @@ def _mean_bytes(file: Any, metadata: Any, group: int, place: int, longest: int) 
     if in_all > LISTS_BYTES and _IN_DICTIONARIES & set(column.encodings) and column.physical_type == "BYTE_ARRAY":
         in_all = sum(
             pc.sum(pc.take(pc.binary_length(values.dictionary), values.indices)).as_py() or 0
-            for values in _dictionaries(file, metadata, column.path_in_schema, group, MOST_DECODED_ROWS)
+            for values in dictionaries.read(column.path_in_schema, group, MOST_DECODED_ROWS)
         )
     if in_all > LISTS_BYTES and in_all > LISTS_RATIO * column.total_uncompressed_size:
         raise ValueError(
@@ -113,13 +165,25 @@ def _mean_bytes(file: Any, metadata: Any, group: int, place: int, longest: int) 
     return int(in_all // max(held.num_rows, 1))
 
 
-def _dictionaries(file: Any, metadata: Any, path: str, group: int, rows: int) -> Iterator[Any]:
-    """Yield the values of a column as they are in the file, some rows at a time: a dictionary, and places in it."""
-    reader = pq.ParquetFile(file, metadata=metadata, read_dictionary=[path], buffer_size=1 << 16)
-    for batch in reader.iter_batches(rows, row_groups=[group], columns=[path]):
-        yield from _leaves(batch.column(0))
-        if rows == 1:
-            return
+class _Dictionaries:
+    """The values of columns as they are in a file: dictionaries, and places in them."""
+
+    def __init__(self, file: Any, metadata: Any) -> None:
+        self._file, self._metadata = file, metadata
+
+    @cached_property
+    def _reader(self) -> Any:
+        # One for all columns: of a file with 1,000 of them it takes milliseconds to make.
+        columns = map(self._metadata.schema.column, range(self._metadata.num_columns))
+        paths = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+        return pq.ParquetFile(self._file, metadata=self._metadata, read_dictionary=paths, buffer_size=1 << 16)
+
+    def read(self, path: str, group: int, rows: int) -> Iterator[Any]:
+        """Yield the values of a column, some rows at a time, or of one batch of one row."""
+        for batch in self._reader.iter_batches(rows, row_groups=[group], columns=[path], use_threads=False):
+            yield from _leaves(batch.column(0))
+            if rows == 1:
+                return
 
 
 def _leaves(array: Any) -> Iterator[Any]:

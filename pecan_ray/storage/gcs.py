@@ -29,6 +29,12 @@ PASSING = frozenset({408, 429})
 NEVER = frozenset({501, 505})
 """Answers of a server that does not know such requests, and will not."""
 
+STORED = {"Accept-Encoding": "gzip"}
+"""What lets an object with the encoding gzip come as it is stored: without it the store unpacks it, and sends all of it
+whatever range is asked for."""
+PLAIN = {"Accept-Encoding": "identity"}
+GZIPPED = (".gz", ".gzip", ".tgz")
+
 
 class _TooLongError(Exception):
     """A server begins to send a large object of which a range was asked for."""
@@ -59,7 +65,7 @@ class GoogleStorage:
             use_listings_cache=False,
             skip_instance_cache=True,
             requests_timeout=timeout,
-            session_kwargs={"trace_configs": [_looking_at_headers(aiohttp)]},
+            session_kwargs={"trace_configs": [_looking_at_headers(aiohttp)], "auto_decompress": False},
         )
         self._sync: Callable[..., Any] = importlib.import_module("fsspec.asyn").sync
         request = type(self._fs)._request
@@ -103,7 +109,8 @@ class GoogleStorage:
     def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
-            status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=asked.header(), **match)
+            wanted = asked.header() | STORED
+            status, headers, body = self._request(self._fs.url(f"{bucket}/{key}"), headers=wanted, **match)
         except FileExistsError as error:  # so gcsfs names the status 412
             raise replaced(asked.path) from error
         except _TooLongError as error:
@@ -112,6 +119,7 @@ class GoogleStorage:
             if _status(error) == 416:
                 return asked.nothing(None)
             raise
+        _check_encoding(asked.path, headers)
         version = headers.get("X-Goog-Generation", "")
         if match:
             asked.check_version(version)
@@ -119,7 +127,7 @@ class GoogleStorage:
 
     def _describe(self, path: str, *names: str, **query: str) -> dict[str, Any]:
         """Return an answer in JSON."""
-        answer: dict[str, Any] = json.loads(self._request(path, *names, **query)[2])
+        answer: dict[str, Any] = json.loads(self._request(path, *names, headers=PLAIN, **query)[2])
         return answer
 
     def _request(self, path: str, *names: str, **query: Any) -> tuple[int, Any, bytes]:
@@ -155,6 +163,19 @@ def _looking_at_headers(aiohttp: Any) -> Any:
     trace = aiohttp.TraceConfig()
     trace.on_request_end.append(look)
     return trace
+
+
+def _check_encoding(path: str, headers: Any) -> None:
+    """Raise SourceError for an object whose bytes are compressed, although its name does not say so."""
+    sent = headers.get("Content-Encoding", "identity")
+    stored = headers.get("X-Goog-Stored-Content-Encoding", sent)
+    if sent == stored and (sent == "identity" or path.lower().endswith(GZIPPED)):
+        return
+    raise SourceError(
+        f"{path} is stored with the encoding {stored} and comes with {sent}: its size and its ranges are not those of "
+        "what it holds. Store it without an encoding, or under a name that ends in .gz.",
+        path=path,
+    )
 
 
 def _describe(bucket: str, item: dict[str, Any]) -> FileInfo:

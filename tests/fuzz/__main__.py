@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from tests.fuzz.formats import FORMATS
+from tests.fuzz.catalogue import FORMATS
 from tests.fuzz.judge import Case
 from tests.fuzz.watched import Watched
 

@@ -1,4 +1,4 @@
-"""The formats: how a whole file of each is made and damaged, how we read it, and how the reference does."""
+"""How whole files are made and damaged, and how the reference readers read them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from pyarrow import parquet as pq
 
 from pecan_ray.errors import PecanError
 from pecan_ray.plan.splits import Source
-from pecan_ray.sources import Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources import Csv
 from pecan_ray.sources.tfrecord import masked_crc
 from tests.fuzz import damage
 from tests.fuzz.damage import Damage
@@ -393,12 +392,14 @@ def parquet_reference(path: Path) -> Reading:
         if len(set(names)) < len(names):
             return Reading(problem="a name comes twice")
         problem = None if table.num_rows == file.metadata.num_rows else "rows are missing"
-        return Reading([_plain_row(dict(row)) for row in table.to_pylist()], problem)
+        return Reading([plain_row(dict(row)) for row in table.to_pylist()], problem)
     except Exception as error:
         return Reading(problem=repr(error))
 
 
-def _plain_row(row: dict[str, Any]) -> str:
+def plain_row(row: dict[str, Any]) -> str:
+    """Return a row as text in which nulls and NaN of columns of floats are alike."""
+
     def plain(value: Any) -> Any:
         value = value.tolist() if hasattr(value, "tolist") else value
         if isinstance(value, list):
@@ -406,46 +407,3 @@ def _plain_row(row: dict[str, Any]) -> str:
         return None if value != value else value
 
     return repr({name: plain(value) for name, value in row.items()})
-
-
-FORMATS: dict[str, Format] = {
-    "text": Format(".txt", text_file, TextLines, lambda element: element["text"], text_reference),
-    "gzip": Format(
-        ".txt.gz", lambda rng: inside_gzip(rng, text_file(rng)), TextLines, lambda e: e["text"], gzip_reference
-    ),
-    "json": Format(".jsonl", json_file, JsonLines, plain_json, json_reference, (*damage.ANY, deep)),
-    "csv": Format(
-        ".csv",
-        csv_file,
-        partial(TextCsv, newlines_in_values=True),
-        lambda element: tuple(element.values()),
-        csv_reference,
-        (*damage.ANY, *(csv_tokens,) * 12),
-    ),
-    "csv-lines": Format(
-        ".csv",
-        csv_file,
-        partial(TextCsv, split_bytes=500),
-        lambda element: tuple(element.values()),
-        csv_reference,
-        (*damage.ANY, *(csv_tokens,) * 12),
-    ),
-    "tfrecord": Format(
-        ".tfrecord",
-        tfrecord_file,
-        TFRecords,
-        lambda element: element["record"],
-        tfrecord_reference,
-        (*damage.ANY, *(lying_length,) * 4),
-    ),
-    "tar": Format(
-        ".tar",
-        tar_file,
-        WebDataset,
-        plain_sample,
-        tar_reference,
-        (*damage.ANY, *(header_field,) * 12, *(pax_record,) * 4),
-        in_order=False,
-    ),
-    "parquet": Format(".parquet", parquet_file, Parquet, _plain_row, parquet_reference),
-}

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fuzz.formats import FORMATS, Format, Reading
+from tests.fuzz.catalogue import FORMATS
+from tests.fuzz.formats import Format, Reading
 
 
 @dataclass(frozen=True)

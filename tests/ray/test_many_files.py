@@ -1,4 +1,4 @@
-"""Ten thousand small files where few may be open at once, which holds for the Ray that the program starts too."""
+"""Ten thousand small files, and a thousand held batches, where few may be open at once: for the program and its Ray."""
 
 from __future__ import annotations
 
@@ -23,20 +23,48 @@ with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
 """
 
 
-@pytest.mark.parametrize("limit", some_later([256, 1024], 256))
-def test_ten_thousand_files_are_read_where_few_may_be_open_at_once(tmp_path: Path, limit: int) -> None:
-    (tmp_path / "data").mkdir()
-    for number in range(10_000):
-        (tmp_path / "data" / f"{number:05}.txt").write_text(f"line {number}\n")
+HELD_BATCHES = """
+import resource, sys
+import numpy as np
+import pecan_ray as pecan
+
+assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == int(sys.argv[1])
+ROWS, SIDE = 8000, 1000
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="held")
+pipe = pipe.map(lambda i: np.full(SIDE, i), on="i").batch(8)
+with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+    held = list(batches)
+assert len(held) == ROWS // 8
+assert all((batch["i"] == batch["i"][:, :1]).all() for batch in held)
+print("lines:", len({int(row[0]) for batch in held for row in batch["i"]}))
+"""
+
+
+def lines_of(program: str, limit: int, folder: Path, *arguments: str) -> str:
+    """Run a program that may have so many files open; return what it prints."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
-    command = f'ulimit -n {limit} && exec "{sys.executable}" -c "$0" {limit} "$1"'
+    command = f'ulimit -n {limit} && exec "{sys.executable}" -c "$0" {limit} "$@"'
     done = subprocess.run(
-        ["bash", "-c", command, MANY_FILES, str(tmp_path / "data")],
+        ["bash", "-c", command, program, *arguments],
         env=environment,
-        cwd=tmp_path,
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert "lines: 10000" in done.stdout
+    return done.stdout
+
+
+@pytest.mark.parametrize("limit", some_later([256, 1024], 256))
+def test_ten_thousand_files_are_read_where_few_may_be_open_at_once(tmp_path: Path, limit: int) -> None:
+    (tmp_path / "data").mkdir()
+    for number in range(10_000):
+        (tmp_path / "data" / f"{number:05}.txt").write_text(f"line {number}\n")
+    assert "lines: 10000" in lines_of(MANY_FILES, limit, tmp_path, str(tmp_path / "data"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [256, 1024])
+def test_a_thousand_batches_are_held_where_few_files_may_be_open(tmp_path: Path, limit: int) -> None:
+    assert "lines: 8000" in lines_of(HELD_BATCHES, limit, tmp_path)

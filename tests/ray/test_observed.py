@@ -70,6 +70,25 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     assert found["pecan_cost_dollars_total", "host"] > found["pecan_epoch_cost_dollars", "host"] > 0, found
 
 
+STRANGE = 'naïve "job"/\n数' + "x" * 300
+"""A name of what metrics, file systems and logs do not like."""
+
+
+def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name=STRANGE)
+    pipe = pipe.map(lambda i: i + 1, on="i", name=STRANGE).batch(4)
+    workers = pecan.AutoWorkers(max_local=1, max_remote=0, prices=Prices(5.0, 1.0))
+    with pipe.iter_batches(epochs=None, workers=workers, job=STRANGE) as it:
+        next(it)
+
+        def told() -> bool:
+            next(it)
+            return r"na\\xefve" in scraped()  # a backslash of a tag is written twice
+
+        until(told, "the job is not in the metrics", timeout_s=90)
+        assert it.report().job == STRANGE
+
+
 def test_actors_have_readable_names() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="named").batch(10)
     with pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1, remote=1), job="named") as it:

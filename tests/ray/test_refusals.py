@@ -115,6 +115,19 @@ def test_a_forked_process_is_refused_and_harms_nothing(one_node: Any, tmp_path: 
     assert said[5:] == ["code 0", "parent goes on"]
 
 
+AT_EXIT = """
+import atexit
+atexit.register(lambda: try_it(lambda: pipeline().iter_batches(workers=pecan.Workers(local=1))))
+atexit.register(lambda: print("first", pipeline().peek()["i"].tolist(), flush=True))
+"""
+
+
+def test_no_job_begins_at_the_end_of_the_interpreter(one_node: Any, tmp_path: Path) -> None:
+    first, said = run(AT_EXIT, tmp_path, one_node.address)
+    assert first == "first [0, 1, 2, 3]"
+    assert said.startswith("ClusterError iter_batches() was called while the interpreter ends"), said
+
+
 def test_workers_of_a_torch_loader_are_refused(one_node: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     said = [line for line in run(LOADER, tmp_path, one_node.address) if line.split(" ")[0].endswith(("Error", "got"))]

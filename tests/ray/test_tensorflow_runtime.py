@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import tensorflow as tf
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from pecan_ray.quarantine import quarantined
 from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
@@ -72,3 +75,26 @@ def test_an_error_in_a_graph_reaches_the_trainer() -> None:
     pipe = pecan.PecanPipeline(source, name="wrong", engine="tensorflow").map(checked, on="i").batch(4)
     with pytest.raises(errors.OpError, match=r"checked failed on element \d of split \d+.*too large"):
         list(pipe.iter_batches())
+
+
+@pytest.mark.slow
+def test_an_element_that_ends_the_process_of_a_graph_is_found_in_pieces_and_kept_by_name(tmp_path: Path) -> None:
+    text = tmp_path / "lines.txt"
+    text.write_text("".join(f"{number}\n" for number in range(100)))
+
+    def deadly(line: bytes) -> bytes:
+        if line == b"77":
+            os._exit(9)
+        return line
+
+    def decode(line: Any) -> Any:
+        return tf.numpy_function(deadly, [line], tf.string)
+
+    config = pecan.Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(text), name="deadly", engine="tensorflow", config=config)
+    batches = pipe.map(decode, on="text").batch(4).iter_batches(workers=pecan.Workers(local=1), on_error="quarantine")
+    seen = Counter(int(line) for batch in batches for line in batch["text"])
+    assert seen == Counter(number for number in range(100) if number != 77)
+    assert batches.report().bad_elements == 1
+    (bad,) = quarantined(tmp_path / "bad.jsonl")
+    assert bad.where == f"element 77 of {text}" and bad.element is None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -29,9 +32,10 @@ def loop(config: dict[str, Any]) -> None:
     here = train.get_context()
     rank, world_size = here.get_world_rank(), here.get_world_size()
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="torch").batch(8)
-    options = {"rank": rank, "world_size": world_size, "format": "torch", "epochs": EPOCHS}
     steps, seen = torch.zeros(1), []
-    with pipe.iter_batches(workers=config["workers"], **options) as batches:
+    with pipe.iter_batches(
+        workers=config["workers"], format="torch", epochs=EPOCHS
+    ) as batches:  # Ray Train knows ranks
         for batch in batches:
             one = torch.ones(1)
             torch.distributed.all_reduce(one)
@@ -57,3 +61,74 @@ def test_two_torch_trainers_on_two_cpus_share_a_job(tmp_path: Path, workers: Any
     assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
     until(lambda: not cluster.named_actors(), "an actor of ours is left")
     assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
+
+
+STEPS_SAVED = 5
+KILLED_AT = 37
+"""In the second epoch."""
+
+
+def going_on(config: dict[str, Any]) -> None:
+    """Train on a shard, save its state every few steps, and be killed once at one of the ranks."""
+    import torch
+
+    folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
+    shard, step, epochs = train.get_dataset_shard("train"), 0, 0
+    checkpoint = train.get_checkpoint()
+    if checkpoint is not None:
+        with checkpoint.as_directory() as saved:
+            state = json.loads((Path(saved) / "input.json").read_text())
+        shard.load_state_dict(state["input"])
+        step, epochs = state["step"], state["input"]["epochs"]
+    lines = folder / f"{'first' if checkpoint is None else 'second'}-{rank}"
+    for _ in range(epochs, EPOCHS):
+        for batch in shard.iter_torch_batches(device="cpu"):
+            torch.distributed.all_reduce(torch.ones(1))
+            step += 1
+            with lines.open("a") as file:
+                print(step, *batch["i"].tolist(), file=file)
+            if checkpoint is None and step == KILLED_AT and rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if step % STEPS_SAVED == 0:
+                report(folder / f"{lines.name}-at-{step}", rank, {"step": step, "input": shard.state_dict()})
+
+
+def report(folder: Path, rank: int, state: dict[str, Any]) -> None:
+    """Report a step, with a checkpoint of rank 0 for all."""
+    if rank > 0:
+        train.report({"step": state["step"]})
+        return
+    folder.mkdir()
+    (folder / "input.json").write_text(json.dumps(state))
+    train.report({"step": state["step"]}, checkpoint=train.Checkpoint.from_directory(str(folder)))
+
+
+@pytest.mark.slow  # a training worker is killed, and Ray Train starts two others
+def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    from pecan_ray.integrations import PecanDataConfig
+
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="shard").shuffle(50).batch(8)
+    trainer = torch_train.TorchTrainer(
+        going_on,
+        train_loop_config={"folder": str(tmp_path)},
+        datasets={"train": pipe},
+        dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
+        scaling_config=train.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=train.RunConfig(
+            name="killed",
+            storage_path=str(tmp_path / "train"),
+            failure_config=train.FailureConfig(max_failures=1),
+        ),
+    )
+    assert trainer.fit().error is None
+    kept = int((tmp_path / "second-0").read_text().split()[0]) - 1  # the step of the last checkpoint that was whole
+    assert 0 < kept < KILLED_AT and kept % STEPS_SAVED == 0
+    came: Counter[int] = Counter()
+    for path in tmp_path.glob("*-[01]"):
+        for line in path.read_text().splitlines():
+            step, *ids = map(int, line.split())
+            if path.name.startswith("second") or step <= kept:
+                came.update(ids)
+    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
+    assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
+    until(lambda: not cluster.named_actors(), "an actor of ours is left")

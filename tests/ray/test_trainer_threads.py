@@ -96,10 +96,13 @@ import pecan_ray as pecan
 source = pecan.sources.Arrays({"x": np.arange(400)}, split_rows=20)
 batches = pecan.PecanPipeline(source).batch(10).iter_batches(epochs=1)
 seen = next(batches)["x"].tolist()
-child = os.fork()
-if child == 0:
-    sys.exit(0)  # with all that is registered for the end of an interpreter
-os.waitpid(child, 0)  # Ray itself may crash at the end of a forked process
+codes = []
+for _ in range(3):
+    child = os.fork()
+    if child == 0:
+        sys.exit(0)  # with all that is registered for the end of an interpreter
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+assert codes == [0, 0, 0], codes
 for batch in batches:
     seen += batch["x"].tolist()
 assert sorted(seen) == list(range(400)), seen
@@ -107,7 +110,7 @@ print("all of them")
 """
 
 
-def test_a_forked_child_that_exits_leaves_ray_alone() -> None:
+def test_a_forked_child_that_exits_returns_its_code_and_leaves_ray_alone() -> None:
     env = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=env, capture_output=True, text=True, timeout=200, check=False

@@ -369,3 +369,4 @@ CASES = {
     ),
     "messages are slow and lost while a trainer waits": Scenario(seed=117, epochs=2, delay_s=0.1, lost=0.2),
 }
+"""Made small."""

@@ -203,3 +203,12 @@ def test_a_break_in_a_file_counts_for_all_that_lies_behind_it() -> None:
     with pipe.iter_batches(on_error="skip", debug=True) as batches:
         rows = sum(len(batch["n"]) for batch in batches)
     assert (rows, batches.report().bad_elements) == (35, 5)
+
+
+def test_epochs_are_gone_through_one_by_one() -> None:
+    batches = PecanPipeline(Arrays(i=np.arange(5))).batch(2).iter_batches(debug=True, epochs=2)
+    first = next(iter(batches.one_epoch()))  # a loop that is left early
+    assert first["i"].tolist() == [0, 1]
+    rest, second, behind = ([batch["i"].tolist() for batch in batches.one_epoch()] for _ in range(3))
+    assert (rest, second, behind) == ([[2, 3], [4]], [[0, 1], [2, 3], [4]], [])
+    assert batches.report().batches == 6

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz.formats import FORMATS, Reading
+from tests.fuzz.catalogue import FORMATS
+from tests.fuzz.formats import Reading
 from tests.fuzz.judge import Case, compare, judge
 
 KEPT = Path(__file__).parents[1] / "fuzz" / "kept"

@@ -20,7 +20,6 @@ from pecan_ray.simulator.protocol.__main__ import main
 from tests.unit.job_histories import CASES, FEW, REPEATS
 
 HISTORIES, LOTS = 2000, 4
-"""Histories that failed once, made small."""
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 
 from pecan_ray.errors import PlanError
-from pecan_ray.options import Config, IterOptions, PlacementMode, Workers
+from pecan_ray.options import AutoWorkers, Cache, Config, IterOptions, PlacementMode, Workers
 from pecan_ray.placement import MODES
+from pecan_ray.plan.prices import Prices, PriceTier
 
 HALF: Any = 0.5
 
@@ -18,11 +22,14 @@ HALF: Any = 0.5
     ("make", "message"),
     [
         (lambda: Workers(local=-1), r"Workers\(local=\.\.\.\) must be a whole number >= 0, but got -1"),
-        (lambda: Workers(remote=HALF), r"Workers\(remote=\.\.\.\) must be a whole number >= 0, but got 0\.5"),
+        (lambda: Workers(remote=HALF), r"Workers\(remote=\.\.\.\) must be a whole number, but got 0\.5"),
         (lambda: Workers(local=True), r"Workers\(local=\.\.\.\) must be .* but got True"),
         (lambda: Workers(0, 0), "would never produce a batch: ask for at least one worker"),
-        (lambda: Config(cpus_per_worker=0), "cpus_per_worker must be positive, but got 0"),
-        (lambda: Config(remote_labels={"zone": HALF}), r"remote_labels=\.\.\.\) takes strings, but got 'zone': 0\.5"),
+        (lambda: Config(cpus_per_worker=0), "cpus_per_worker must be positive and finite, but got 0"),
+        (
+            lambda: Config(remote_labels={"zone": HALF}),
+            "a mapping from a text to a text, but got {'zone': 0.5}",
+        ),
         (lambda: Config(threads_per_worker=0), "threads_per_worker must be at least 1, but got 0"),
         (lambda: Config(storage_patience_s=-1.0), "storage_patience_s must be 0 or more, but got -1.0"),
         (lambda: Config(ring_bytes=1000), "ring_bytes must be at least 1 MiB, but got 1000"),
@@ -36,6 +43,61 @@ HALF: Any = 0.5
 def test_nonsense_is_refused(make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "message"),
+    [
+        (IterOptions, {"epochs": 1.5}, "epochs must be a whole number or None, but got 1.5"),
+        (IterOptions, {"epochs": "2"}, "epochs must be a whole number or None, but got '2'"),
+        (IterOptions, {"epochs": True}, "epochs must be a whole number or None, but got True"),
+        (IterOptions, {"epochs": np.float64(2)}, "epochs must be a whole number or None, but got"),
+        (IterOptions, {"prefetch_bytes": math.nan}, "prefetch_bytes must be a whole number, but got nan"),
+        (IterOptions, {"rank": "0"}, "rank must be a whole number, but got '0'"),
+        (IterOptions, {"world_size": 1.0}, "world_size must be a whole number, but got 1.0"),
+        (IterOptions, {"workers": 3}, r"workers must be Workers(...) or AutoWorkers(...), but got 3"),
+        (IterOptions, {"job": 5}, "job must be a text or None, but got 5"),
+        (IterOptions, {"order": ["strict"]}, "order must be one of 'relaxed', 'strict', but got ['strict']"),
+        (Config, {"worker_timeout_s": "x"}, "worker_timeout_s must be a number, but got 'x'"),
+        (Config, {"hung_after_s": math.nan}, "hung_after_s must be a number, but got nan"),
+        (Config, {"cpus_per_worker": math.nan}, "cpus_per_worker must be a number, but got nan"),
+        (Config, {"cpus_per_worker": math.inf}, "cpus_per_worker must be positive and finite, but got inf"),
+        (Config, {"cpus_per_worker": True}, "cpus_per_worker must be a number, but got True"),
+        (Config, {"placement_warning_s": -1}, "placement_warning_s must be 0 or more, but got -1"),
+        (Config, {"remote_labels": "zone"}, "remote_labels must be a mapping from a text to a text, but got 'zone'"),
+        (Config, {"journal": 5}, "journal must be a text or a path or None, but got 5"),
+        (Config, {"cache": "/tmp"}, "cache must be Cache(...), but got '/tmp'"),
+        (Config, {"progress": 1}, "progress must be True or False or None, but got 1"),
+        (Config, {"reorder_check": 1}, "reorder_check must be a function or None, but got 1"),
+        (Cache, {"max_bytes": 2.0**30}, "Cache(max_bytes=...) must be a whole number, but got 1073741824.0"),
+        (AutoWorkers, {"max_local": "2"}, "max_local must be a whole number or None, but got '2'"),
+        (AutoWorkers, {"objective": 5}, "objective must be one of 'cost', 'no_wait' or Deadline(...), but got 5"),
+        (AutoWorkers, {"max_local_cpu_fraction": 2}, "max_local_cpu_fraction must be a share in [0, 1], but got 2"),
+        (AutoWorkers, {"prices": 0.4}, "prices must be Prices(...) or None, but got 0.4"),
+        (Prices, {"accelerator_host": 1, "remote_worker": 1, "tiers": ("a",)}, "Prices(tiers=...) must be a list of"),
+        (PriceTier, {"label": "a", "price": 1, "limit": "1"}, "PriceTier(limit=...) must be a whole number"),
+    ],
+)
+def test_a_value_of_another_kind_is_refused_by_name(make: Any, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=re.escape(message)):
+        make(**given)
+
+
+def test_every_option_refuses_what_is_of_no_kind_at_all() -> None:
+    groups: tuple[Any, ...] = (Workers, AutoWorkers, Cache, Config, IterOptions)
+    for make in groups:
+        for field in dataclasses.fields(make):
+            with pytest.raises(PlanError, match=rf"\b{field.name}\b.* must be .*, but got <object"):
+                make(**{field.name: object()})
+
+
+def test_numbers_of_numpy_become_pythons() -> None:
+    whole: dict[str, Any] = {"epochs": np.int64(2), "rank": np.int32(0), "prefetch_bytes": np.uint64(1)}
+    options = IterOptions(**whole)
+    assert (type(options.epochs), type(options.rank), type(options.prefetch_bytes)) == (int, int, int)
+    others: dict[str, Any] = {"cpus_per_worker": np.float32(0.5), "hung_after_s": math.inf, "progress": np.bool_(True)}
+    config = Config(**others)
+    assert (type(config.cpus_per_worker), config.cpus_per_worker, config.progress) == (float, 0.5, True)
 
 
 @pytest.mark.parametrize(

@@ -135,11 +135,30 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.concat(numbers(engine="tensorflow")), r"pipelines of different engines \(python, tensorflow\)"),
     (lambda p: p.mix(p, weights=[1]), r"weights needs one positive number per pipeline \(2\), but got \[1\]"),
     (lambda p: p.mix(p, weights=[1, 0]), r"one positive number per pipeline \(2\), but got \[1, 0\]"),
-    (lambda p: p.mix(p, weights=[1, float("nan")]), r"one positive number per pipeline \(2\), but got \[1, nan\]"),
+    (lambda p: p.mix(p, weights=[1, float("nan")]), r"mix\(weights=\.\.\.\) .* each is a number, but got \[1, nan\]"),
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),
     (lambda p: p.peek(0), "peek needs a whole number >= 1, but got 0"),
     (lambda p: p.iter_batches(order="sorted"), "order must be one of 'relaxed', 'strict', but got 'sorted'"),
     (lambda p: p.iter_batches(epochs=0), "epochs must be at least 1"),
+    (lambda p: p.iter_batches(epochs=1.5), r"epochs must be a whole number or None, but got 1\.5"),
+    (lambda p: p.iter_batches(workers=0), r"workers must be Workers\(\.\.\.\) or AutoWorkers\(\.\.\.\), but got 0"),
+    (lambda p: p.iter_batches(debug="no"), "debug must be True or False, but got 'no'"),
+    (lambda p: p.with_config(cpus_per_worker="1"), "cpus_per_worker must be a number, but got '1'"),
+    (lambda p: type(p)(Items([]), name=5), r"PecanPipeline\(name=\.\.\.\) must be a text or None, but got 5"),
+    (
+        lambda p: type(p)(Items([]), config={"reorder": "off"}),
+        r"must be Config\(\.\.\.\) or None, but got {",
+    ),
+    (lambda p: p.map(len, on=5), r"map\(on=\.\.\.\) must be a text or None, but got 5"),
+    (lambda p: p.map(len, name=5), "name must be a text or None, but got 5"),
+    (lambda p: p.map(len, processes="no"), r"map\(processes=\.\.\.\) must be True or False, but got 'no'"),
+    (lambda p: p.flat_map(len, on=b"i"), r"flat_map\(on=\.\.\.\) must be a text or None, but got b'i'"),
+    (lambda p: p.batch(2, 1), r"batch\(drop_remainder=\.\.\.\) must be True or False, but got 1"),
+    (lambda p: p.padded_batch(2, shapes=[3]), r"padded_batch\(shapes=\.\.\.\) must be a mapping from a text to a list"),
+    (lambda p: p.bucket_by_length(3, sizes=1, length="i"), r"boundaries=\.\.\.\) must be a list .*, but got 3"),
+    (lambda p: p.bucket_by_length([3], sizes="11", length="i"), r"sizes=\.\.\.\) must be a whole number or a list"),
+    (lambda p: p.shuffle(4, seed="0"), r"shuffle\(seed=\.\.\.\) must be a whole number or None, but got '0'"),
+    (lambda p: p.mix(p, weights=1), r"mix\(weights=\.\.\.\) must be a list of which each is a number, but got 1"),
 ]
 
 
@@ -147,6 +166,14 @@ WRONG: list[tuple[Any, str]] = [
 def test_a_wrong_argument_is_refused_at_once(call: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         call(numbers())
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers() -> None:
+    two: Any = np.int64(2)
+    lengths: Any = np.array([3, 5])
+    pipe = numbers(seed=two).shuffle(two, seed=two).bucket_by_length(lengths, sizes=two, length=lambda e: e["i"])
+    assert repr(pipe.repeat(two)).endswith(".shuffle(2, 2).bucket_by_length(0).repeat(2)")
+    assert [len(batch["i"]) for batch in pipe.take(two).iter_batches(debug=True, epochs=two)] == [2, 2, 2, 2]
 
 
 # --- a look at the data --------------------------------------------------------------------------------------

@@ -114,6 +114,7 @@ PACKED: dict[str, Callable[[bytes], bytes]] = {
     ".GZ": gzip.compress,
     ".bz2": bz2.compress,
     ".xz": lzma.compress,
+    ".lzma": lambda data: lzma.compress(data, lzma.FORMAT_ALONE),
     ".zst": lambda data: pa.Codec("zstd").compress(data, asbytes=True),
 }
 
@@ -126,14 +127,14 @@ def test_compressed_files(tmp_path: Path, ending: str) -> None:
     path.write_bytes(pack(lines[:20_000]) + pack(lines[20_000:]))
     assert [one["text"] for one in read(TextLines(path))] == [f"line {n}" for n in range(5000)]
     whole = pack(lines)
-    for broken in (b"", whole[:-3], whole[: len(whole) // 2], whole + b"junk", b"junk"):
+    for broken in (b"", whole[:-3], whole[: len(whole) // 2], whole + b"junk", b"junk", bytes(68)):
         path.write_bytes(broken)
         with pytest.raises(CorruptSourceError, match="broken or cut off after") as caught:
             read(TextLines(path))
         assert caught.value.path == str(path)
 
 
-@pytest.mark.parametrize("ending", list(PACKED))
+@pytest.mark.parametrize("ending", sorted(set(PACKED) - {".lzma"}))  # which begins as anything might
 def test_compressed_files_that_are_not_called_so(tmp_path: Path, ending: str) -> None:
     packed = PACKED[ending](b'{"a": 1}\n')
     for source, name in ((TextLines, "a.txt"), (JsonLines, "a"), (Csv, "a.csv"), (WebDataset, "a"), (TFRecords, "a")):

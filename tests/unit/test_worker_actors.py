@@ -7,15 +7,17 @@ from collections.abc import Mapping
 
 import numpy as np
 import pytest
+from ray.exceptions import ActorUnschedulableError
 
 import pecan_ray as pecan
+from pecan_ray.job.events import WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.options import Config, IterOptions, Workers
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime import worker_actors
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.worker_actors import WorkerActors
+from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
 
 WORKERS = 50
 REMOTE, LOCAL = {"pecan-role": "remote"}, {"ray.io/node-id": "a"}
@@ -56,6 +58,23 @@ def test_the_cluster_is_asked_once_for_all_workers_that_wait(
     monkeypatch.setattr(worker_actors, "REASON_S", 1000.0)
     assert reasons(REMOTE, LOCAL, REMOTE) == [{"answer 1"}, {"answer 2"}, {"answer 1"}]
     assert asked == [(REMOTE, 2.0, "full"), (LOCAL, 2.0, "full")]
+
+
+def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_process() -> None:
+    shape = plan_shape(pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(8))).batch(2).plan)
+    job = Job(JobSpec("lost", LedgerShape(), Workers(1)), b"", b"", shape, "python", 0, IterOptions(), Config())
+    happened: list[object] = []
+
+    async def life() -> None:
+        raise ActorUnschedulableError("the node is dead")
+
+    async def follow() -> None:
+        actors = WorkerActors(job, None, None, happened.append, lambda worker: None, lambda doing, error: None)
+        await actors._follow(WorkerActor("remote-0"), life())
+
+    asyncio.run(follow())
+    [lost] = happened
+    assert isinstance(lost, WorkerLost) and (lost.worker, lost.cause) == ("remote-0", "node")
 
 
 def test_it_is_asked_again_later(

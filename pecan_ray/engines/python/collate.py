@@ -165,7 +165,7 @@ def _unlike(message: str, name: str, item: Item, op: str) -> BatchShapeError:
 
 
 def collate_padded(
-    items: Sequence[Item], op: str, padding: Any, shapes: dict[str, tuple[int | None, ...]] | None
+    items: Sequence[Item], op: str, padding: Any, shapes: Mapping[str, tuple[int | None, ...]] | None
 ) -> dict[str, Any]:
     """Return the columns of a batch whose elements are padded at the end of each dimension to a common shape."""
     items = with_arrays(items)

@@ -1,4 +1,6 @@
-"""Runs everything that docs/reproduction.md reports, and writes that page and its pictures.
+"""Runs what docs/reproduction.md reports of placement, and writes that page and its pictures.
+
+The part of caches is [reproduce_caches](reproduce_caches.py)'s, and stays as it is.
 
     python -m pecan_ray.simulator.paper.reproduce --out docs/ [--seeds 20] [--workloads 200]
 
@@ -21,16 +23,16 @@ from pecan_ray.simulator.outcome import Outcome
 from pecan_ray.simulator.paper import authors_logs, cachew_figures, pecan_figures, pecan_text
 from pecan_ray.simulator.paper.judgement import judgement, run_judgement
 from pecan_ray.simulator.paper.reported import CACHEW_6A, CONFIGURATIONS, PECAN, TABLE4
+from pecan_ray.simulator.paper.reproduce_caches import FIGURES, PAGE, split_page
 from pecan_ray.simulator.paper.tables import Section, misses, summary
 from pecan_ray.simulator.random_workloads import NEAR, JudgedRun
 from pecan_ray.simulator.workload import load, names, parameters, units
 
-FIGURES = "reproduction"
-"""Folder of the pictures, beside the page."""
 HEAD = """# Reproduction
 
 What the papers report of scaling and placement, and what our policies do in the simulator. Made by
-`python -m pecan_ray.simulator.paper.reproduce --out docs/`; seeds are fixed.
+`python -m pecan_ray.simulator.paper.reproduce --out docs/`; seeds are fixed. What they report of caches stands
+[at the end](#caches-silod-quiver-cachew).
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
 which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows
@@ -209,7 +211,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections = sections_of(runs)
     options.out.mkdir(parents=True, exist_ok=True)
     draw_everything(runs, options.out / FIGURES)
-    (options.out / "reproduction.md").write_text(write_page(sections, options.seeds))
+    page = options.out / PAGE
+    _, caches = split_page(page.read_text() if page.exists() else "")
+    page.write_text(write_page(sections, options.seeds) + (f"\n{caches}" if caches else ""))
     return 0
 
 

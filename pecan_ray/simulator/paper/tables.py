@@ -20,7 +20,7 @@ class Comparison:
     ours: float
     status: Status
     unit: str = ""
-    """"$", "%", "s", "ms", or empty for counts."""
+    """"$", "%", "s", "ms", "min", "TB", "MB/s", "x", or empty for counts."""
     low: float | None = None
     """Least over our runs."""
     high: float | None = None
@@ -56,6 +56,12 @@ def number(value: float, unit: str) -> str:
         return f"{value:,.0f} s"
     if unit == "ms":
         return f"{value:.1f} ms"
+    if unit == "min":
+        return f"{value:,.0f} min"
+    if unit in ("TB", "MB/s"):
+        return f"{value:.1f} {unit}"
+    if unit == "x":
+        return f"{value:.2f}"
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -80,7 +86,7 @@ def comparison_table(rows: Sequence[Comparison], what: str = "") -> str:
     return "\n".join(lines)
 
 
-FAR = {"": 2.0, "%": 10.0, "$": 0.15, "s": 0.15, "ms": 0.15, "x": 0.15}
+FAR = {"": 2.0, "%": 10.0, "$": 0.15, "s": 0.15, "ms": 0.15, "x": 0.15, "min": 0.05, "TB": 0.05, "MB/s": 0.05}
 """Errors from which on a row is listed as a miss, by unit: workers, points, else shares."""
 
 

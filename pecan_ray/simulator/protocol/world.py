@@ -25,7 +25,9 @@ from pecan_ray.simulator.protocol.worker import WorkerModel
 PATIENCE_S = 150.0
 """A job in which no batch is used for so long hangs; with a slow or bad network it may take longer."""
 MOST_EVENTS = 1_000_000
-"""No history needs so many."""
+"""No history of few ranks needs so many;"""
+MOST_EVENTS_OF_RANK = 10_000
+"""for each of them some more are allowed."""
 DIES_MEANWHILE_SHARE = 0.1
 """Of workers, while a job has no controller."""
 KEEPER_DIES_SHARE = 0.1
@@ -110,7 +112,7 @@ class World:
             while not self._over():
                 if not self.clock.step():
                     raise ViolationError(f"nothing can happen any more: {self.describe()}")
-                if self.clock.events > MOST_EVENTS:
+                if self.clock.events > MOST_EVENTS + MOST_EVENTS_OF_RANK * self.scenario.ranks:
                     raise ViolationError(f"it goes on and on: {self.describe()}")
                 if self.clock.now - self._progress > self._patience_s:
                     raise ViolationError(f"it hangs: {self.describe()}")

@@ -1,0 +1,284 @@
+"""What a pipeline has for users of other libraries: pipelines made of theirs, and theirs made of a pipeline.
+
+Each library is imported when its method is called.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.integrations.async_batches import AsyncBatches
+from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style
+from pecan_ray.integrations.passes import Passes
+from pecan_ray.integrations.train_context import train_place
+from pecan_ray.options import Config
+from pecan_ray.plan.arguments import positive
+from pecan_ray.plan.operators import Function, Plan
+from pecan_ray.sources.ray_dataset import RayDataset
+from pecan_ray.sources.tf_data import TfDataSource
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from pecan_ray.integrations.keras_dataset import ColumnNames
+
+LOOKED_AT = 2
+"""Batches that tell what a data set of TensorFlow holds,"""
+PADDED_AT_LEAST = 64
+"""and elements in front of padding: their lengths vary where a batch's do not."""
+
+OTHERS_WORDS = {
+    "batch_size": "make batches by the pipeline's .batch(n), or .padded_batch(n)",
+    "drop_last": "say .batch(n, drop_remainder=True)",
+    "shuffle": "put .shuffle(buffer) into the pipeline",
+    "local_shuffle_buffer_size": "put .shuffle(buffer) into the pipeline",
+    "local_shuffle_seed": "PecanPipeline(seed=...) is of everything random",
+    "num_workers": "pecan_ray has workers of its own: workers=pecan.Workers(local=...)",
+    "collate_fn": "put .map(fn) behind .batch(n): it runs on the workers",
+    "dtypes": "cast in a .map of the pipeline: it runs on the workers",
+    "pin_memory": "memory is pinned where device= is a GPU",
+    "prefetch_batches": "prefetch_bytes=... bounds what waits at the trainer",
+    "prefetch_factor": "prefetch_bytes=... bounds what waits at the trainer",
+}
+"""Arguments that loaders of others have, and what does their work here."""
+
+
+class Runnable(Protocol):
+    """A pipeline, as far as these methods need it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def plan(self) -> Plan:
+        """What it is."""
+        ...
+
+    @property
+    def peek(self) -> Callable[[int], Any]:
+        """Runs its first batches here."""
+        ...
+
+    @property
+    def iter_batches(self) -> Callable[..., Any]:
+        """Runs it."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class FrameworkMethods:
+    """Methods of `PecanPipeline` for torch, TensorFlow, Keras, Ray and Hugging Face."""
+
+    @classmethod
+    def from_tf_data(
+        cls,
+        make_dataset: Function,
+        *,
+        num_shards: int = 16,
+        name: str | None = None,
+        seed: int | None = None,
+        config: Config | None = None,
+    ) -> Self:
+        """Wrap an existing tf.data pipeline, given by a function that makes it.
+
+        A function that takes ``(num_shards, shard_index)`` is read by many workers, shard by shard; one without
+        parameters by one.
+        """
+        make: Callable[..., Self] = cls
+        source = TfDataSource(make_dataset, num_shards=num_shards)
+        return make(source, name=name, engine="tensorflow", seed=seed, config=config)
+
+    @classmethod
+    def from_torch_dataset(
+        cls,
+        dataset: Any,
+        *,
+        columns: Sequence[str] | None = None,
+        name: str | None = None,
+        seed: int | None = None,
+        config: Config | None = None,
+    ) -> Self:
+        """Read a map-style data set of torch, or anything with ``__len__`` and ``__getitem__``, on the workers.
+
+        Its indices are dealt out; one with ``__getitems__`` is asked for several at once.  Samples that are dicts have
+        their keys as columns; tuples have `columns`, or "0", "1" and so on.  Tensors become arrays.  The data set is
+        sent to every worker.
+        """
+        must_be_map_style(dataset)
+        make: Callable[..., Any] = cls
+        held, kind = HeldDataset(dataset, columns), type(dataset).__name__
+        options = {"name": name, "seed": seed, "config": config}
+        if hasattr(type(dataset), "__getitems__"):
+            several: Self = make(DatasetRows(held), **options)
+            return several
+        singly: Self = make(DatasetIndices(len(dataset)), **options).map(held.fetch, name=kind, keep_position=True)
+        return singly
+
+    @classmethod
+    def from_hf_dataset(
+        cls, dataset: Any, *, name: str | None = None, seed: int | None = None, config: Config | None = None
+    ) -> Self:
+        """Read a `datasets.Dataset` of Hugging Face, in its format, or as NumPy arrays where it has none."""
+        try:
+            from datasets import Dataset
+        except ImportError as error:
+            raise MissingExtraError("from_hf_dataset needs datasets: pip install datasets", extra="datasets") from error
+        if not isinstance(dataset, Dataset):
+            splits = f", one of its splits: {sorted(map(str, dataset))}" if isinstance(dataset, Mapping) else ""
+            raise PlanError(
+                f"from_hf_dataset needs a datasets.Dataset{splits}, but got {type(dataset).__name__}. One that is "
+                "streamed cannot be divided among workers: load it without streaming=True, or read its files by "
+                "pecan_ray.sources."
+            )
+        numpy = dataset if dataset.format["type"] else dataset.with_format("numpy")
+        return cls.from_torch_dataset(numpy, name=name, seed=seed, config=config)
+
+    @classmethod
+    def from_ray_dataset(
+        cls, dataset: Any, *, name: str | None = None, seed: int | None = None, config: Config | None = None
+    ) -> Self:
+        """Read the rows of a `ray.data.Dataset`: it is executed once, and its blocks are dealt out to workers."""
+        from ray.data import Dataset
+
+        if not isinstance(dataset, Dataset):
+            raise PlanError(f"from_ray_dataset needs a ray.data.Dataset, but got {type(dataset).__name__}.")
+        make: Callable[..., Self] = cls
+        return make(RayDataset(dataset), name=name, seed=seed, config=config)
+
+    def iter_batches_async(self: Runnable, **options: Any) -> AsyncBatches:
+        """Return batches for ``async for``: the event loop goes on while one is waited for.
+
+        `options`: the arguments of `iter_batches`.
+        """
+        must_be_options("iter_batches_async", options, self.iter_batches, own=("format", "state"))
+        return AsyncBatches(functools.partial(self.iter_batches, **options))
+
+    def to_tf_dataset(
+        self: Runnable, *, epochs: int | None = None, spec: Mapping[str, Any] | None = None, **options: Any
+    ) -> Any:
+        """Return a `tf.data.Dataset` of dicts of tensors: each iteration over it gives one epoch.
+
+        `spec`: a `tf.TensorSpec` for each column; None: what the first batches are like, which are run in this process.
+        `epochs`: how many iterations there will be; None: as many as are asked for.  `options`: other arguments of
+        `iter_batches`.
+        """
+        must_be_options("to_tf_dataset", options, self.iter_batches)
+        must_end("to_tf_dataset", epochs, options)
+        try:
+            from pecan_ray.integrations import tf_dataset
+        except ImportError as error:
+            raise MissingExtraError(
+                'to_tf_dataset needs TensorFlow: pip install "pecan_ray[tf]".', extra="tf"
+            ) from error
+        if spec is None:
+            spec = tf_dataset.spec_of(self.plan, self.peek(LOOKED_AT), padded_elements(self))
+        begin = functools.partial(self.iter_batches, **options)
+        return tf_dataset.tf_dataset(Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs), spec)
+
+    def to_keras(
+        self: Runnable,
+        x: ColumnNames,
+        y: ColumnNames | None = None,
+        *,
+        sample_weight: str | None = None,
+        steps: int | None = None,
+        epochs: int | None = None,
+        **options: Any,
+    ) -> Any:
+        """Return what ``model.fit`` takes, whichever backend Keras 3 has: a `keras.utils.PyDataset`.
+
+        `x`, `y`: the column of the inputs and of the targets, or several, which Keras gets as a dict.  `steps`: batches
+        of an epoch of Keras; None: ``len(pipe)``.  `epochs`: of the pipeline; None: as many as Keras asks for.
+        `options`: other arguments of `iter_batches`.
+        """
+        must_be_options("to_keras", options, self.iter_batches)
+        must_end("to_keras", epochs, options)
+        try:
+            from pecan_ray.integrations.keras_dataset import KerasBatches
+        except ImportError as error:
+            raise MissingExtraError("to_keras needs Keras 3: pip install keras", extra="tf") from error
+        if steps is None:
+            try:
+                steps = one_ranks_length(self, options)
+            except TypeError as error:
+                raise PlanError(f"to_keras: {error}. Pass steps=..., the batches of an epoch of Keras.") from error
+        begin = functools.partial(self.iter_batches, epochs=epochs, **options)
+        columns = [names for names in (x, y, sample_weight) if names is not None]
+        if y is None and sample_weight is not None:
+            raise PlanError(f"to_keras: sample_weight={sample_weight!r} needs y=..., the targets that it weighs.")
+        return KerasBatches(
+            begin, columns, what=f"{self.name}.to_keras()", steps=positive("to_keras(steps=...)", steps)
+        )
+
+    def to_torch(self: Runnable, *, epochs: int | None = None, device: Any = None, **options: Any) -> Any:
+        """Return a `torch.utils.data.IterableDataset` of batches of tensors: each pass over it gives one epoch.
+
+        It takes ``DataLoader(dataset, batch_size=None, num_workers=0)``, or none.  `epochs`: how many passes there will
+        be; None: as many as are asked for.  `device`: where the tensors go; to a GPU while the step before runs.
+        `options`: other arguments of `iter_batches`.  It is stateful as torchdata's `StatefulDataLoader` wants it.
+        """
+        must_be_options("to_torch", options, self.iter_batches)
+        must_end("to_torch", epochs, options)
+        try:
+            from pecan_ray.integrations.torch_dataset import TorchBatches
+        except ImportError as error:
+            raise MissingExtraError('to_torch needs torch: pip install "pecan_ray[torch]".', extra="torch") from error
+        begin = functools.partial(self.iter_batches, format="torch", device=device, **options)
+        what = f"{self.name}.to_torch()"
+        return TorchBatches(begin, what=what, epochs=epochs, length=functools.partial(one_ranks_length, self, options))
+
+
+def padded_elements(pipe: Any) -> list[Any]:
+    """Return some of the elements that a pipeline pads, run in this process; none if it pads none."""
+    from pecan_ray.integrations.tf_dataset import before_padding
+
+    before = before_padding(pipe.plan)
+    if before is None:
+        return []
+    return list(itertools.islice(run_inprocess(before, engine=pipe.engine, seed=pipe.seed), PADDED_AT_LEAST))
+
+
+def must_be_options(
+    method: str, options: dict[str, Any], iter_batches: Callable[..., Any], own: Sequence[str] = ()
+) -> None:
+    """Raise PlanError, naming the first one, for what is no argument of `iter_batches`, or not to be given here."""
+    known = inspect.signature(iter_batches).parameters.keys() - ({"format", "state"} - set(own))
+    for name in options:
+        if name in OTHERS_WORDS:
+            raise PlanError(f"{method}({name}=...): {OTHERS_WORDS[name]}.")
+        if name == "state" and name not in own:
+            raise PlanError(f"{method}(state=...): go on by load_state_dict(state), with a state of its state_dict().")
+        if name not in known:
+            raise PlanError(f"{method} has no argument {name!r}; it takes those of iter_batches: {sorted(known)}.")
+
+
+def must_end(method: str, epochs: int | None, options: Mapping[str, Any]) -> None:
+    """Raise PlanError where several ranks would go on without end: none of them could leave before the others."""
+    if epochs is None and ranks_of(options) > 1:
+        raise PlanError(
+            f"{method}: {ranks_of(options)} ranks share the job, which they can only leave together: pass epochs=..., "
+            "how often the training loop goes over the data."
+        )
+
+
+def ranks_of(options: Mapping[str, Any]) -> int:
+    """Return how many trainers share a job with these arguments of `iter_batches`."""
+    given = options.get("world_size")
+    place = train_place() if given is None and options.get("rank") is None else None
+    return place.world_size if place is not None else given or 1
+
+
+def one_ranks_length(pipe: Runnable, options: dict[str, Any]) -> int:
+    """Return the batches of an epoch; raises TypeError where they are not known."""
+    if ranks_of(options) > 1:
+        raise TypeError(f"how many batches of {pipe.name} each of several ranks gets is not known before an epoch ends")
+    return len(pipe)

@@ -1,0 +1,96 @@
+"""A pipeline as a `tf.data.Dataset`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pecan_ray.engines.contract import is_plain
+from pecan_ray.errors import PlanError, listed
+from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Plan, Unbatch
+from pecan_ray.plan.splits import Element
+
+BATCHING = (Batch, PaddedBatch, BucketByLength)
+
+
+def tf_dataset(passes: Iterable[Element], spec: Mapping[str, Any]) -> Any:
+    """Return a dataset of which each iteration is a pass.
+
+    TensorFlow takes the memory of a column as it is where that is aligned as it wants it, and copies it otherwise.
+    """
+
+    def elements() -> Iterator[dict[str, Any]]:
+        for batch in passes:
+            must_fit(batch, spec)
+            yield {name: batch[name] for name in spec}
+
+    return tf.data.Dataset.from_generator(elements, output_signature=dict(spec))
+
+
+def must_fit(batch: Element, spec: Mapping[str, Any]) -> None:
+    """Raise PlanError, naming the column, for a batch that is not as the dataset says."""
+    for name, want in spec.items():
+        if name not in batch:
+            raise PlanError(f"to_tf_dataset: the batch has no column {name!r}; it has {listed(batch)}.")
+        shape = np.shape(batch[name])
+        if not want.shape.is_compatible_with(shape):
+            raise PlanError(
+                f"to_tf_dataset: column {name!r} is {list(shape)} in this batch, but the dataset says {want.shape}, as "
+                f"the first batches were. Pass spec={{{name!r}: tf.TensorSpec(shape, dtype)}} with None for lengths "
+                "that vary, for this column and all others."
+            )
+
+
+def spec_of(plan: Plan, batches: Sequence[Element], elements: Sequence[Element]) -> dict[str, Any]:
+    """Return what the batches of a plan look like, given the first ones, and some elements in front of padding.
+
+    Lengths that vary among either are None, and so is the number of rows.
+    """
+    rows = batched(plan)
+    return {name: _column_spec(name, [batch[name] for batch in batches], elements, rows) for name in batches[0]}
+
+
+def batched(plan: Plan) -> bool:
+    """Tell whether a plan yields batches, and not elements."""
+    kinds = [type(op) for op in plan.ops if isinstance(op, (*BATCHING, Unbatch))]
+    if kinds:
+        return kinds[-1] is not Unbatch
+    return isinstance(plan.head, Join) and all(map(batched, plan.head.inputs))
+
+
+def before_padding(plan: Plan) -> Plan | None:
+    """Return what gives the elements that a plan pads; None if it pads none."""
+    for place, op in reversed(list(enumerate(plan.ops))):
+        if isinstance(op, (PaddedBatch, BucketByLength)):
+            return Plan(head=plan.head, ops=plan.ops[:place])
+        if isinstance(op, Batch):
+            return None
+    return None
+
+
+def _column_spec(name: str, values: Sequence[Any], elements: Sequence[Element], rows: bool) -> Any:
+    shapes = [np.shape(value) for value in values]
+    dtype = _dtype(name, values[0])
+    if any(len(shape) != len(shapes[0]) for shape in shapes):
+        return tf.TensorSpec(None, dtype)
+    alike = [set(lengths) for lengths in zip(*shapes, strict=True)]
+    inner = [np.shape(element[name]) for element in elements if name in element]
+    if inner and all(len(shape) == len(alike) - 1 for shape in inner):
+        alike[1:] = [seen | set(lengths) for seen, lengths in zip(alike[1:], zip(*inner, strict=True), strict=True)]
+    lengths = [seen.pop() if len(seen) == 1 else None for seen in alike]
+    return tf.TensorSpec([None, *lengths[1:]] if rows and lengths else lengths, dtype)
+
+
+def _dtype(name: str, value: Any) -> Any:
+    array = np.asarray(value)
+    if is_plain(array.dtype) and array.dtype.kind not in "mMSU":
+        return tf.as_dtype(array.dtype)
+    if array.dtype.kind in "SU" or (array.dtype == object and all(isinstance(one, (bytes, str)) for one in array.flat)):
+        return tf.string
+    raise PlanError(
+        f"to_tf_dataset: column {name!r} holds {array.dtype} values, of which TensorFlow makes no tensors. Convert or "
+        "drop it in a .map of the pipeline."
+    )

@@ -1,0 +1,75 @@
+"""A job of several epochs that a training loop goes through epoch by epoch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from tests.ray.long_form import some_later
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+ROWS = 101
+ALL = list(range(ROWS))
+
+
+def numbers(name: str) -> pecan.PecanPipeline:
+    return pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name=name).shuffle(20).batch(8)
+
+
+def ids(batches: Iterable[dict[str, Any]]) -> list[int]:
+    return [int(i) for batch in batches for i in batch["i"]]
+
+
+def test_each_epoch_ends_by_itself_and_a_state_at_its_end_holds_nothing_of_the_next_one() -> None:
+    pipe, workers = numbers("epochs"), pecan.Workers(local=2)
+    with pipe.iter_batches(epochs=3, workers=workers) as batches:
+        assert sorted(ids(batches.one_epoch())) == ALL
+        state = batches.state_dict()
+        broken_off = ids([next(iter(batches.one_epoch()))])
+        assert sorted(broken_off + ids(batches.one_epoch())) == ALL, "what was left is gone on with"
+        assert sorted(ids(batches.one_epoch())) == ALL and ids(batches.one_epoch()) == []
+        assert batches.report().epochs == 3
+    with pipe.iter_batches(epochs=3, workers=workers, state=state) as batches:
+        epochs = [sorted(ids(batches.one_epoch())) for _ in range(4)]
+    assert [epoch for epoch in epochs if epoch] == [ALL, ALL]
+
+
+def test_ranks_end_their_epochs_after_equally_many_batches() -> None:
+    def loop(rank: int) -> list[list[list[int]]]:
+        options: dict[str, Any] = {"rank": rank, "world_size": 2, "epochs": 2, "job": "epochs-of-two"}
+        with numbers("of-two").iter_batches(workers=pecan.Workers(local=2), **options) as batches:
+            return [[batch["i"].tolist() for batch in batches.one_epoch()] for _ in range(2)]
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(loop, range(2))
+    for epoch, other in zip(first, second, strict=True):
+        seen = [i for batch in epoch + other for i in batch]
+        assert len(epoch) == len(other) > 0 and len(seen) >= ROWS - 1 and set(seen) <= set(ALL)
+        assert len(set(seen)) == len(seen), "nothing comes twice within an epoch"
+
+
+@pytest.mark.parametrize("cut", some_later([0, 1, 2], 0, 2))
+def test_a_data_set_of_torch_goes_on_where_its_state_was_taken(cut: int) -> None:
+    pytest.importorskip("torch")
+    pipe, options = numbers("torch-state"), dict[str, Any](workers=pecan.Workers(local=1), epochs=3)
+    data_set = pipe.to_torch(device="meta", **options)
+    left = [ROWS] * 3
+    if cut > 0:
+        assert sum(1 for _ in data_set) == len(pipe) == len(data_set)
+        left = [ROWS] * 2
+    if cut > 1:
+        assert next(iter(data_set))["i"].device.type == "meta", "with what was staged before"
+        left = [ROWS - 8, ROWS]
+    state = json.loads(json.dumps(data_set.state_dict()))
+    data_set.close()
+    other = pipe.to_torch(**options)
+    other.load_state_dict(state)
+    seen = [ids(other) for _ in left]
+    assert [len(set(epoch)) for epoch in seen] == [len(epoch) for epoch in seen] == left

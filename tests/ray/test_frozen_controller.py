@@ -1,0 +1,74 @@
+"""A controller that is frozen: whoever waits for it says so, by the job's name."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.runtime import leaving
+from pecan_ray.runtime.session import Session
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+
+def batches(job: str) -> Any:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(400)), name="frozen").batch(4)
+    return pipe.iter_batches(epochs=None, workers=pecan.Workers(local=1), job=job)
+
+
+def test_close_says_that_the_controller_does_not_answer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leaving, "LEAVE_S", 7.0)
+    it = batches("frozen-close")
+    next(it)
+    controller: Any = ray.get(ray.get_actor("pecan:frozen-close:controller", namespace="pecan").process_id.remote())
+    os.kill(controller, signal.SIGSTOP)
+    try:
+        with caplog.at_level(logging.WARNING):
+            it.close()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(controller, signal.SIGCONT)
+    said = [text for text in caplog.messages if "job frozen-close: it is being closed" in text]
+    assert len(said) == 1 and "its controller does not answer" in said[0], caplog.messages
+
+
+def test_who_registers_with_it_is_told_that_it_does_not_answer(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[int] = []
+    start = Session._controller
+
+    def started(self: Session, journal: Any) -> Any:
+        """Start a controller, and freeze it as soon as it has answered once."""
+        controller = start(self, journal)
+        frozen.append(ray.get(controller.process_id.remote()))
+        os.kill(frozen[0], signal.SIGSTOP)
+        return controller
+
+    monkeypatch.setattr(Session, "_controller", started)
+    with caplog.at_level(logging.WARNING):
+
+        def thaw() -> None:
+            try:
+                until(lambda: "frozen-start: its controller does not answer" in caplog.text, "nothing is said")
+            finally:
+                os.kill(frozen[0], signal.SIGCONT)
+
+        thread = threading.Thread(target=thaw)
+        thread.start()
+        with batches("frozen-start") as it:
+            next(it)
+        thread.join()
+    assert "frozen-start: its controller does not answer" in caplog.text

@@ -1,0 +1,332 @@
+"""The cluster's cache and pipe: SiloD's three policies against brute force, the caches it was compared with, limits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.cache import Allocation, AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
+from pecan_ray.cache.allocation import sjf_scores
+from pecan_ray.cache.division import Demands
+from pecan_ray.errors import PlanError
+
+POLICIES: tuple[AllocationPolicy, ...] = get_args(AllocationPolicy)
+TB = 1e12
+SILOD_8 = (
+    JobDemand("resnet-0", 114e6, 1.3 * TB),
+    JobDemand("resnet-1", 114e6, 1.3 * TB),
+    JobDemand("efficientnet-0", 69e6, 1.3 * TB),
+    JobDemand("efficientnet-1", 69e6, 1.3 * TB),
+    JobDemand("bert", 8e6, 20.9 * TB, gpus=4),
+)
+"""The 8-V100 experiment of SiloD's evaluation."""
+V100S = ClusterResources(2 * TB, 200e6, gpus=8)
+STEPS = 40
+"""Parts of the cache that brute force deals out."""
+
+amounts = st.floats(0, 2).map(lambda exponent: float(10**exponent))
+clusters = st.builds(
+    ClusterResources, st.floats(1.5, 4.5).map(lambda e: float(10**e)), st.floats(-1, 2.5).map(lambda e: float(10**e))
+)
+
+
+@st.composite
+def some_jobs(draw: st.DrawFn, most: int = 3, sharing: bool = False) -> list[JobDemand]:
+    """Jobs with a hundred to ten thousand bytes each."""
+    jobs = []
+    for number in range(draw(st.integers(1, most))):
+        shared = draw(st.sampled_from([None, "a", "b"])) if sharing else None
+        size = {"a": 700.0, "b": 4000.0}[shared] if shared else 100 * draw(amounts)
+        cached = draw(st.none() | st.floats(0, 2e4))
+        jobs.append(JobDemand(str(number), draw(amounts), size, shared, 1000 * draw(amounts), draw(st.integers(1, 8))))
+        jobs[-1] = replace(jobs[-1], cached_bytes=cached) if sharing else jobs[-1]
+    return jobs
+
+
+def splits(jobs: Sequence[JobDemand], cluster: ClusterResources) -> Iterator[list[float]]:
+    """For every way to deal the cache out in steps: what share of its reads each job misses."""
+    for parts in itertools.product(range(STEPS + 1), repeat=len(jobs) - 1):
+        if sum(parts) <= STEPS:
+            caches = [part * cluster.cache_bytes / STEPS for part in (*parts, STEPS - sum(parts))]
+            yield [max(0.0, 1 - cache / job.dataset_bytes) for cache, job in zip(caches, jobs, strict=True)]
+
+
+def best_sum(jobs: Sequence[JobDemand], cluster: ClusterResources) -> float:
+    """The largest sum of speeds: for each split the pipe goes first to those that miss least."""
+    best = 0.0
+    for misses in splits(jobs, cluster):
+        left, total = cluster.remote_io, 0.0
+        for missed, job in sorted(zip(misses, jobs, strict=True), key=lambda one: one[0]):
+            io = min(left, job.ideal_bytes_per_s * missed)
+            left -= io
+            total += io / missed if missed else job.ideal_bytes_per_s
+        best = max(best, total)
+    return best
+
+
+def fair_speeds(jobs: Sequence[JobDemand], cluster: ClusterResources) -> list[float]:
+    """The speed of each job with an equal part of everything."""
+    count = len(jobs)
+    return [
+        silod_perf(job.ideal_bytes_per_s, cluster.remote_io / count, cluster.cache_bytes / count, job.dataset_bytes)
+        for job in jobs
+    ]
+
+
+def best_least(jobs: Sequence[JobDemand], cluster: ClusterResources) -> float:
+    """The largest level that all jobs reach, in units of their fair speeds."""
+    fair, best = fair_speeds(jobs, cluster), 0.0
+    most = min(job.ideal_bytes_per_s / speed for job, speed in zip(jobs, fair, strict=True))
+    for misses in splits(jobs, cluster):
+        need = sum(speed * missed for speed, missed in zip(fair, misses, strict=True))
+        best = max(best, min(most, cluster.remote_io / need if need else most))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("ideal", "io", "cached", "size", "speed"),
+    [
+        (114.0, 52.6, 0.7, 1.3, 113.97),
+        (100.0, 20.0, 0.0, 10.0, 20.0),
+        (100.0, 20.0, 5.0, 10.0, 40.0),
+        (100.0, 60.0, 5.0, 10.0, 100.0),
+        (100.0, 0.0, 10.0, 10.0, 100.0),
+        (100.0, 0.0, 20.0, 10.0, 100.0),
+        (100.0, 0.0, 9.0, 10.0, 0.0),
+    ],
+)
+def test_a_job_reads_what_the_pipe_and_its_cache_let_it(
+    ideal: float, io: float, cached: float, size: float, speed: float
+) -> None:
+    assert silod_perf(ideal, io, cached, size) == pytest.approx(speed, rel=1e-3)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
+def test_the_cache_table_of_silods_first_experiment(policy: AllocationPolicy) -> None:
+    found = allocate(SILOD_8, V100S, policy)
+    usage = {name: (given.cache_bytes / TB, given.remote_io / 1e6) for name, given in found.items()}
+    assert usage["resnet-0"] == pytest.approx((1.3, 0.0))
+    assert usage["resnet-1"] == pytest.approx((0.7, 52.6), rel=1e-3)
+    assert usage["efficientnet-0"] == usage["efficientnet-1"] == pytest.approx((0.0, 69.0))
+    assert usage["bert"] == pytest.approx((0.0, 8.0))
+    assert [given.bytes_per_s for given in found.values()] == pytest.approx([job.ideal_bytes_per_s for job in SILOD_8])
+
+
+def test_what_the_other_caches_do_with_that_experiment() -> None:
+    """CoorDL spends half of the cache on BERT, Quiver leaves 0.7 TB empty, an LRU has next to no hits."""
+    coordl, quiver, lru = (allocate(SILOD_8, V100S, policy) for policy in ("coordl", "quiver", "alluxio"))
+    assert coordl["bert"].cache_bytes == pytest.approx(1 * TB)
+    assert {given.cache_bytes / TB for name, given in coordl.items() if name != "bert"} == {0.25}
+    assert [given.cache_bytes / TB for given in quiver.values()] == [1.3, 0, 0, 0, 0]
+    assert sum(given.cache_bytes for given in lru.values()) == pytest.approx(2 * TB, rel=1e-3)
+    assert max(given.hit_share for given in lru.values()) < 0.1
+    totals = [sum(given.bytes_per_s for given in found.values()) for found in (lru, coordl, quiver)]
+    assert max(totals) < 0.9 * sum(job.ideal_bytes_per_s for job in SILOD_8)
+
+
+@given(some_jobs(6, sharing=True), clusters, st.sampled_from(POLICIES))
+@settings(max_examples=400, deadline=None)
+def test_nobody_is_given_what_is_not_there(
+    jobs: list[JobDemand], cluster: ClusterResources, policy: AllocationPolicy
+) -> None:
+    found = allocate(jobs, cluster, policy)
+    assert list(found) == [job.name for job in jobs]
+    of_datasets: dict[str, float] = {}
+    for job in jobs:
+        given_to, key = found[job.name], job.dataset or f"of {job.name}"
+        if policy == "coordl":
+            key = job.name
+        of_datasets[key] = given_to.cache_bytes
+        assert (
+            0 <= given_to.cache_bytes <= job.dataset_bytes and given_to.remote_io >= 0 and 0 <= given_to.hit_share <= 1
+        )
+        assert given_to.bytes_per_s <= job.ideal_bytes_per_s * (1 + 1e-9)
+        assert given_to.remote_io == pytest.approx(given_to.bytes_per_s * (1 - given_to.hit_share), rel=1e-6, abs=1e-6)
+    assert sum(of_datasets.values()) <= cluster.cache_bytes
+    assert sum(given_to.remote_io for given_to in found.values()) <= cluster.remote_io
+
+
+@given(some_jobs(5, sharing=True), clusters, st.sampled_from(("greedy", "sjf", "max_min")))
+@settings(max_examples=200, deadline=None)
+def test_nobody_who_misses_is_told_to_stop(
+    jobs: list[JobDemand], cluster: ClusterResources, policy: AllocationPolicy
+) -> None:
+    for given_to in allocate(jobs, cluster, policy).values():
+        assert given_to.remote_io > 0 or given_to.hit_share == 1
+
+
+@given(some_jobs(2), clusters)
+@settings(max_examples=150, deadline=None)
+def test_greedy_makes_the_sum_of_two_speeds_as_large_as_brute_force_does(
+    jobs: list[JobDemand], cluster: ClusterResources
+) -> None:
+    found = allocate(jobs, cluster, "greedy")
+    assert sum(one.bytes_per_s for one in found.values()) >= 0.97 * best_sum(jobs, cluster)
+
+
+@given(some_jobs(3), clusters)
+@settings(max_examples=60, deadline=None)
+def test_greedy_makes_the_sum_of_speeds_as_large_as_can_be_where_the_pipe_carries_what_one_misses(
+    jobs: list[JobDemand], cluster: ClusterResources
+) -> None:
+    found = allocate(jobs, cluster, "greedy")
+    parts = [(job, found[job.name].cache_bytes / job.dataset_bytes) for job in jobs]
+    carried = sum(job.ideal_bytes_per_s * (1 - part) for job, part in parts if 0 < part < 1) <= cluster.remote_io
+    most = best_sum(jobs, cluster)
+    assert sum(one.bytes_per_s for one in found.values()) >= (0.97 if carried else 0.8) * most
+
+
+@given(some_jobs(3), clusters)
+@settings(max_examples=60, deadline=None)
+def test_max_min_lets_the_least_job_do_as_well_as_brute_force_does(
+    jobs: list[JobDemand], cluster: ClusterResources
+) -> None:
+    found, fair = allocate(jobs, cluster, "max_min"), fair_speeds(jobs, cluster)
+    least = min(found[job.name].bytes_per_s / speed for job, speed in zip(jobs, fair, strict=True))
+    assert least >= (1 - 1e-6) * best_least(jobs, cluster)
+
+
+@given(some_jobs(4), clusters)
+@settings(max_examples=100, deadline=None)
+def test_under_sjf_those_with_the_least_score_run_as_fast_as_can_be(
+    jobs: list[JobDemand], cluster: ClusterResources
+) -> None:
+    """Each that is short leaves nothing but what is dealt out to all for those behind it."""
+    found = allocate(jobs, cluster, "sjf")
+    scores = sjf_scores(Demands.of(jobs), cluster)
+    order = [jobs[number] for number in np.argsort(scores, kind="stable")]
+    shares = [found[job.name].bytes_per_s / job.ideal_bytes_per_s for job in order]
+    assert shares[0] >= 0.97 * silod_perf(
+        1.0, cluster.remote_io / order[0].ideal_bytes_per_s, cluster.cache_bytes, order[0].dataset_bytes
+    )
+    short = [place for place, share in enumerate(shares) if share < 0.97]
+    for job in order[short[0] + 1 :] if short else []:
+        left = 0.02 * cluster.remote_io / len(jobs)
+        assert found[job.name].hit_share > 0 or found[job.name].remote_io <= max(left, 0.03 * cluster.remote_io)
+
+
+def test_jobs_with_one_dataset_share_what_is_cached_of_it() -> None:
+    """Two slow readers of one dataset are worth more than one faster reader of another."""
+    jobs = [JobDemand("a", 60.0, 1000.0, "x"), JobDemand("b", 60.0, 1000.0, "x"), JobDemand("c", 100.0, 1000.0)]
+    found = allocate(jobs, ClusterResources(1000.0, 50.0))
+    assert [found[name].cache_bytes for name in "abc"] == [1000.0, 1000.0, 0.0]
+    assert [found[name].bytes_per_s for name in "abc"] == [60.0, 60.0, 50.0]
+
+
+def test_the_pipe_is_divided_for_what_misses_now() -> None:
+    """A cache that is not filled yet serves nobody; the quotas are those for the time after."""
+    cold = [replace(job, cached_bytes=0.0) for job in SILOD_8]
+    now, later = allocate(cold, V100S), allocate(SILOD_8, V100S)
+    assert [given.cache_bytes for given in now.values()] == [given.cache_bytes for given in later.values()]
+    assert sum(given.remote_io for given in now.values()) == pytest.approx(200e6)
+    assert {given.hit_share for given in now.values()} == {0.0}
+
+
+@pytest.mark.parametrize(
+    ("speeds", "sizes", "room"), [((1.0, 2.6), (1000, 1000), 1000), ((1.0, 1.3), (700, 2000), 1800)]
+)
+def test_an_lru_hits_as_often_as_one_that_is_played_through(
+    speeds: tuple[float, float], sizes: tuple[int, int], room: int
+) -> None:
+    jobs = [JobDemand(str(n), speed, size) for n, (speed, size) in enumerate(zip(speeds, sizes, strict=True))]
+    told = allocate(jobs, ClusterResources(room, 1e6), "alluxio")
+    for name, share in played_lru(speeds, sizes, room).items():
+        assert told[name].hit_share == pytest.approx(share, abs=0.035), "few jobs: how long is kept varies"
+
+
+def played_lru(speeds: Sequence[float], sizes: Sequence[int], room: int, epochs: int = 40) -> dict[str, float]:
+    """Let jobs read their items in a new random order each epoch through one LRU; their shares of hits."""
+    dice = np.random.default_rng(3)
+    reads = []
+    for job, (speed, size) in enumerate(zip(speeds, sizes, strict=True)):
+        order = np.concatenate([dice.permutation(size) for _ in range(epochs)])
+        reads += [(place / speed, job, int(item)) for place, item in enumerate(order)]
+    end = min(epochs * size / speed for speed, size in zip(speeds, sizes, strict=True))
+    kept: OrderedDict[tuple[int, int], None] = OrderedDict()
+    hits, misses = [0] * len(sizes), [0] * len(sizes)
+    for now, job, item in sorted(reads):
+        if now < end and now >= 2 * sizes[job] / speeds[job]:
+            (hits if (job, item) in kept else misses)[job] += 1
+        kept[job, item] = None
+        kept.move_to_end((job, item))
+        if len(kept) > room:
+            kept.popitem(last=False)
+    return {str(job): hits[job] / max(1, hits[job] + misses[job]) for job in range(len(sizes))}
+
+
+def test_no_jobs_are_given_nothing() -> None:
+    assert allocate([], V100S) == {}
+
+
+def test_a_cluster_that_holds_everything_lets_everyone_run() -> None:
+    for policy in set(POLICIES) - {"coordl"}:
+        found = allocate(SILOD_8, ClusterResources(30 * TB, 1.0), policy)
+        assert found["bert"] == Allocation(20.9 * TB, 0.0, 1.0, 8e6), policy
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cache_bytes": 0, "remote_io": 1.0}, "cache_bytes"),
+        ({"cache_bytes": -1.0, "remote_io": 1.0}, "cache_bytes"),
+        ({"cache_bytes": 1.0, "remote_io": 0.0}, "remote_io"),
+        ({"cache_bytes": 1.0, "remote_io": math.nan}, "remote_io"),
+        ({"cache_bytes": 1.0, "remote_io": math.inf}, "remote_io"),
+        ({"cache_bytes": 1.0, "remote_io": 1.0, "gpus": 0}, "gpus"),
+    ],
+)
+def test_a_cluster_of_nothing_is_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        ClusterResources(**arguments)  # type: ignore[arg-type] # what a caller may get wrong
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ideal_bytes_per_s": -1.0}, "'j': ideal_bytes_per_s"),
+        ({"ideal_bytes_per_s": 0.0}, "'j': ideal_bytes_per_s"),
+        ({"ideal_bytes_per_s": math.nan}, "'j': ideal_bytes_per_s"),
+        ({"dataset_bytes": 0}, "'j': dataset_bytes"),
+        ({"dataset_bytes": "1"}, "'j': dataset_bytes"),
+        ({"remaining_bytes": math.inf}, "'j': remaining_bytes"),
+        ({"cached_bytes": -1}, "'j': cached_bytes"),
+        ({"gpus": 1.5}, "'j': gpus"),
+        ({"dataset": ""}, "'j': dataset"),
+        ({"name": ""}, "name"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        replace(JobDemand("j", 1.0, 1.0), **changes)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(-1.0, 1.0, 1.0, 1.0), (1.0, math.nan, 1.0, 1.0), (1.0, 1.0, -1.0, 1.0), (1.0, 1.0, 1.0, 0.0)]
+)
+def test_speeds_of_nonsense_are_refused(arguments: tuple[float, float, float, float]) -> None:
+    with pytest.raises(PlanError, match="silod_perf"):
+        silod_perf(*arguments)
+
+
+def test_more_jobs_than_bytes_are_refused() -> None:
+    with pytest.raises(PlanError, match=r"3 jobs .*cache_bytes=2"):
+        allocate([JobDemand(name, 1.0, 1.0) for name in "abc"], ClusterResources(2, 1.0))
+
+
+def test_what_allocate_cannot_tell_apart_is_refused() -> None:
+    job = JobDemand("a", 1.0, 10.0, "x")
+    with pytest.raises(PlanError, match="two jobs are named 'a'"):
+        allocate([job, job], V100S)
+    with pytest.raises(PlanError, match="dataset 'x' has 10 bytes for job 'a' and 20 for job 'b'"):
+        allocate([job, replace(job, name="b", dataset_bytes=20.0)], V100S)
+    with pytest.raises(PlanError, match="policy"):
+        allocate([job], V100S, "fair")  # type: ignore[arg-type] # what a caller may get wrong

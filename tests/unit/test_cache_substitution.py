@@ -1,0 +1,173 @@
+"""Substitutable hits: every item once an epoch, cached ones first, at random within a chunk, and fetched together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pecan_ray.cache import SubstitutionSampler
+from pecan_ray.cache.substitution import LOOK_AHEAD, stripes
+from pecan_ray.errors import PlanError
+
+
+def epoch_of(sampler: SubstitutionSampler, size: int, cached: set[int]) -> list[int]:
+    """Everything that one epoch gives."""
+    items: list[int] = []
+    while batch := sampler.next_batch(size, cached):
+        items += batch
+    return items
+
+
+@given(st.data())
+@settings(max_examples=200, deadline=None)
+def test_every_item_comes_exactly_once_an_epoch_whatever_is_cached(data: st.DataObject) -> None:
+    count = data.draw(st.integers(1, 200))
+    sampler = SubstitutionSampler(count, data.draw(st.integers(1, min(count, 12))), data.draw(st.integers(0, 9)))
+    for _ in range(2):
+        left = set(range(count))
+        while left:
+            size = data.draw(st.integers(1, 40))
+            batch = sampler.next_batch(size, data.draw(st.sets(st.integers(-5, count + 5), max_size=60)))
+            assert len(batch) == min(size, len(left)) and left.issuperset(batch)
+            left -= set(batch)
+            assert sampler.pending == left
+        assert not sampler.pending
+        assert sampler.next_batch(3, set()) == [] and not sampler.pending
+
+
+def test_cached_items_come_first_and_the_others_stay_pending() -> None:
+    sampler = SubstitutionSampler(10_000, 10, seed=0)
+    cached = sampler.items_of(3) | sampler.items_of(4)
+    given_first = [item for _ in range(30) for item in sampler.next_batch(50, cached)]
+    assert cached.issuperset(given_first)
+    assert len(sampler.pending) == 10_000 - len(given_first)
+
+
+def test_no_more_than_ten_times_as_many_are_looked_at() -> None:
+    """Of ten thousand items the one that is cached is hardly among the first hundred that are looked up."""
+    looked = []
+
+    class Watched(set[int]):
+        def __contains__(self, item: object) -> bool:
+            looked.append(item)
+            return False
+
+    batch = SubstitutionSampler(10_000, 10, seed=1).next_batch(10, Watched())
+    assert len(batch) == 10 and len(set(looked)) == len(looked) == LOOK_AHEAD * 10
+
+
+def test_what_is_looked_at_in_vain_is_not_looked_at_again_before_the_next_pass() -> None:
+    sampler = SubstitutionSampler(1000, 10, seed=2)
+    cached = set(sampler.items_of(7))
+    items = [item for _ in range(10) for item in sampler.next_batch(10, cached)]
+    # A pass of ten times ten looks at every item, and so finds the whole chunk, save what a full batch has left.
+    assert len(cached.intersection(items)) >= 90
+
+
+@pytest.mark.parametrize("cached_chunk", [0, 4])
+def test_items_of_a_chunk_come_in_any_order_equally_often(cached_chunk: int) -> None:
+    """Over 2,000 seeds each of the chunk's ten items stands at each place 200 times, give or take chance."""
+    places = np.zeros((10, 10))
+    for seed in range(2000):
+        sampler = SubstitutionSampler(100, 10, seed)
+        members = sorted(sampler.items_of(cached_chunk))
+        order = [item for item in epoch_of(sampler, 2, set(members)) if item in members]
+        for place, item in enumerate(order):
+            places[members.index(item), place] += 1
+    assert places.sum() == 20_000
+    chi_square = float(((places - 200) ** 2 / 200).sum())
+    assert chi_square < 140, "81 degrees of freedom: 1 of 20,000 samples is above"
+
+
+def test_items_that_are_fetched_come_in_any_order_equally_often_too() -> None:
+    firsts = Counter(SubstitutionSampler(60, 6, seed).next_batch(1, set())[0] for seed in range(6000))
+    assert set(firsts) == set(SubstitutionSampler(60, 6, 0).items_of(0)), "with nothing cached the first chunk is read"
+    assert sum((count - 500) ** 2 / 500 for count in firsts.values()) < 37, "11 degrees of freedom: 1 of 10,000"
+
+
+def test_epochs_and_seeds_differ_and_are_repeatable() -> None:
+    first, again, other = (SubstitutionSampler(500, 5, seed) for seed in (1, 1, 2))
+    epochs = [epoch_of(first, 10, set()) for _ in range(2)]
+    assert epochs == [epoch_of(again, 10, set()) for _ in range(2)]
+    assert epochs[0] != epochs[1] and epochs[0] != epoch_of(other, 10, set())
+
+
+@given(st.integers(1, 400), st.data())
+def test_a_chunk_is_a_stripe_with_an_even_part_of_every_region(count: int, data: st.DataObject) -> None:
+    chunks = data.draw(st.integers(1, count))
+    found = stripes(count, chunks)
+    sizes = np.bincount(found, minlength=chunks)
+    assert sizes.sum() == count and sizes.min() > 0
+    if count >= chunks * chunks:
+        for partition in range(chunks):
+            mine = found[-(-partition * count // chunks) : -(-(partition + 1) * count // chunks)]
+            assert list(mine) == sorted(mine) and set(mine) == set(range(chunks))
+
+
+def remote_reads(jobs: int, size: int, items: int = 10_000, chunks: int = 10, epochs: int = 2) -> float:
+    """Let jobs read in step through a cache of two chunks; passes over the data that remote storage has to give.
+
+    Batches of one step are asked for before any of them is fetched.  When a third chunk is begun the oldest one goes.
+    """
+    samplers = [SubstitutionSampler(items, chunks, seed) for seed in range(jobs)]
+    seen = [Counter[int]() for _ in samplers]
+    cached: set[int] = set()
+    loaded: list[int] = []
+    fetched = 0
+    ended = [0] * jobs
+    while min(ended) < epochs:
+        batches = [
+            sampler.next_batch(size, cached) if done < epochs else []
+            for sampler, done in zip(samplers, ended, strict=True)
+        ]
+        for job, batch in enumerate(batches):
+            ended[job] += not batch
+            seen[job].update(batch)
+        missed = [item for batch in batches for item in batch if item not in cached]
+        fetched += len(missed)
+        for item in missed:
+            chunk = samplers[0].chunk_of(item)
+            if chunk not in loaded:
+                loaded.append(chunk)
+                if len(loaded) > 2:
+                    cached -= samplers[0].items_of(loaded.pop(0))
+            cached.add(item)
+    assert all(counts == dict.fromkeys(range(items), epochs) for counts in seen)
+    return fetched / items / epochs
+
+
+@pytest.mark.parametrize(("jobs", "size"), [(4, 50), (7, 50), (4, 10)])
+def test_jobs_with_a_fifth_of_the_data_cached_fetch_it_once_for_all(jobs: int, size: int) -> None:
+    assert remote_reads(jobs, size) <= 1.15
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 1, 0), "num_items"),
+        ((5, 0, 0), "chunks"),
+        ((5, 6, 0), "no more than 5 items"),
+        ((5, 2, -1), "seed"),
+        ((5, 2.0, 0), "chunks"),
+    ],
+)
+def test_impossible_samplers_are_refused(arguments: tuple[int, int, int], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        SubstitutionSampler(*arguments)
+
+
+def test_impossible_questions_are_refused() -> None:
+    sampler = SubstitutionSampler(5, 2, 0)
+    with pytest.raises(PlanError, match="size"):
+        sampler.next_batch(0, set())
+    with pytest.raises(PlanError, match="must be a set of item numbers, but got list"):
+        sampler.next_batch(1, [1, 2])  # type: ignore[arg-type] # what a caller may get wrong
+    with pytest.raises(PlanError, match="from 0 to 4"):
+        sampler.chunk_of(5)
+    with pytest.raises(PlanError, match="from 0 to 1"):
+        sampler.items_of(2)
+    assert len(sampler.pending) == 5
