@@ -64,10 +64,7 @@ class Batches:
         go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
         share: ShareRequest | None = None,
     ) -> None:
-        """`go_on`: called with a state that fits, returns what makes another one of these that begins there.
-
-        `share`: be a reader of this group, and begin no job of its own.
-        """
+        """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job."""
         self._go_on = go_on
         self._convert = converter(options.format)
         self._device = device_copies(options.device)

@@ -33,9 +33,9 @@ def pipe_of(factor: int = 2, count: int = 10, name: str = "numbers") -> pecan.Pe
     ("options", "says"),
     [
         ({"share": ""}, "share must be True, False or the name of a group, but got ''"),
-        ({"share": 3}, "share must be True, False or the name of a group, but got 3"),
+        ({"share": 3}, "share must be True or False or a text, but got 3"),
         ({"max_lag": 3}, "max_lag=3 bounds how far readers of a shared group lag: pass share=True"),
-        ({"share": True, "max_lag": 0}, "max_lag must be a whole number >= 1 (or None), but got 0"),
+        ({"share": True, "max_lag": 0}, "max_lag must be at least 1 (or None), but got 0"),
         ({"share": True, "visitation": "exactly_once"}, 'which visitation="exactly_once" forbids: pass max_lag=...'),
         ({"share": True, "world_size": 2}, "share=True does not go with world_size=2: ranks divide the batches"),
         ({"share": True, "job": "mine"}, "share=True does not go with job='mine'"),
