@@ -72,8 +72,7 @@ class Batches:
         self._config = config
         self._name = name
         self._began = time.monotonic()
-        self._yielded = 0
-        self._elements = 0
+        self._yielded = self._elements = 0
         self._bad = 0
         """Bad elements of a run in this process."""
         self._turn = threading.RLock()
