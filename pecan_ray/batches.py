@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NoReturn
 
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
+from pecan_ray.autoorder.keeping import Promise
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.inprocess import run_produced
 from pecan_ray.engines.users_order import UsersOrder, orders_of
@@ -26,13 +27,14 @@ from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
-from pecan_ray.observe.report import Report
+from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.options import Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path
-from pecan_ray.runtime.client import Provenance
+from pecan_ray.runtime.client import Provenance, Received
 from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
+from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 from pecan_ray.sampling.budget import over_budget
 
 logger = logging.getLogger("pecan_ray")
@@ -62,24 +64,22 @@ class Batches:
         saved: SavedState | None = None,
         allow_changed_source: bool = False,
         go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
+        share: ShareRequest | None = None,
     ) -> None:
-        """`go_on`: called with a state that fits, returns what makes another one of these that begins there."""
+        """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job."""
         self._go_on = go_on
         self._convert = converter(options.format)
         self._device = device_copies(options.device)
-        self._options = options
-        self._config = config
-        self._name = name
+        self._options, self._config, self._name = options, config, name
         self._began = time.monotonic()
-        self._yielded = 0
-        self._elements = 0
+        self._yielded = self._elements = 0
         self._bad = 0
         """Bad elements of a run in this process."""
         self._turn = threading.RLock()
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
         self._failure = ""
         """What the job ended with, if that was an error."""
-        self._session: Session | None = None
+        self._session: Session | ShareSession | None = None
         self._stream: Iterator[Any] = iter(())
         """Batches of a run in this process."""
         self._progress = Progress(name, config.progress)
@@ -87,19 +87,26 @@ class Batches:
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
         self._job = name if debug else job_name(name, options)
-        self._quarantine = self._open_quarantine(saved)
+        self._quarantine = None if share is not None else self._open_quarantine(saved)
         self._state: dict[str, Any] | None = None
         """Where the run stood when it ended."""
         self._parts, self._seed, self._engine = tuple(parts or ()), seed, engine
         self._no_state = no_state_of(options)
         self._batches_before = saved.batches if saved is not None else 0
+        self._prepared: tuple[JobEvent, ...] = ()
+        self._reorder_after_epoch: ReorderAfterEpoch | None = None
+        self._promise: Promise | None = None
+        self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else 0
         """In which the training loop is."""
+        if share is not None:
+            self._session = ShareSession(share)
+            return
         if debug:
             ordered = order()
             self._stream = self._in_process(plan, ordered, engine, seed)
         else:
-            self._session = Session(
+            self._session = session = Session(
                 plan,
                 name=self._job,
                 engine=engine,
@@ -116,15 +123,18 @@ class Batches:
                 ordered = order()  # while the workers start
                 changed = None if ordered.plan is plan else ordered.plan
                 times = ordered.row_seconds, ordered.op_seconds
-                self._session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
+                session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
             except BaseException:
                 self.close()
                 raise
+        self._take_over(ordered)
+
+    def _take_over(self, ordered: Ordered) -> None:
+        """Keep what the order of operators says for later."""
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         # A rank of several sees a part of an epoch, and does not wait for the others.
-        self._promise = ordered.promise if options.world_size == 1 else None
-        self._watch = EpochWatch()
+        self._promise = ordered.promise if self._options.world_size == 1 else None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -134,12 +144,23 @@ class Batches:
             self._epoch += 1  # of a run in this process, which tells of each
         return batch
 
+    def next_received(self) -> Received:
+        """Return the next batch as it came, with what is known of it: for those who pass it on."""
+        session = self._session
+        if session is None:
+            raise PlanError("next_received: in debug mode batches come from nowhere.")
+        received: Received = self._in_turn(lambda: self._next(session, None))
+        return received
+
     def one_epoch(self) -> Iterator[Any]:
         """Iterate over what is left of the epoch in which the run stands; the next call gives the next epoch.
 
         The job goes on meanwhile: workers prepare the next epoch while a model is validated.  A loop that was left
-        before the end of its epoch is gone on with by the next call.  Behind the last epoch nothing is left.
+        before the end of its epoch is gone on with by the next call.  Behind the last epoch nothing is left.  Raises
+        `PlanError` for a reader that shares, whose epochs may begin in the middle of the group's.
         """
+        if self._options.share:
+            raise PlanError("one_epoch: a reader that shares may begin in the middle of an epoch: iterate over it.")
         while True:
             try:
                 batch = self._take(self._epoch)
@@ -154,13 +175,19 @@ class Batches:
 
     def _take(self, within: int | None) -> Any:
         """Return the next batch, if it is of this epoch."""
+        session = self._session
+        if session is None:
+            return self._in_turn(lambda: next(self._stream))
+        return self._in_turn(lambda: self._converted(session, within))
+
+    def _in_turn(self, take: Callable[[], Any]) -> Any:
         if self._session is not None:
             refuse_forked()
         with self._turn:
             if self._failure:
                 raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
             try:
-                batch = self._next(self._session, within) if self._session is not None else next(self._stream)
+                batch = take()
             except StopIteration:
                 self.close()
                 raise
@@ -186,9 +213,20 @@ class Batches:
     ) -> None:
         self.close()
 
-    def _next(self, session: Session, within: int | None) -> Any:
+    def _converted(self, session: Session | ShareSession, within: int | None) -> Any:
+        received = self._next(session, within)
+        if isinstance(received, EndOfEpoch):
+            return received
+        if self._device is None:
+            return self._convert(received.columns)
+        batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
+        if isinstance(session, Session) and (columns := session.client.ahead()) is not None:
+            self._device.stage(columns, self._convert(columns))
+        return batch
+
+    def _next(self, session: Session | ShareSession, within: int | None) -> Any:
         """Return the next batch; no generator, which would refer to this object and keep it from being dropped."""
-        received = session.client.next(within)
+        received = session.client.next(within) if isinstance(session, Session) else session.client.next()
         if isinstance(received, EndOfEpoch):
             return received
         if received is None:
@@ -199,18 +237,13 @@ class Batches:
         self.provenance = received.provenance
         self._epoch = max(self._epoch, received.provenance.epoch)
         self._elements += received.provenance.rows
-        if self._promise is not None and not self._watch.over:
+        if isinstance(session, Session) and self._promise is not None and not self._watch.over:
             self._note_epoch(self._watch.batch(received.provenance.epoch, session.client.progress()))
-        if self._reorder_after_epoch is not None and received.provenance.epoch > 0:
+        if isinstance(session, Session) and self._reorder_after_epoch is not None and received.provenance.epoch > 0:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
         self._progress.show(session.client)
-        if self._device is None:
-            return self._convert(received.columns)
-        batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
-        if (columns := session.client.ahead()) is not None:
-            self._device.stage(columns, self._convert(columns))
-        return batch
+        return received
 
     def _note_epoch(self, seconds: float | None) -> None:
         """Correct what was promised of an epoch by what it took, if that was measured."""
@@ -303,7 +336,7 @@ class Batches:
             return self._state
         if self._session is None:
             raise PlanError("state_dict: there is no state in debug mode.")
-        if self._no_state:
+        if self._no_state or isinstance(self._session, ShareSession):
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         point, used = self._session.resume_point()
         batches = self._batches_before + used
@@ -333,6 +366,11 @@ class Batches:
         if self._session is None:
             seconds = time.monotonic() - self._began
             report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
+        elif isinstance(self._session, ShareSession):
+            reader = self._session.client
+            run = self._session.run_report()
+            shared = SharedReading(self._session.group, reader.read, reader.skipped, self._session.readers)
+            return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run)
         else:
             refuse_forked()
             client = self._session.client
@@ -345,6 +383,9 @@ class Batches:
         if self._session is None:
             return f"{self._name} runs in this process (debug=True): there are no workers to place."
         refuse_forked()
+        if isinstance(self._session, ShareSession):
+            run = self._session.run_report()
+            return "" if run is None else str(run.placement)
         return explain_placement(self._session.facts())
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ import cloudpickle
 from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
+from pecan_ray.observe.status_command import STATUS_HELP, STOP_HELP, add_stop_arguments, run_status
 from pecan_ray.options import EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.quarantine import Pickled, quarantined
@@ -66,6 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
     again.set_defaults(run=run_replay)
     add_cache_arguments(commands.add_parser("cache", help=CACHE_HELP, description=f"{CACHE_HELP.capitalize()}."))
+    tell = commands.add_parser("status", help=STATUS_HELP, description=f"{STATUS_HELP.capitalize()}.")
+    tell.set_defaults(run=run_status)
+    add_stop_arguments(commands.add_parser("stop", help=STOP_HELP, description=f"{STOP_HELP.capitalize()}."))
     simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
     add_simulate_arguments(simulate)
     simulate.set_defaults(run=run_simulate)

@@ -190,6 +190,10 @@ class Config:
     """With ``on_error="skip"`` or ``"quarantine"``: the share of elements that may be bad (at least 10 may)."""
     quarantine_path: str | None = None
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
+    share_window_bytes: int = 256 * MIB
+    """Bound on the batches that a shared group keeps for readers that lag; one batch must fit."""
+    share_linger_s: float = 10.0
+    """A shared group that nobody reads ends after this time."""
     cache: Cache = Cache()
     """For pipelines with `autocache` points."""
     journal: str | os.PathLike[str] | None = None
@@ -239,6 +243,11 @@ class Config:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
         if not 0 <= self.error_budget <= 1:
             raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
+        if not self.share_linger_s >= 0 or self.share_window_bytes < 1:
+            raise PlanError(
+                "share_linger_s must be 0 or more and share_window_bytes positive, but got "
+                f"{self.share_linger_s} and {self.share_window_bytes}."
+            )
         if self.ring_bytes < MIB:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
         if not 1 <= self.flight_streams <= MOST_STREAMS:
@@ -270,9 +279,12 @@ class IterOptions:
     on_error: OnError = "raise"
     prefetch_bytes: int = 256 * MIB
     job: str | None = None
+    share: bool | str = False
+    max_lag: int | None = None
 
     def __post_init__(self) -> None:
         settle(self)
+        self._check_sharing()
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
         if (
@@ -289,3 +301,28 @@ class IterOptions:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
             raise PlanError('sharding="static" deals the data to fixed workers: pass workers=Workers(...).')
+
+    def _check_sharing(self) -> None:
+        """Raise `PlanError` for what a reader of a shared group cannot have."""
+        lag = self.max_lag
+        if self.share == "":
+            raise PlanError("share must be True, False or the name of a group, but got ''.")
+        if lag is not None and lag < 1:
+            raise PlanError(f"max_lag must be at least 1 (or None), but got {lag}.")
+        if not self.share:
+            if lag is not None:
+                raise PlanError(f"max_lag={lag} bounds how far readers of a shared group lag: pass share=True with it.")
+            return
+        if self.visitation == "exactly_once" and lag is None:
+            raise PlanError(
+                'a reader that shares may skip batches, which visitation="exactly_once" forbids: pass max_lag=..., '
+                "with which the front waits for all readers, or leave visitation out."
+            )
+        if self.world_size > 1:
+            raise PlanError(
+                f"share={self.share!r} does not go with world_size={self.world_size}: ranks divide the batches of one "
+                "job between them, and readers of a group each read all of them. Leave out one of the two."
+            )
+        if self.sharding != "dynamic" or self.job is not None:
+            other = f"sharding={self.sharding!r}" if self.sharding != "dynamic" else f"job={self.job!r}"
+            raise PlanError(f"share={self.share!r} does not go with {other}: the group deals its data out itself.")

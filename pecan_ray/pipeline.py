@@ -32,7 +32,7 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.plan.arguments import a_function, natural, positive
+from pecan_ray.plan.arguments import a_function, buckets, natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.operators import (
@@ -62,6 +62,7 @@ from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits, num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
+from pecan_ray.sharing import own_options, share_request
 from pecan_ray.storage import set_patience
 
 
@@ -180,18 +181,7 @@ class PecanPipeline(FrameworkMethods):
         `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
         """
         length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
-        bounds: tuple[int, ...] = of_kind("bucket_by_length(boundaries=...)", boundaries, Sequence[int])
-        if not bounds or list(bounds) != sorted(set(bounds)):
-            raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
-        given = of_kind("bucket_by_length(sizes=...)", sizes, int | Sequence[int])
-        per_bucket: tuple[int, ...] = given if isinstance(given, tuple) else (given,) * (len(bounds) + 1)
-        if len(per_bucket) != len(bounds) + 1:
-            raise PlanError(
-                f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
-                f"{len(per_bucket)}."
-            )
-        for size in per_bucket:
-            positive("bucket_by_length", size)
+        bounds, per_bucket = buckets(boundaries, sizes)
         return self._then(
             BucketByLength(
                 name=self._unique("bucket_by_length"),
@@ -371,8 +361,10 @@ class PecanPipeline(FrameworkMethods):
         device: Any = None,
         rank: int | None = None,
         world_size: int | None = None,
+        share: bool | str = False,
+        max_lag: int | None = None,
         order: Order = "relaxed",
-        visitation: Visitation = "exactly_once",
+        visitation: Visitation | None = None,
         sharding: Sharding = "dynamic",
         on_error: OnError = "raise",
         prefetch_bytes: int = 256 << 20,
@@ -388,6 +380,10 @@ class PecanPipeline(FrameworkMethods):
         of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
+
+        `share`: read what one group of workers makes for all jobs with the same pipeline, or for those of a name.  Who
+        is slow skips what has left the group's window; with `max_lag` all wait for one that is so many batches behind.
+        `visitation` is "exactly_once", or for a job that may skip "at_most_once".
 
         `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
@@ -405,19 +401,26 @@ class PecanPipeline(FrameworkMethods):
             rank=rank,
             world_size=world_size,
             order=order,
-            visitation=visitation,
+            visitation=visitation or ("at_most_once" if share and max_lag is None else "exactly_once"),
             sharding=sharding,
             on_error=on_error,
             prefetch_bytes=prefetch_bytes,
             job=job,
+            share=share,
+            max_lag=max_lag,
         )
         set_patience(self._config.storage_patience_s)
         # Trainers that share a job must run one plan: it is that of the first one to have an order.
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()
         count = epochs != 1 and found.movable and self._config.order_file is None
+        shared = None
+        if share and not debug:
+            begin, seed = self.with_config(progress=False).iter_batches, self._seed
+            shared = share_request(self._plan, self._name, self._engine, seed, self._config, options, begin)
+        options = own_options(options, visitation) if shared is None else options
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
-        looks = not debug and found.looks_ahead(skip_bad=skip_bad, job=job_is)
+        looks = not debug and shared is None and found.looks_ahead(skip_bad=skip_bad, job=job_is)
         with own_process_ahead(self._engine, looks):  # while the workers start
             return Batches(
                 self._plan,
@@ -435,6 +438,7 @@ class PecanPipeline(FrameworkMethods):
                 saved=saved,
                 allow_changed_source=allow_changed_source,
                 go_on=functools.partial(self._go_on, options, debug, allow_changed_source),
+                share=shared,
             )
 
     # --- inside --------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from benchmarks.faults.case import FaultCase
+from pecan_ray.runtime.session import Session
 
 SAVED, BEGINNING = "state.json", "beginning.json"
 SAVE_S = 0.5
@@ -124,7 +125,7 @@ def _explain(batches: pecan.Batches, file: Path, ended: threading.Event) -> None
     while not ended.wait(0.5):
         if file.with_suffix(".ask").exists():
             session = batches._session
-            assert session is not None
+            assert isinstance(session, Session)
             state = "\n".join(f"{name} = {value!r}" for name, value in vars(session.client.state).items())
             file.write_text(f"{state}\n{vars(session.client.state.outgoing)!r}\n")
             file.with_suffix(".ask").unlink()

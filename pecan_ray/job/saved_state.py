@@ -107,6 +107,8 @@ class SavedState:
 
 def no_state_of(options: IterOptions) -> str:
     """Return why a run with these options has no state; empty if it has one."""
+    if options.share:
+        return "the batches of a shared group are made for all its readers, whatever one of them has read"
     if options.sharding != "dynamic":
         return f"sharding={options.sharding!r} ties data to workers, and another run has other ones"
     if options.visitation != "exactly_once":

@@ -7,6 +7,7 @@ import sys
 import time
 
 from pecan_ray.runtime.client import BatchClient
+from pecan_ray.runtime.share_session import ShareClient
 
 logger = logging.getLogger("pecan_ray")
 
@@ -24,13 +25,13 @@ class Progress:
         self._last = time.monotonic()
         self._width = 0
 
-    def show(self, client: BatchClient) -> None:
+    def show(self, client: BatchClient | ShareClient) -> None:
         """Show the state of a client, if the last time was long enough ago."""
         now = time.monotonic()
         if now - self._last < self._every:
             return
         self._last = now
-        text = f"pecan {self._name}: {line(client)}"
+        text = f"pecan {self._name}: {client.line() if isinstance(client, ShareClient) else line(client)}"
         if self._terminal:
             sys.stderr.write("\r" + text.ljust(self._width))
             sys.stderr.flush()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
@@ -33,6 +33,18 @@ class WorkerReport:
     def __getitem__(self, name: str) -> str | int:
         found: dict[str, str | int] = asdict(self)
         return found[name]
+
+
+@dataclass(frozen=True)
+class SharedReading:
+    """What one reader of a shared group got."""
+
+    group: str
+    read: int
+    skipped: int
+    """Batches that had left the window before it came to them."""
+    readers: int
+    """Of the group, when it was asked last."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +89,29 @@ class Report:
     trainers: int = 1
     steps: StepTotals = field(default_factory=StepTotals)
     """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
+    shared: SharedReading | None = None
+    """For a reader of a shared group: workers and events are the group's, and so is the bill, which no reader has."""
+
+    @classmethod
+    def of_reader(
+        cls, trainer: TrainerProgress, first_batch_s: float | None, shared: SharedReading, run: Report | None
+    ) -> Report:
+        """Combine what a reader of a shared group has seen with what the group's run reports."""
+        own = cls(f"a reader of the shared group {shared.group}", trainer.elapsed_s, trainer.yielded, trainer.rows)
+        return replace(
+            own if run is None else run,
+            job=own.job,
+            seconds=own.seconds,
+            batches=own.batches,
+            elements=own.elements,
+            waited_s=trainer.waited_s,
+            first_batch_s=first_batch_s,
+            cost=None,
+            epoch_costs=(),
+            operator_costs={},
+            steps=trainer.steps,
+            shared=shared,
+        )
 
     @classmethod
     def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
@@ -127,6 +162,11 @@ class Report:
             f"  the trainer waited {self.waited_s:.1f} s ({100 * self.waited_s / seconds:.0f}%) for input"
             + (f", {self.first_batch_s:.1f} s of it for the first batch" if self.first_batch_s is not None else ""),
         ]
+        if self.shared is not None:
+            lines.append(
+                f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
+                "readers share the workers, whose cost is the group's (pecan status)"
+            )
         for name, worker in self.workers.items():
             lines.append(
                 f"  {name} ({worker.placement}): {worker.elements} elements in {worker.batches} batches"

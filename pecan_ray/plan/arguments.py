@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pecan_ray.errors import PlanError, spelled
+from pecan_ray.plan.kinds import of_kind
 
 
 def a_function(what: str, fn: Callable[..., Any], *, many: bool = False) -> Callable[..., Any]:
@@ -50,6 +51,23 @@ def positive(what: str, value: int) -> int:
 def natural(what: str, value: int) -> int:
     """Return a whole number from 0 on; raises `PlanError` for anything else.  `what` names the argument."""
     return _whole_number(what, value, 0)
+
+
+def buckets(boundaries: Sequence[int], sizes: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the boundaries of buckets by length, and a batch size for each bucket; raises `PlanError` for nonsense."""
+    bounds: tuple[int, ...] = of_kind("bucket_by_length(boundaries=...)", boundaries, Sequence[int])
+    if not bounds or list(bounds) != sorted(set(bounds)):
+        raise PlanError(f"bucket_by_length: boundaries must rise, but got {list(boundaries)}.")
+    given = of_kind("bucket_by_length(sizes=...)", sizes, int | Sequence[int])
+    per_bucket: tuple[int, ...] = given if isinstance(given, tuple) else (given,) * (len(bounds) + 1)
+    if len(per_bucket) != len(bounds) + 1:
+        raise PlanError(
+            f"bucket_by_length: {len(bounds)} boundaries make {len(bounds) + 1} buckets, but sizes has "
+            f"{len(per_bucket)}."
+        )
+    for size in per_bucket:
+        positive("bucket_by_length", size)
+    return bounds, per_bucket
 
 
 def _whole_number(what: str, value: int, least: int) -> int:

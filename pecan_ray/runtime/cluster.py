@@ -74,6 +74,14 @@ def _let_python_have_sigterm() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
+def attach_to_running() -> None:
+    """Connect to the cluster at hand; raises `ClusterError` where there is none."""
+    if ray.is_initialized() or os.environ.get("RAY_ADDRESS") or ray._private.services.find_bootstrap_address(None):
+        attach()
+        return
+    raise ClusterError("no Ray cluster runs here: run this on a node of one, or set RAY_ADDRESS.")
+
+
 def _where(address: str | None) -> str:
     """Say in words which Ray `ray.init` tries."""
     if address:

@@ -228,6 +228,12 @@ class RingSlots:
         del self._slots[slot.number]
         slot.file.give_up(slot.offset, slot.size)  # an empty file is cut anew: the reader has it mapped already
 
+    def taken(self, number: int) -> None:
+        """Note that a slot is in flight no longer, where this process hands it out itself."""
+        with self._changed:
+            self._set(number, "taken")
+            self._changed.notify_all()
+
     def freed(self, number: int) -> None:
         """Make a slot free."""
         with self._changed:
@@ -278,14 +284,14 @@ class RingSlots:
         os.close(self.pipe_fd)
 
 
-class _View(weakref.ref[Any]):
+class LastView(weakref.ref[Any]):
     """A reference to the block that the views of a slot share, which tells the writer when it is gone.
 
     That runs no Python: a signal that arrived in a finalizer, such as the SIGTERM or the Ctrl-C that is to end the
     program, would raise where exceptions are ignored, and be lost.
     """
 
-    pipe: _Pipe
+    pipe: ReleasePipe
     say_released: Callable[[], int] = int
     """Nothing to say, before it is known what."""
 
@@ -293,15 +299,22 @@ class _View(weakref.ref[Any]):
 _say_released: Callable[[Any], None] = operator.methodcaller("say_released")
 
 
+def last_view(block: object, pipe: ReleasePipe, number: int) -> LastView:
+    """Return what tells through a pipe, as long as it is kept itself, that the views of a block are gone."""
+    view = LastView(block, _say_released)
+    view.pipe, view.say_released = pipe, partial(os.write, pipe.fd, RECORD.pack(RELEASED, number))
+    return view
+
+
 class RingReader:
     """The trainer's side: maps files once, hands out views, and tells the writer when they are gone."""
 
     def __init__(self) -> None:
         self._maps: dict[tuple[str, int], mmap.mmap] = {}
-        self._pipes: dict[str, _Pipe] = {}
+        self._pipes: dict[str, ReleasePipe] = {}
         self._lock = threading.Lock()
         """Guards the maps and the pipes, so that none is made twice."""
-        self._views: dict[tuple[str, int], _View] = {}
+        self._views: dict[tuple[str, int], LastView] = {}
         """The last view of each slot, by token and number."""
 
     def open(self, address: SlotAddress) -> np.ndarray[Any, np.dtype[np.uint8]] | None:
@@ -317,8 +330,7 @@ class RingReader:
                     return None
             pipe = self._pipes[address.token]
         block = (ctypes.c_uint8 * address.size).from_buffer(shared, address.offset)
-        view = self._views[address.token, address.slot] = _View(block, _say_released)
-        view.pipe, view.say_released = pipe, partial(os.write, pipe.fd, RECORD.pack(RELEASED, address.slot))
+        self._views[address.token, address.slot] = last_view(block, pipe, address.slot)
         views: Any = np.frombuffer(memoryview(block), np.uint8)
         return np.asarray(views)
 
@@ -328,7 +340,7 @@ class RingReader:
             if file.token not in os.readlink(f"{base}/{file.fd}"):
                 return None
             if file.token not in self._pipes:
-                self._pipes[file.token] = _Pipe(f"{base}/{file.pipe_fd}")
+                self._pipes[file.token] = ReleasePipe(f"{base}/{file.pipe_fd}")
             fd = os.open(f"{base}/{file.fd}", os.O_RDWR)
         except (FileNotFoundError, ProcessLookupError):
             return None
@@ -360,7 +372,7 @@ class RingReader:
             self._pipes.clear()
 
 
-class _Pipe:
+class ReleasePipe:
     """The way back to a writer, for whole records; closed when the reader and the last batch are done with it."""
 
     def __init__(self, path: str) -> None:
@@ -371,7 +383,7 @@ class _Pipe:
         weakref.finalize(self, os.close, self.fd).atexit = False
 
 
-_pipes: weakref.WeakSet[_Pipe] = weakref.WeakSet()
+_pipes: weakref.WeakSet[ReleasePipe] = weakref.WeakSet()
 
 
 def _let_go_of_pipes() -> None:

@@ -1,80 +1,346 @@
-"""Three live jobs on two nodes that hold fewer workers than the jobs want: workers go where they save most."""
+"""Jobs that share on real nodes: a group makes each batch once, whoever reads it, lags, comes late, leaves or dies."""
 
 from __future__ import annotations
 
+import logging
+import os
+import signal
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
+import cloudpickle
+import numpy as np
 import pytest
+import ray
 
-from pecan_ray.batches import Batches
-from pecan_ray.options import AutoWorkers
-from pecan_ray.placement import Prices
-from pecan_ray.plan.windows import Deployment
+import pecan_ray as pecan
+from pecan_ray.cli import main
+from pecan_ray.errors import ClusterError, OpError, PlanError
+from pecan_ray.options import Format
+from pecan_ray.runtime.share_session import ShareSession
+from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
-from tests.ray.waiting_transforms import SMALL, train, waiting
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
-STEP_S = 0.05
-ELEMENT_S = 0.055
-"""A batch takes a worker 0.22 s: each trainer could use four or five workers, and is not to have less than two."""
-PLACES = 8
+BATCHES, EACH = 24, 8
+WORKERS = pecan.Workers(local=1)
+LINGER_S = 0.5
 
 
-class TrainingJob:
-    """A trainer in a thread of its own."""
-
-    def __init__(self, name: str, host: float) -> None:
-        workers = AutoWorkers(max_local=0, prices=Prices(host, 0.1), window_batches=10, window_s=1.0)
-        self.batches: Batches = waiting(ELEMENT_S).iter_batches(epochs=None, workers=workers, job=name, **SMALL)
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._train, name=name)
-        self._thread.start()
-
-    def _train(self) -> None:
-        train(self.batches, STEP_S, lambda _: self._over.is_set(), look_every=5)
-
-    @property
-    def running(self) -> Deployment:
-        """What runs now."""
-        deployments = self.batches.report().deployments
-        return deployments[-1][1] if deployments else Deployment(0, 0)
-
-    def end(self) -> None:
-        """Stop, and give the workers back."""
-        self._over.set()
-        self._thread.join()
-        self.batches.close()
+@pytest.fixture(scope="module", autouse=True)
+def end_of_the_service(three_nodes: Any) -> Iterator[None]:
+    """The service stays until it is told to go."""
+    yield
+    assert main(["stop", "--force"]) == 0
 
 
-@contextmanager
-def training(name: str, host: float) -> Iterator[TrainingJob]:
-    job = TrainingJob(name, host)
-    try:
-        yield job
-    finally:
-        job.end()
+@pytest.fixture(autouse=True)
+def no_group_left() -> Iterator[None]:
+    """Checks that a group ends when its last reader has left."""
+    yield
+    until(lambda: not groups(), lambda: f"{groups()} have not ended")
 
 
-def told(*jobs: TrainingJob) -> str:
-    events: list[Any] = [(job.running, job.batches.report().events[-12:]) for job in jobs]
-    return "\n".join(map(str, events))
+@pytest.fixture
+def no_actor_left() -> Iterator[None]:
+    """Checks that a test leaves no actor of ours alive but the service."""
+    yield
+    until(lambda: not set(living_actors()) - {"pecan:service"}, lambda: f"{living_actors()} are still alive")
 
 
-@pytest.mark.timeout(600)
-def test_workers_go_where_they_save_most_and_come_back() -> None:
-    """Two cheap jobs have taken all places before one comes whose host is forty times as dear; then it ends."""
-    with training("cheap-a", 1.0) as first, training("cheap-b", 1.0) as second:
-        until(lambda: first.running.remote + second.running.remote >= PLACES - 1, "places were left", 120)
-        with training("dear", 40.0) as dear:
+def groups() -> list[str]:
+    return [name for name in living_actors() if name.startswith("pecan:share:")]
 
-            def shared() -> bool:
-                cheap = first.running.remote, second.running.remote
-                return dear.running.remote >= 4 and min(cheap) >= 1 and max(cheap) < dear.running.remote
 
-            until(shared, lambda: f"the dear job has too few, or all:\n{told(dear, first, second)}", 120)
-            assert any(event.kind == "sharing" for job in (first, second) for event in job.batches.report().events)
-        until(lambda: first.running.remote + second.running.remote >= PLACES - 2, "nothing came back", 120)
+def pipe_of(folder: Path, name: str = "shared", **settings: Any) -> pecan.PecanPipeline:
+    """A pipeline that writes down each element that it computes."""
+    calls = str(folder / "calls")
+
+    def compute(value: dict[str, Any]) -> dict[str, Any]:
+        with open(calls, "a") as file:
+            file.write(f"{value['i']}\n")
+        return {"i": value["i"], "x": np.full(300, value["i"], np.float32), "text": str(value["i"])}
+
+    config = pecan.Config(share_linger_s=LINGER_S, reorder="off", **settings)
+    source = pecan.sources.Arrays(i=np.arange(BATCHES * EACH))
+    return pecan.PecanPipeline(source, name=name, config=config).map(compute).batch(EACH)
+
+
+def calls(folder: Path) -> Counter[int]:
+    return Counter(map(int, (folder / "calls").read_text().split()))
+
+
+def elements(batches: Any) -> list[int]:
+    return sorted(int(i) for batch in batches for i in batch["i"])
+
+
+def wholly(epochs: int = 1) -> list[int]:
+    return sorted(list(range(BATCHES * EACH)) * epochs)
+
+
+def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Path) -> None:
+    with (
+        pipe_of(tmp_path).iter_batches(share=True, workers=WORKERS) as one,
+        pipe_of(tmp_path, "other name").iter_batches(share=True, format="torch") as two,
+        pipe_of(tmp_path).iter_batches(share=True) as three,
+    ):
+        found = list(zip(one, two, three, strict=True))
+        assert len(groups()) == 1
+        told = [batches.report() for batches in (one, two, three)]
+    for place in range(3):
+        assert elements(row[place] for row in found) == wholly()
+    assert calls(tmp_path) == Counter(range(BATCHES * EACH)), "each once"
+    for report in told:
+        assert report.shared is not None
+        assert (report.shared.read, report.shared.skipped, report.batches) == (BATCHES, 0, BATCHES)
+        assert "read 24 batches and skipped 0" in str(report) and report.cost is None
+        assert [worker.placement for worker in report.workers.values()] == ["local"]
+    first, of_torch = found[0][0], found[0][1]
+    assert first["text"].tolist() == [str(i) for i in first["i"]]
+    with pytest.raises(ValueError, match="read-only"):
+        first["x"][0] = 1.0
+    of_torch["x"][0] = -1.0
+    assert first["x"].min() >= 0, "torch has a copy"
+
+
+@pytest.mark.slow
+def test_readers_in_all_formats_at_once(tmp_path: Path) -> None:
+    pipe = pipe_of(tmp_path)
+    formats: list[Format] = ["numpy", "torch", "tf"]
+    formats += ["jax"] if find_spec("jax") else []
+    with ExitStack() as stack:
+        readers = [stack.enter_context(pipe.iter_batches(share=True, workers=WORKERS, format=one)) for one in formats]
+        found = list(zip(*readers, strict=True))
+    for row in found:
+        expected = np.asarray(row[0]["x"])
+        for other in row[1:]:
+            assert type(other["x"]) is not np.ndarray
+            np.testing.assert_array_equal(np.asarray(other["x"]), expected)
+    assert calls(tmp_path) == Counter(range(BATCHES * EACH))
+
+
+def test_a_slow_reader_skips_and_with_max_lag_nobody_does(tmp_path: Path) -> None:
+    small: dict[str, Any] = {"share_window_bytes": 100_000}  # a batch takes 12 KB
+    with (
+        pipe_of(tmp_path, **small).iter_batches(share="window", workers=WORKERS) as fast,
+        pipe_of(tmp_path, **small).iter_batches(share="window") as slow,
+    ):
+        first = next(slow)
+        assert elements(fast) == wholly(), "it is not held back"
+        got = sorted([*elements([first]), *elements(slow)])
+        shared = slow.report().shared
+    assert shared is not None and shared.skipped > 5 and shared.read + shared.skipped == BATCHES
+    assert len(got) == shared.read * EACH == len(set(got))
+    with (
+        pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, workers=WORKERS) as fast,
+        pipe_of(tmp_path, **small).iter_batches(share="exact", max_lag=3, visitation="exactly_once") as slow,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        whole = pool.submit(elements, fast)
+        first = next(slow)
+        until(lambda: fast.report().batches >= 3, "the fast one reads nothing")
+        assert not whole.done(), "it waits for the slow one"
+        assert sorted([*elements([first]), *elements(slow)]) == whole.result() == wholly()
+
+
+@ray.remote(num_cpus=1)
+class Trainer:
+    """A trainer in a process of its own."""
+
+    def read(self, pipe: pecan.PecanPipeline, name: str) -> tuple[list[int], bool, Any]:
+        with pipe.iter_batches(share=name, max_lag=4) as batches:
+            found = list(batches)
+            return elements(found), found[0]["x"].flags.writeable, batches.report().shared
+
+    def begin(self, pipe: pecan.PecanPipeline, name: str, count: int) -> int:
+        """Read some batches, and no more."""
+        self.batches = pipe.iter_batches(share=name, max_lag=2, epochs=2)
+        self.held = list(islice(self.batches, count))
+        return os.getpid()
+
+
+@pytest.fixture
+def by_value() -> Iterator[None]:
+    """Trainers in other processes cannot import this module."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    yield
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def trainer(*, here: bool) -> Any:
+    node = ray.get_runtime_context().get_node_id()
+    actor: Any = Trainer
+    return actor.options(label_selector={"ray.io/node-id": node if here else f"!in({node})"}).remote()
+
+
+@pytest.mark.parametrize("here", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["here", "elsewhere"])
+@pytest.mark.usefixtures("by_value")
+def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path, here: bool) -> None:
+    pipe = pipe_of(tmp_path, trainer_timeout_s=10.0)
+    other = trainer(here=here)
+    with pipe.iter_batches(share="killed", max_lag=2, epochs=2, workers=WORKERS) as batches:
+        seen = list(islice(batches, 2))
+        os.kill(ray.get(other.begin.remote(pipe, "killed", 2)), signal.SIGKILL)
+        assert elements([*seen, *batches]) == wholly(2)
+        report = batches.report()
+    assert report.shared is not None and report.shared.skipped == 0 and report.shared.readers <= 1
+
+
+@pytest.mark.usefixtures("by_value")
+def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
+    readers = [trainer(here=False) for _ in range(2)]
+    with pipe_of(tmp_path).iter_batches(share="nodes", max_lag=4, workers=WORKERS) as batches:
+        first = next(batches)
+        asked = [reader.read.remote(pipe_of(tmp_path), "nodes") for reader in readers]
+        assert elements([first, *batches]) == wholly()
+        for found, writeable, shared in ray.get(asked):
+            assert found == wholly() and not writeable
+            assert (shared.read, shared.skipped) == (BATCHES, 0)
+    for reader in readers:
+        ray.kill(reader)
+
+
+def test_late_readers_leavers_and_endless_ones(tmp_path: Path) -> None:
+    endless = pipe_of(tmp_path).iter_batches(share=True, epochs=None, workers=WORKERS)
+    list(islice(endless, BATCHES + 5))
+    with pipe_of(tmp_path).iter_batches(share=True) as late:
+        found = elements(late)
+        shared = late.report().shared
+        assert shared is not None and shared.read + shared.skipped == BATCHES
+        assert len(found) == BATCHES * EACH
+    kept = next(endless)
+    was = kept["x"].copy()
+    endless.close()
+    assert next(endless, None) is None
+    again = pipe_of(tmp_path).iter_batches(share=True)
+    list(islice(again, 10))
+    again.close()
+    np.testing.assert_array_equal(kept["x"], was, "what is held stays, though its reader has left")
+
+
+def test_an_error_of_a_function_reaches_all_readers(tmp_path: Path) -> None:
+    def fails(value: dict[str, Any]) -> dict[str, Any]:
+        if value["i"] == 100:
+            raise RuntimeError("element 100 is broken")
+        return value
+
+    pipe = pipe_of(tmp_path).unbatch().map(fails).batch(EACH)
+    with pipe.iter_batches(share=True, workers=WORKERS) as one, pipe.iter_batches(share=True) as two:
+        for batches in (one, two):
+            with pytest.raises(OpError, match="element 100 is broken"):
+                list(batches)
+
+
+def test_a_batch_that_does_not_fit_into_the_window_says_so(tmp_path: Path) -> None:
+    with (
+        pipe_of(tmp_path, share_window_bytes=1000).iter_batches(share=True, workers=WORKERS) as batches,
+        pytest.raises(PlanError, match=r"of 12288 bytes does not fit .* Config\(share_window_bytes="),
+    ):
+        next(batches)
+
+
+def test_a_group_of_another_pipeline_is_refused_with_what_differs(tmp_path: Path) -> None:
+    with pipe_of(tmp_path).iter_batches(share="mine", workers=WORKERS):
+        with pytest.raises(PlanError, match=r"it has no operator unbatch where this one has operator unbatch \w+\."):
+            pipe_of(tmp_path).unbatch().batch(3).iter_batches(share="mine")
+        with pytest.raises(
+            PlanError, match=r"iter_batches\(max_lag=...\) None where this one has iter_batches\(max_lag=...\) 5"
+        ):
+            pipe_of(tmp_path).iter_batches(share="mine", max_lag=5)
+
+
+def test_without_a_fingerprint_a_job_runs_alone_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lock = Unspellable()
+    pipe = pipe_of(tmp_path, "alone").map(lambda batch: {**batch, "lock": np.full(len(batch["i"]), lock.value)})
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        for _ in range(2):
+            with pipe.iter_batches(share=True, workers=WORKERS) as batches:
+                assert elements(batches) == wholly() and batches.report().shared is None
+    assert [record.message for record in caplog.records if "is not shared" in record.message] == [
+        "alone is not shared, and runs a job of its own: nothing stands for a Unspellable that the pipeline uses: no"
+    ]
+    assert not groups()
+
+
+class Unspellable:
+    """Something that only cloudpickle's reducer of its own can send."""
+
+    value = 1
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if sys._getframe(1).f_code.co_name == "_state":
+            raise TypeError("no")
+        return Unspellable, ()
+
+
+def test_the_service_knows_the_groups_outlives_its_process_and_is_told_to_stop(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pipe_of(tmp_path).iter_batches(share="known", epochs=None, workers=WORKERS) as batches:
+        next(batches)
+        service: Any = ray.get_actor("pecan:service", namespace="pecan")
+
+        def known() -> bool:
+            return [one.name for one in ray.get(service.groups.remote()) if one.readers] == ["known"]
+
+        until(known, "the service does not know")
+        os.kill(ray.get(service.place.remote())[1], signal.SIGKILL)
+
+        def again() -> bool:
+            try:
+                return known()
+            except ray.exceptions.RayActorError:
+                return False
+
+        until(again, "it has not come again, or has forgotten")
+        assert main(["status"]) == 0
+        printed = capsys.readouterr().out
+        assert "shared group known: pipeline shared" in printed and "1 reader" in printed and "1 read" in printed
+        assert main(["stop"]) == 1
+        assert "known has 1 reader" in capsys.readouterr().out
+        assert main(["stop", "--force"]) == 0
+        with pytest.raises(pecan.errors.PecanError, match="was ended: `pecan stop`"):
+            list(batches)
+    until(lambda: "pecan:service" not in living_actors(), "the service was told to stop")
+
+
+def test_a_group_whose_process_is_lost_says_so(tmp_path: Path) -> None:
+    with pipe_of(tmp_path).iter_batches(share=True, epochs=None, workers=WORKERS) as batches:
+        next(batches)
+        assert isinstance(batches._session, ShareSession)
+        os.kill(ray.get(batches._session.producer.place.remote())[1], signal.SIGKILL)
+        with pytest.raises(ClusterError, match="is gone: its process or node was lost"):
+            list(batches)
+
+
+def test_who_never_shares_starts_no_service(tmp_path: Path) -> None:
+    before = set(living_actors())
+    with pipe_of(tmp_path, "own").iter_batches(workers=WORKERS) as batches:
+        next(batches)
+        during = set(living_actors()) - before
+        list(batches)
+    assert {name.split(":")[1][:4] for name in during} == {"own-"}, during
+
+
+def test_close_lets_a_reader_go_that_waits(tmp_path: Path) -> None:
+    with (
+        pipe_of(tmp_path).iter_batches(share="waits", max_lag=1, workers=WORKERS) as waiting,
+        pipe_of(tmp_path).iter_batches(share="waits", max_lag=1) as idle,
+    ):
+        next(idle)
+        thread = threading.Thread(target=lambda: list(waiting))
+        thread.start()
+        until(lambda: waiting.report().batches >= 1, "it reads nothing")
+        waiting.close()
+        thread.join()

@@ -1,0 +1,266 @@
+"""What a group of sharing readers does: who reads where, what must be produced, how far a run goes, when all is over.
+
+Pure, like the job beneath it: things happen to it, and it returns what must be done.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Generic, TypeAlias, TypeVar
+
+from pecan_ray.cache import SlidingWindow
+from pecan_ray.errors import PlanError
+
+SharedEntry = TypeVar("SharedEntry")
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """Of an entry: its epoch, and its number in that."""
+
+    epoch: int = 0
+    index: int = 0
+
+
+@dataclass(frozen=True)
+class Hand(Generic[SharedEntry]):
+    """Give a reader an entry that it has wished for."""
+
+    reader: str
+    entry: SharedEntry
+    skipped: int
+    """By this reader so far."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Tell a reader that it has had all its epochs; it is no reader any more."""
+
+    reader: str
+    skipped: int = 0
+
+
+@dataclass(frozen=True)
+class Produce:
+    """Take one more entry from the run; answered by `produced` or `ran_out`."""
+
+
+@dataclass(frozen=True)
+class BeginRun:
+    """Go on with a run of so many epochs in all (None: without end), from where the last one ended or `anew`."""
+
+    epochs: int | None
+    anew: bool = False
+
+
+@dataclass(frozen=True)
+class EndGroup:
+    """Nobody has read for long."""
+
+
+GroupInstruction: TypeAlias = Hand[SharedEntry] | Finish | Produce | BeginRun | EndGroup
+
+
+@dataclass(frozen=True)
+class ReaderFacts:
+    """How one reader is doing."""
+
+    reader: str
+    read: int = 0
+    skipped: int = 0
+    lag: int = 0
+    """Entries that the window holds and it has not read."""
+    waits: bool = False
+    """For the next epoch to begin."""
+
+
+@dataclass
+class _Reader:
+    epochs: int | None
+    since: Place
+    """Where its epochs begin."""
+    waits: bool
+    wishes: int = 0
+    read: int = 0
+
+    def ends(self) -> Place | None:
+        """Return the place before which it has had all; None: there is none."""
+        return None if self.epochs is None else replace(self.since, epoch=self.since.epoch + self.epochs)
+
+
+class ShareGroup(Generic[SharedEntry]):
+    """The readers of a group and the window between them and its run."""
+
+    def __init__(self, capacity_bytes: int, linger_s: float, *, max_lag: int | None = None) -> None:
+        self.window: SlidingWindow[tuple[Place, SharedEntry]] = SlidingWindow(capacity_bytes, max_lag=max_lag)
+        self._exact = max_lag is not None
+        self._places: deque[Place] = deque()
+        """Of what the window holds."""
+        self._next = Place()
+        """Of the next entry, if its epoch goes on."""
+        self._base = 0
+        """Epochs of runs before the last one that began anew."""
+        self._run: int | None = 0
+        """Epochs of the run that is under way, of all runs; 0: there is none."""
+        self._asked = False
+        """The run owes an entry."""
+        self._held: tuple[SharedEntry, int, Place] | None = None
+        """What was produced and may not be pushed yet."""
+        self._readers: dict[str, _Reader] = {}
+        self._linger_s = linger_s
+        self._empty_since: float | None = None
+        self.ended = False
+
+    # --- what happens --------------------------------------------------------------------------------------
+
+    def join(self, reader: str, epochs: int | None) -> None:
+        """Let a reader in, that wants so many epochs (None: without end); the group must not have ended."""
+        if self.ended or reader in self._readers:
+            raise PlanError(f"{reader} cannot join: {'the group has ended' if self.ended else 'it has before'}.")
+        if self._places and (not self._exact or self._places[0].index == 0):
+            self.window.attach(reader, at="oldest")
+            self._readers[reader] = _Reader(epochs, self._places[0], waits=False)
+        elif self._next.index == 0:
+            self.window.attach(reader, at="newest")
+            self._readers[reader] = _Reader(epochs, self._next, waits=False)
+        else:
+            self._readers[reader] = _Reader(epochs, Place(self._next.epoch + 1), waits=True)
+
+    def wish(self, reader: str, count: int = 1) -> list[GroupInstruction[SharedEntry]]:
+        """A reader has room for so many more entries."""
+        if reader not in self._readers:
+            return []  # it has had all meanwhile
+        self._readers[reader].wishes += count
+        return [*self._serve(reader), *self._go_on()]
+
+    def leave(self, reader: str) -> list[GroupInstruction[SharedEntry]]:
+        """A reader is gone, or wants no more."""
+        if reader in self._readers:
+            self._remove(reader)
+        return self._go_on()
+
+    def produced(self, entry: SharedEntry, nbytes: int, epoch: int) -> list[GroupInstruction[SharedEntry]]:
+        """The run has given an entry, of an epoch of its own; raises PlanError for one larger than the window."""
+        self.window.may_push(nbytes)  # which refuses one that is too large
+        self._asked = False
+        place = Place(self._base + epoch) if self._base + epoch > self._next.epoch else self._next
+        if place.index == 0:
+            self._next = place
+            self._admit()
+        self._held = entry, nbytes, place
+        return self._go_on()
+
+    def ran_out(self) -> list[GroupInstruction[SharedEntry]]:
+        """The run has given all entries of its epochs."""
+        if self._run is None:  # there is nothing in an epoch, or the next one would follow
+            finished: list[GroupInstruction[SharedEntry]] = [Finish(name) for name in self._readers]
+            self._asked, self._run = False, 0
+            for name in list(self._readers):
+                self._remove(name)
+            return finished
+        self._asked, self._next, self._run = False, Place(self._run), 0
+        self._admit()
+        return [*self._serve_all(), *self._go_on()]
+
+    def time(self, now: float) -> list[GroupInstruction[SharedEntry]]:
+        """Let time pass."""
+        if self._readers:
+            self._empty_since = None
+        elif self._empty_since is None:
+            self._empty_since = now
+        if self.ended or self._empty_since is None or now - self._empty_since < self._linger_s:
+            return []
+        self.ended = True
+        return [EndGroup()]
+
+    # --- what can be told ----------------------------------------------------------------------------------
+
+    @property
+    def readers(self) -> tuple[ReaderFacts, ...]:
+        """How the readers are doing, in the order in which they came."""
+        return tuple(self.facts(name) for name in self._readers)
+
+    def facts(self, name: str) -> ReaderFacts:
+        """Return how one reader is doing."""
+        reader = self._readers[name]
+        if reader.waits:
+            return ReaderFacts(name, waits=True)
+        return ReaderFacts(name, reader.read, self.window.skipped(name), self.window.lag(name))
+
+    @property
+    def held_back_by(self) -> tuple[str, ...]:
+        """Readers for which the front waits, if it does."""
+        return tuple(map(str, self.window.slowest())) if self._held or not self.window.may_push() else ()
+
+    @property
+    def place(self) -> Place:
+        """Where the front is."""
+        return self._next
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _serve_all(self) -> list[GroupInstruction[SharedEntry]]:
+        return [done for name in list(self._readers) for done in self._serve(name)]
+
+    def _serve(self, name: str) -> list[GroupInstruction[SharedEntry]]:
+        """Hand a reader what it has wished for and the window holds."""
+        reader, done = self._readers[name], list[GroupInstruction[SharedEntry]]()
+        ends = reader.ends()
+        while reader.wishes and not reader.waits:
+            found = self.window.read(name)
+            place = self._next if found is None else found[0]
+            if ends is not None and place >= ends:
+                done.append(Finish(name, self.window.skipped(name)))
+                self._remove(name)
+                break
+            if found is None:
+                break
+            reader.wishes -= 1
+            reader.read += 1
+            done.append(Hand(name, found[1], self.window.skipped(name)))
+        return done
+
+    def _go_on(self) -> list[GroupInstruction[SharedEntry]]:
+        """Push what waits to be pushed, and have more produced if somebody at the front wishes for it."""
+        done: list[GroupInstruction[SharedEntry]] = []
+        if self._held is not None and self.window.may_push(self._held[1]):
+            (entry, nbytes, place), self._held = self._held, None
+            self.window.push((place, entry), nbytes)
+            self._places.append(place)
+            while len(self._places) > len(self.window):
+                self._places.popleft()
+            self._next = replace(place, index=place.index + 1)
+            done += self._serve_all()
+        wishing = [reader for reader in self._readers.values() if reader.wishes]
+        if not wishing or self._asked or self._held is not None or not self.window.may_push():
+            return done
+        if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
+            self._base, self._run = self._next.epoch + 1, 0  # nobody reads the rest of this epoch
+            self._next = Place(self._base)
+            self._admit()
+            return [*done, self._begin(anew=True)]
+        if self._run == 0:
+            return [*done, self._begin(anew=False)]
+        self._asked = True
+        return [*done, Produce()]
+
+    def _begin(self, *, anew: bool) -> BeginRun:
+        """Begin a run that is as long as its readers need, and take its first entry."""
+        needed = [reader.ends() for reader in self._readers.values()]
+        known = [end for end in needed if end is not None]
+        endless = len(known) < len(needed)
+        self._run = None if endless else max(end.epoch + (end.index > 0) for end in known)
+        self._asked = True
+        return BeginRun(None if self._run is None else self._run - self._base, anew)
+
+    def _admit(self) -> None:
+        """An epoch begins: so do those who have waited for it."""
+        for name, reader in self._readers.items():
+            if reader.waits:
+                self.window.attach(name, at="newest")
+                reader.waits, reader.since = False, self._next
+
+    def _remove(self, name: str) -> None:
+        if not self._readers.pop(name).waits:
+            self.window.detach(name)

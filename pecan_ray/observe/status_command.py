@@ -1,0 +1,116 @@
+"""The commands `pecan status` and `pecan stop`: what runs on the cluster at hand, and the end of what is shared."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+import ray
+
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.share_directory import GroupRecord
+from pecan_ray.observe.report import Report
+from pecan_ray.runtime import cluster
+from pecan_ray.runtime.service import SERVICE
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
+
+STATUS_HELP = "tell which jobs, shared groups and readers there are on the Ray cluster at hand"
+STOP_HELP = "end the shared groups that nobody reads, and the service"
+ANSWER_S = 30.0
+
+
+def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `pecan stop` takes."""
+    parser.add_argument("--force", action="store_true", help="end groups that have readers too: these get an error")
+    parser.set_defaults(run=run_stop)
+
+
+def run_status(_: argparse.Namespace) -> int:
+    """Print what there is."""
+    cluster.attach_to_running()
+    lines = [job_line(facts) for facts in _answers(cluster.other_jobs("").values(), "facts")]
+    groups = {facts.name: facts for facts in _answers(_groups(), "facts", True)}
+    for facts in groups.values():
+        lines += group_lines(facts)
+    service = _actor(SERVICE)
+    if service is None:
+        lines.append("no service: nothing is shared")
+    else:
+        known: tuple[GroupRecord, ...] = ray.get(service.groups.remote(), timeout=ANSWER_S)
+        lost = [one.name for one in known if one.name not in groups]
+        lines.append(f"service: knows {len(known)} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else ""))
+    sys.stdout.write("\n".join(lines) + "\n")
+    return 0
+
+
+def run_stop(asked: argparse.Namespace) -> int:
+    """End what is shared; returns 1 where groups have readers and are left alone."""
+    cluster.attach_to_running()
+    left = False
+    for name in _groups():
+        group = _actor(name)
+        if group is None:
+            continue
+        readers: int = ray.get(group.stop.remote(asked.force), timeout=ANSWER_S)
+        left |= bool(readers) and not asked.force
+        done = "is left alone: --force ends it" if readers and not asked.force else "was told to end"
+        sys.stdout.write(f"shared group {name.removeprefix(PREFIX)} has {_several(readers, 'reader')} and {done}\n")
+    service = _actor(SERVICE)
+    if service is not None and not left:
+        ray.get(service.close.remote(), timeout=ANSWER_S)
+        ray.kill(service)
+        sys.stdout.write("the service was ended\n")
+    return int(left)
+
+
+def job_line(facts: JobFacts) -> str:
+    """Spell out a job."""
+    workers = facts.deployments[-1][1] if facts.deployments else "no workers yet"
+    return f"job {facts.job}: {facts.seconds:.0f} s, {facts.elements} elements, epoch {facts.epochs}, {workers}"
+
+
+def group_lines(facts: GroupFacts) -> list[str]:
+    """Spell out a shared group and its readers."""
+    lines = [
+        f"shared group {facts.name}: pipeline {facts.pipeline} ({facts.fingerprint}) on node {facts.node[:8]}, "
+        f"{_several(len(facts.readers), 'reader')}, epoch {facts.place.epoch}, {facts.window_entries} batches of "
+        f"{facts.window_bytes / 1e6:.1f} MB in its window"
+    ]
+    if isinstance(facts.run, Report):
+        cost = "" if facts.run.cost is None else f", ${facts.run.cost.total:.4f}"
+        lines.append(
+            f"  its run {facts.run.job}: {facts.run.batches} batches by {len(facts.run.workers)} worker(s){cost}"
+        )
+    for reader in facts.readers:
+        state = "waits for the next epoch" if reader.waits else f"{reader.read} read, {reader.skipped} skipped"
+        lines.append(f"  reader {reader.reader}: {state}, {reader.lag} behind")
+    return lines
+
+
+def _groups() -> list[str]:
+    return sorted(name for name in cluster.named_actors() if name.startswith(PREFIX))
+
+
+def _answers(names: Any, method: str, *arguments: Any) -> list[Any]:
+    """Ask actors; those that have ended meanwhile, or begin, tell nothing."""
+    found = []
+    for name in sorted(names):
+        actor = _actor(name)
+        try:
+            if actor is not None:
+                found.append(ray.get(getattr(actor, method).remote(*arguments), timeout=ANSWER_S))
+        except (ray.exceptions.RayError, TimeoutError):
+            sys.stderr.write(f"pecan: {name} does not answer\n")
+    return found
+
+
+def _actor(name: str) -> Any:
+    try:
+        return ray.get_actor(name, namespace=cluster.NAMESPACE)
+    except ValueError:
+        return None
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

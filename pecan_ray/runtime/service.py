@@ -1,0 +1,108 @@
+"""The service above the jobs of a cluster: a directory of shared groups, for people to look at.
+
+One detached actor, started by the first group, restarted by Ray, with a journal beside Ray's session on its node.  It
+is on nobody's way: groups are found by their actors' names, and tell it again now and then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import JournalError
+from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
+from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
+from pecan_ray.runtime.journal_file import JournalFile
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts
+
+logger = logging.getLogger("pecan_ray.service")
+
+SERVICE = "pecan:service"
+MOST_LINES = 10_000
+"""After so many the journal is written anew."""
+
+
+class PecanService:
+    """The directory; run as the named Ray actor `pecan:service` in the namespace `pecan`."""
+
+    def __init__(self) -> None:
+        self._directory = ShareDirectory()
+        self._lines = 0
+        self._journal: JournalFile | None = None
+        node: Any = ray._private.worker._global_node
+        folder = Path(node.get_session_dir_path()) / "pecan-journals"
+        actor = ray.get_runtime_context().get_actor_id()
+        try:
+            self._journal = JournalFile(folder / f"{actor}.service")
+            unread = self._directory.replay(self._journal.read().decode(errors="replace").splitlines())
+            if unread:
+                logger.warning("%d lines of the service's journal could not be read", unread)
+            self._journal.replace(self._directory.written().encode())
+        except (JournalError, OSError) as error:
+            logger.warning("the service keeps no journal: %s", error)
+
+    async def heard(self, record: GroupRecord) -> None:
+        """Take what a group tells of itself."""
+        self._write(self._directory.heard(record))
+
+    async def gone(self, name: str) -> None:
+        """Forget a group that has ended."""
+        self._write(self._directory.gone(name))
+
+    async def groups(self) -> tuple[GroupRecord, ...]:
+        """Return what is known of the groups that live: one whose process was lost has not said so."""
+        living = set(await asyncio.to_thread(named_actors))
+        for name in [name for name in self._directory.groups if f"{PREFIX}{name}" not in living]:
+            self._write(self._directory.gone(name))
+        return tuple(self._directory.groups.values())
+
+    async def place(self) -> tuple[str, int]:
+        """Return the node and the process."""
+        return this_node(), os.getpid()
+
+    async def close(self) -> None:
+        """Remove the journal: the service is about to be ended."""
+        if self._journal is not None:
+            self._journal.remove()
+            self._journal = None
+
+    def _write(self, line: str) -> None:
+        if not line or self._journal is None:
+            return
+        self._lines += 1
+        try:
+            if self._lines % MOST_LINES == 0:
+                self._journal.replace(self._directory.written().encode())
+            else:
+                self._journal.append(f"{line}\n".encode())
+        except OSError as error:
+            logger.warning("the service's journal cannot be written, so it keeps none: %s", error)
+            self._journal.close()
+            self._journal = None
+
+
+def service_actor() -> Any:
+    """Return the service; it is started where there is none."""
+    remote: Any = ray.remote
+    options = {
+        "name": SERVICE,
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": -1,
+        "max_concurrency": 1000,
+        "enable_task_events": False,
+    }
+    return remote(PecanService).options(**options).remote()
+
+
+def tell_service(service: Any, facts: GroupFacts) -> None:
+    """Tell the service how a group is doing."""
+    readers = tuple(reader.reader for reader in facts.readers)
+    service.heard.remote(GroupRecord(facts.name, facts.pipeline, facts.fingerprint, facts.node, readers))

@@ -1,0 +1,225 @@
+"""A group in its process: lets its state know what happens, and performs what that says, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import pickle
+import time
+from collections.abc import Callable
+from typing import Any
+
+from pecan_ray.errors import PecanError, PlanError, told
+from pecan_ray.job.share_group import EndGroup, Finish, GroupInstruction, Hand, ShareGroup
+from pecan_ray.runtime.cluster import this_node
+from pecan_ray.runtime.pickling import unpickle_here
+from pecan_ray.runtime.share_messages import GroupFacts, GroupPlan, Joined, JoinRequest, SharedPart
+from pecan_ray.runtime.share_readers import GroupReader, PipeReader, SharedBatch, StoreReader
+from pecan_ray.runtime.share_run import ShareRun
+from pecan_ray.transport.shared_slots import Loan, SlotLender
+
+logger = logging.getLogger("pecan_ray.share")
+
+TICK_S = 0.5
+SAY_AFTER_S = 5.0
+"""The front has waited for so long before the log says for whom, and so often again."""
+LAST_WORDS_S = 5.0
+"""Readers may take so long to hear how it ended."""
+
+
+class ShareHost:
+    """One group: its state, its readers and its run."""
+
+    def __init__(self, name: str, plan: GroupPlan, changed: Callable[[], None], end: Callable[[], None]) -> None:
+        """`changed`: readers have come or gone; `end`: called once, when all is over."""
+        self.name, self.plan = name, plan
+        self._changed, self._end = changed, end
+        self.state: ShareGroup[SharedBatch] = ShareGroup(plan.window_bytes, plan.linger_s, max_lag=plan.max_lag)
+        self._loop = asyncio.get_running_loop()
+        self._readers: dict[str, GroupReader] = {}
+        """Also those that read no more and hold batches."""
+        self._failed: PecanError | None = None
+        self._held_since: float | None = None
+        self.run = ShareRun(
+            unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
+            # What the window and the readers hold is not bounded by the lender.
+            SlotLender(plan.window_bytes),
+            came=lambda loan: self._elsewhere(self._came, loan),
+            over=lambda: self._elsewhere(lambda: self._perform(self.state.ran_out())),
+            failed=lambda error: self._elsewhere(self._fail, error),
+            forget=lambda tokens: self._elsewhere(self._forget, tokens),
+        )
+        self._ticking = self._loop.create_task(self._tick())
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody can join any more."""
+        return self.state.ended or self._failed is not None
+
+    # --- readers -------------------------------------------------------------------------------------------
+
+    def join(self, request: JoinRequest) -> Joined:
+        """Let a reader in; raises PlanError if it has another pipeline."""
+        if differs := difference(self.plan.parts, request.parts):
+            raise PlanError(
+                f"the shared group {self.name} cannot be joined, since {differs}. Readers of a group have one pipeline "
+                'with one data set: correct that, or give this one another name, iter_batches(share="...").'
+            )
+        name = request.reader
+        self.state.join(name, request.epochs)
+        joined = Joined(None)
+        if request.by_pipe:
+            reader = PipeReader(
+                lambda count: self._perform(self.state.wish(name, count)),
+                lambda: self.leave(name),
+                lambda: self._forgotten(name),
+            )
+            self._readers[name], joined = reader, Joined(reader.channel.address)
+        else:
+            self._readers[name] = StoreReader(
+                lambda count: self._perform(self.state.wish(name, count)), self.plan.reader_timeout_s
+            )
+        self._changed()
+        return joined
+
+    def store_reader(self, name: str) -> StoreReader:
+        """Return a reader that asks by calls; raises PecanError for one that was given up."""
+        reader = self._readers.get(name)
+        if not isinstance(reader, StoreReader):
+            raise PecanError(
+                f"the shared group {self.name} has not heard of {name} for {self.plan.reader_timeout_s:.0f} s and has "
+                "given it up: start the run again, with a longer Config(trainer_timeout_s=...) if it was only slow."
+            )
+        return reader
+
+    def leave(self, name: str) -> None:
+        """A reader wants no more, or is gone."""
+        if isinstance(reader := self._readers.get(name), StoreReader):
+            reader.close()
+            del self._readers[name]
+        self._perform(self.state.leave(name))
+        self._changed()
+
+    def _forgotten(self, name: str) -> None:
+        self._readers.pop(name, None)
+
+    def facts(self, run: Any = None) -> GroupFacts:
+        """Tell how the group is doing; `run`: the report of its run."""
+        window = self.state.window
+        sizes = window.bytes, len(window)
+        fingerprint = fingerprint_of(self.plan.parts)
+        pipeline = self.plan.pipeline
+        return GroupFacts(
+            self.name, pipeline, fingerprint, this_node(), self.state.place, self.state.readers, *sizes, run
+        )
+
+    # --- what happens --------------------------------------------------------------------------------------
+
+    def _elsewhere(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Have the event loop call something, from another thread."""
+        self._loop.call_soon_threadsafe(call, *arguments)
+
+    def _came(self, loan: Loan) -> None:
+        try:
+            self._perform(self.state.produced(SharedBatch(loan), loan.nbytes, loan.batch.epoch))
+        except PlanError:
+            self._fail(
+                PlanError(
+                    f"a batch of {loan.nbytes} bytes does not fit into the window of the shared group {self.name}, "
+                    f"which holds {self.plan.window_bytes}: make smaller batches, or set "
+                    "Config(share_window_bytes=...)."
+                )
+            )
+
+    def _forget(self, tokens: tuple[str, ...]) -> None:
+        for reader in self._readers.values():
+            reader.forget(tokens)
+
+    def _perform(self, instructions: list[GroupInstruction[SharedBatch]]) -> None:
+        try:
+            self._perform_all(instructions)
+        except Exception as error:  # of ours: nobody would hear of it here, and the readers would wait for ever
+            logger.exception("the shared group %s has failed", self.name)
+            self._fail(PecanError(f"the shared group {self.name} has failed: {told(error)}"))
+
+    def _perform_all(self, instructions: list[GroupInstruction[SharedBatch]]) -> None:
+        for one in instructions:
+            if isinstance(one, Hand):
+                self._readers[one.reader].hand(one.entry, one.skipped)
+            elif isinstance(one, Finish):
+                self._readers[one.reader].finish(one.skipped)
+                self._changed()
+            elif isinstance(one, EndGroup):
+                logger.info("the shared group %s ends: nobody has read for %g s", self.name, self.plan.linger_s)
+                self._finish()
+            else:
+                self.run.do(one)
+
+    def _fail(self, error: PecanError) -> None:
+        """End the group with an error that all readers raise."""
+        if self.over:
+            return
+        self._failed = error
+        logger.error("the shared group %s ends: %s", self.name, error)
+        for reader in self._readers.values():
+            reader.finish(0, error)
+        self._loop.call_later(LAST_WORDS_S, self._finish)
+
+    def stop(self, why: str) -> None:
+        """End the group now; its readers raise an error that says why."""
+        self._fail(PecanError(f"the shared group {self.name} was ended: {why}."))
+
+    def _finish(self) -> None:
+        self._ticking.cancel()
+        self._end()
+
+    async def _tick(self) -> None:
+        """Let time pass, and look for readers that are gone."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = time.monotonic()
+            for name in [name for name, reader in self._readers.items() if reader.gone(now)]:
+                logger.warning("the shared group %s gives up its reader %s, which is not heard", self.name, name)
+                self._readers[name].close()
+                self._readers.pop(name)
+                self._perform(self.state.leave(name))
+                self._changed()
+            self._say_who_holds(now)
+            if self._failed is None:
+                self._perform(self.state.time(now))
+            elif not self._readers:
+                self._finish()
+
+    def _say_who_holds(self, now: float) -> None:
+        holders = self.state.held_back_by
+        if not holders:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = now
+        elif now - self._held_since > SAY_AFTER_S:
+            self._held_since = now
+            logger.warning(
+                "the shared group %s waits for %s, the slowest of %d readers (max_lag=%s)",
+                *(self.name, ", ".join(holders[:4]), len(self.state.readers), self.plan.max_lag),
+            )
+
+
+def difference(mine: tuple[SharedPart, ...], other: tuple[SharedPart, ...]) -> str:
+    """Say in what a reader differs from its group; nothing if in nothing."""
+    if mine == other:
+        return ""
+    here, there = dict(mine), dict(other)
+    for name in dict.fromkeys((*here, *there)):
+        if here.get(name) != there.get(name):
+            return f"it has {_told(name, here)} where this one has {_told(name, there)}"
+    return "its operators are in another order"
+
+
+def _told(name: str, parts: dict[str, str]) -> str:
+    return f"{name} {parts[name]}" if name in parts else f"no {name}"
+
+
+def fingerprint_of(parts: tuple[SharedPart, ...]) -> str:
+    """Return a hash of all in which readers agree."""
+    return hashlib.blake2b(pickle.dumps(parts, 4), digest_size=8).hexdigest()

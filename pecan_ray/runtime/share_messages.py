@@ -1,0 +1,124 @@
+"""What a group and its readers hand each other beside batches."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from pecan_ray.job.share_group import Place, ReaderFacts
+from pecan_ray.runtime.client import Received
+from pecan_ray.transport.share_channel import ChannelAddress
+
+PREFIX = "pecan:share:"
+"""How the names of groups' actors begin."""
+
+SharedPart: TypeAlias = tuple[str, str]
+"""What something is, and a hash or value of it."""
+
+
+class SharedRun(Protocol):
+    """Batches of a group's own job, as `pecan_ray.Batches` gives them."""
+
+    def next_received(self) -> Received:
+        """Return the next batch; raises StopIteration at the end."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the run stands."""
+        ...
+
+    def report(self) -> Any:
+        """Return what happened so far."""
+        ...
+
+    def scale(self, *, local: int, remote: int) -> None:
+        """Change the numbers of workers."""
+        ...
+
+    def close(self) -> None:
+        """End the run."""
+        ...
+
+
+RunMaker: TypeAlias = Callable[[int | None, Mapping[str, Any] | None], SharedRun]
+"""Begins a run of so many epochs in all, from a state."""
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What a group runs; it is sent by its first reader."""
+
+    make: bytes
+    """A `RunMaker`, pickled."""
+    pipeline: str
+    parts: tuple[SharedPart, ...]
+    """All in which readers must agree."""
+    window_bytes: int
+    linger_s: float
+    reader_timeout_s: float
+    max_lag: int | None
+
+
+@dataclass(frozen=True)
+class JoinRequest:
+    """What a reader says when it comes."""
+
+    reader: str
+    """A name for people, and no other reader's."""
+    node: str
+    by_pipe: bool
+    """It can open the group's memory files; else batches come by Ray's object store."""
+    epochs: int | None
+    parts: tuple[SharedPart, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A reader is in."""
+
+    channel: ChannelAddress | None
+
+
+@dataclass(frozen=True)
+class GroupFacts:
+    """A group so far."""
+
+    name: str
+    pipeline: str
+    fingerprint: str
+    node: str
+    place: Place
+    readers: tuple[ReaderFacts, ...]
+    window_bytes: int
+    window_entries: int
+    run: Any = None
+    """The report of its run; None where there is none, or it was not asked for."""
+
+
+@dataclass(frozen=True)
+class BatchFrame:
+    """A batch on its way to a reader, the same for all but the first field."""
+
+    skipped: int
+    forget: tuple[str, ...]
+    """Memory files of workers that have ended since the last one."""
+    batch: bytes
+    """A `LentBatch`, pickled once for all readers."""
+
+
+@dataclass(frozen=True)
+class EndFrame:
+    """There will be no more batches."""
+
+    skipped: int
+    error: BaseException | None = None
+
+
+Frame: TypeAlias = BatchFrame | EndFrame
+
+
+def pickled_frame(frame: Frame) -> bytes:
+    """Pickle what goes to a reader."""
+    return pickle.dumps(frame, pickle.HIGHEST_PROTOCOL)

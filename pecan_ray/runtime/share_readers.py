@@ -1,0 +1,186 @@
+"""A group's side of its readers: over pipes on its node, by actor calls elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+import ray
+
+from pecan_ray.errors import PecanError
+from pecan_ray.runtime.share_messages import BatchFrame, EndFrame, pickled_frame
+from pecan_ray.transport.share_channel import ShareChannel
+from pecan_ray.transport.shared_slots import LentBatch, Loan
+
+OPEN_S = 60.0
+"""A reader that has not opened its pipes after so long is gone."""
+
+
+class SharedBatch:
+    """A loan as readers are told of it: pickled once, and put into Ray's object store for the first who needs that."""
+
+    def __init__(self, loan: Loan) -> None:
+        self.loan = loan
+        self.batch = pickle.dumps(loan.batch, pickle.HIGHEST_PROTOCOL)
+        self._stored: tuple[Any, bytes] | None = None
+
+    @property
+    def stored(self) -> tuple[Any, bytes]:
+        """The reference of its columns, and what is said of it."""
+        if self._stored is None:
+            batch: LentBatch = replace(self.loan.batch, address=None)
+            self._stored = ray.put(self.loan.columns), pickle.dumps(batch)
+        return self._stored
+
+
+class GroupReader(Protocol):
+    """What brings batches to one reader."""
+
+    def hand(self, shared: SharedBatch, skipped: int) -> None:
+        """Bring it a batch that it has wished for."""
+        ...
+
+    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+        """Tell it that there will be no more."""
+        ...
+
+    def forget(self, tokens: tuple[str, ...]) -> None:
+        """Have it let go of memory files."""
+        ...
+
+    def gone(self, now: float) -> bool:
+        """Tell whether it has not been heard for too long."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it, and of what it holds."""
+        ...
+
+
+class PipeReader:
+    """A reader on the group's node."""
+
+    def __init__(self, wish: Callable[[int], None], leave: Callable[[], None], ended: Callable[[], None]) -> None:
+        """`wish` and `leave`: what it does; `ended`: it holds nothing any more."""
+        self.channel = ShareChannel()
+        self._wish, self._leave, self._ended = wish, leave, ended
+        self._held: dict[int, SharedBatch] = {}
+        self._forget: tuple[str, ...] = ()
+        self._loop = asyncio.get_running_loop()
+        self._since = time.monotonic()
+        self._loop.add_reader(self.channel.credits_fd, self._credits)
+        self._loop.add_reader(self.channel.releases_fd, self._released)
+        self._reads = True
+
+    def hand(self, shared: SharedBatch, skipped: int) -> None:
+        """Write about a batch; what it holds stays where it is until it lets go."""
+        self._held[shared.loan.batch.number] = shared
+        forget, self._forget = self._forget, ()
+        self._put(pickled_frame(BatchFrame(skipped, forget, shared.batch)))
+
+    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+        """Write that it is over."""
+        self._put(pickled_frame(EndFrame(skipped, error)))
+
+    def _put(self, frame: bytes) -> None:
+        if self._reads and not self.channel.put(frame):
+            self._loop.add_writer(self.channel.write_fd, self._flush)
+
+    def _flush(self) -> None:
+        if self.channel.flush():
+            self._loop.remove_writer(self.channel.write_fd)
+
+    def forget(self, tokens: tuple[str, ...]) -> None:
+        """Say so with the next batch."""
+        self._forget += tokens
+
+    def gone(self, now: float) -> bool:
+        """Tell whether it has never opened its pipes: that it closes them is seen at once."""
+        return not self.channel.opened and now - self._since > OPEN_S
+
+    def _credits(self) -> None:
+        granted = self.channel.credits()
+        if granted is None:
+            self._stop()
+            self._leave()
+        elif granted:
+            self._wish(granted)
+
+    def _stop(self) -> None:
+        if self._reads:
+            self._reads = False
+            self._loop.remove_reader(self.channel.credits_fd)
+            self._loop.remove_writer(self.channel.write_fd)
+            self.channel.close_messages()
+
+    def _released(self) -> None:
+        released = self.channel.released()
+        if released is None:
+            if self._reads:  # it is dead, and this end was looked at first
+                self._stop()
+                self._leave()
+            self.close()
+            self._ended()
+            return
+        for number in released:
+            self._held.pop(number, None)
+
+    def close(self) -> None:
+        """Close the pipes."""
+        self._stop()
+        self._loop.remove_reader(self.channel.releases_fd)
+        self.channel.close()
+        self._held.clear()
+
+
+class StoreReader:
+    """A reader that asks by actor calls: it is elsewhere, or may not open this process's files."""
+
+    def __init__(self, wish: Callable[[int], None], timeout_s: float) -> None:
+        self._wish, self._timeout_s = wish, timeout_s
+        self._asked: deque[asyncio.Future[tuple[bytes, list[Any]]]] = deque()
+        self._ended: bytes | None = None
+        self.heard = time.monotonic()
+
+    async def take(self) -> tuple[bytes, list[Any]]:
+        """Return the next frame, and in a list the reference of a batch's columns: Ray passes that on."""
+        self.heard = time.monotonic()
+        if self._ended is not None:
+            return self._ended, []
+        future: asyncio.Future[tuple[bytes, list[Any]]] = asyncio.get_running_loop().create_future()
+        self._asked.append(future)
+        self._wish(1)
+        return await future
+
+    def hand(self, shared: SharedBatch, skipped: int) -> None:
+        """Answer its oldest call."""
+        reference, batch = shared.stored
+        self._answer(pickled_frame(BatchFrame(skipped, (), batch)), [reference])
+
+    def _answer(self, frame: bytes, references: list[Any]) -> None:
+        future = self._asked.popleft()
+        if not future.done():
+            future.set_result((frame, references))
+
+    def finish(self, skipped: int, error: PecanError | None = None) -> None:
+        """Answer all its calls."""
+        self._ended = pickled_frame(EndFrame(skipped, error))
+        while self._asked:
+            self._answer(self._ended, [])
+
+    def forget(self, tokens: tuple[str, ...]) -> None:
+        """It has none of them."""
+
+    def gone(self, now: float) -> bool:
+        """Tell whether it has not spoken for too long."""
+        return now - self.heard > self._timeout_s
+
+    def close(self) -> None:
+        """Let its calls go."""
+        if self._ended is None:
+            self.finish(0)

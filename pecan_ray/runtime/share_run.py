@@ -1,0 +1,84 @@
+"""The run of a group: one thread that takes batches from an ordinary job, one for each that is asked for."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from pecan_ray.errors import PecanError, told
+from pecan_ray.job.share_group import BeginRun, Produce
+from pecan_ray.runtime.share_messages import RunMaker, SharedRun
+from pecan_ray.transport.shared_slots import Loan, SlotLender
+
+logger = logging.getLogger("pecan_ray.share")
+
+
+class ShareRun:
+    """Does what the group's state says; what comes of it is told by calls from its thread."""
+
+    def __init__(
+        self,
+        make: RunMaker,
+        lender: SlotLender,
+        *,
+        came: Callable[[Loan], None],
+        over: Callable[[], None],
+        failed: Callable[[PecanError], None],
+        forget: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._make, self._lender = make, lender
+        self._came, self._over, self._failed, self._forget = came, over, failed, forget
+        self._todo: queue.SimpleQueue[BeginRun | Produce | None] = queue.SimpleQueue()
+        self.batches: SharedRun | None = None
+        """Those of the run that is under way, or that was last."""
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="pecan-share-run", daemon=True)
+        self._thread.start()
+
+    def do(self, instruction: BeginRun | Produce) -> None:
+        """Have something done by the thread."""
+        self._todo.put(instruction)
+
+    def close(self) -> None:
+        """End the run, and wait for it."""
+        self._closing = True
+        self._todo.put(None)
+        if (batches := self.batches) is not None:
+            batches.close()  # which lets the thread go
+        self._thread.join()
+        if self.batches is not None:
+            self.batches.close()
+        self._lender.close()
+
+    def _work(self) -> None:
+        while (instruction := self._todo.get()) is not None and not self._closing:
+            try:
+                if isinstance(instruction, BeginRun):
+                    self._begin(instruction)
+                self._take_one()
+            except BaseException as error:  # whatever it is, the readers must know
+                if not self._closing:
+                    self._failed(error if isinstance(error, PecanError) else PecanError(told(error)))
+                return
+
+    def _begin(self, run: BeginRun) -> None:
+        state = None
+        if self.batches is not None:
+            state = None if run.anew else self.batches.state_dict()
+            self.batches.close()
+        self.batches = self._make(run.epochs, state)
+        if self._closing:  # which has closed the ones before
+            self.batches.close()
+
+    def _take_one(self) -> None:
+        assert self.batches is not None
+        try:
+            received = self.batches.next_received()
+        except StopIteration:
+            self._over()
+            return
+        if ended := self._lender.forget_ended():
+            self._forget(ended)
+        self._came(self._lender.lend(received.message, received.columns, received.provenance.worker))

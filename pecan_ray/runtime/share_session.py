@@ -1,0 +1,291 @@
+"""One reader of a shared group, as its trainer sees it: joins, iterates, reports, leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import ClusterError, PecanError
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.options import Config, Workers
+from pecan_ray.runtime import cluster
+from pecan_ray.runtime.calls import Calls, CallsClosedError, PendingAnswer
+from pecan_ray.runtime.client import Provenance, Received
+from pecan_ray.runtime.long_wait import LongWait
+from pecan_ray.runtime.session import refuse_loader_workers
+from pecan_ray.runtime.share_messages import BatchFrame, Frame, GroupPlan, Joined, JoinRequest
+from pecan_ray.runtime.shared_producer import producer_of
+from pecan_ray.transport.message_pipe import MessageReader
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.ring import ring_supported
+from pecan_ray.transport.share_channel import ChannelAddress
+from pecan_ray.transport.shared_slots import LentBatch, SlotBorrower
+
+AHEAD = 2
+"""Batches that a reader may have before its loop asks for them."""
+JOIN_S = 120.0
+"""A group that has not let a reader in after so long does not."""
+LOOK_AGAIN_S = 0.2
+SPEAK_S = 1.0
+LEAVE_S = 10.0
+
+
+@dataclass(frozen=True)
+class ShareRequest:
+    """What a reader wants to share."""
+
+    group: str
+    plan: GroupPlan
+    epochs: int | None
+    config: Config
+
+
+class _GroupPipeWay:
+    """Batches of a group on this node, in memory that is mapped read-only."""
+
+    def __init__(self, address: ChannelAddress) -> None:
+        """Raises OSError where the group is gone."""
+        self._messages = MessageReader(address.pipe)
+        self._borrower = SlotBorrower(address.pipe.pid, address.releases)
+        self._frames = iter(self._messages)
+        self._messages.grant(AHEAD)
+
+    def next(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+        """Return the next frame with what it brings; None: the group is gone, or this is closed."""
+        data = next(self._frames, None)
+        if data is None:
+            return None
+        frame: Frame = pickle.loads(data)
+        if not isinstance(frame, BatchFrame):
+            return frame, None, {}
+        self._borrower.forget(frame.forget)
+        batch: LentBatch = pickle.loads(frame.batch)
+        columns = self._borrower.open(batch)
+        self._messages.grant(1)
+        return frame, batch, columns
+
+    def stop(self) -> None:
+        """Let the one go who waits."""
+        self._messages.stop()
+
+    def close(self) -> None:
+        """Leave; batches that are held stay valid."""
+        self._messages.close()
+        self._borrower.close()
+
+
+class _GroupStoreWay:
+    """Batches of a group elsewhere, through Ray's object store."""
+
+    def __init__(self, producer: Any, reader: str, calls: Calls) -> None:
+        self._producer, self._reader, self._calls = producer, reader, calls
+        self._asked: deque[PendingAnswer] = deque(calls.begin(producer.take, reader) for _ in range(AHEAD))
+        self._closed = threading.Event()
+        self._speaking = threading.Thread(target=self._speak, name="pecan-share-reader", daemon=True)
+        self._speaking.start()
+
+    def _speak(self) -> None:
+        """Say now and then that this process lives."""
+        with contextlib.suppress(ClusterError):  # Ray was shut down
+            while not self._closed.wait(SPEAK_S):
+                self._calls.tell(self._producer.heard, self._reader)
+
+    def next(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+        """Return the next frame with what it brings."""
+        data, references = self._calls.result(self._asked.popleft())
+        frame: Frame = pickle.loads(data)
+        if not isinstance(frame, BatchFrame):
+            return frame, None, {}
+        self._asked.append(self._calls.begin(self._producer.take, self._reader))
+        with self._calls.connection():
+            fetched = PendingAnswer(references.pop())
+        return frame, pickle.loads(frame.batch), self._calls.result(fetched)
+
+    def stop(self) -> None:
+        """Let the one go who waits."""
+        self._closed.set()
+        self._calls.close()
+
+    def close(self) -> None:
+        """Leave, without waiting for anything."""
+        self.stop()
+        with contextlib.suppress(ClusterError, ray.exceptions.RayError):
+            self._calls.tell(self._producer.leave, self._reader)
+        while self._asked:
+            self._asked.pop().close()
+
+
+class ShareClient:
+    """Takes one reader's batches; used by one thread at a time, but for `stop`."""
+
+    def __init__(self, group: str, way: _GroupPipeWay | _GroupStoreWay) -> None:
+        self._group, self._way = group, way
+        self._began = time.monotonic()
+        self._over = self._stopped = False
+        self._using = threading.RLock()
+        """Held while the way is used, so that it is not closed under its user."""
+        self.first_batch_s: float | None = None
+        self.read = self.skipped = self._rows = 0
+        self._waited_s = 0.0
+
+    def next(self) -> Received | None:
+        """Return the next batch, waiting for it; None when this reader has had all.  Raises the group's error."""
+        cluster.refuse_forked()
+        if self._over:
+            return None
+        began = time.monotonic()
+        with self._using, self._said_what_is_waited_for():
+            came = None if self._stopped else self._came()
+        self._waited_s += time.monotonic() - began
+        if self._stopped:
+            return None
+        if came is None:
+            raise ClusterError(
+                f"the shared group {self._group} is gone: its process or node was lost. Start the run again: another "
+                "group begins."
+            )
+        frame, batch, columns = came
+        self.skipped = max(self.skipped, frame.skipped)
+        if not isinstance(frame, BatchFrame) or batch is None:
+            self._over = True
+            if not isinstance(frame, BatchFrame) and frame.error is not None:
+                raise frame.error
+            return None
+        self.read += 1
+        self._rows += batch.rows
+        if self.first_batch_s is None:
+            self.first_batch_s = time.monotonic() - self._began
+        provenance = Provenance(batch.epoch, batch.worker, batch.spans, batch.rows)
+        return Received(columns, provenance, Message({}, batch.spans, batch.rows, batch.epoch))
+
+    def close(self) -> None:
+        """Take no more, and let the one go who waits."""
+        self._stopped = True
+        self._way.stop()
+        with self._using:
+            self._way.close()
+
+    def _came(self) -> tuple[Frame, LentBatch | None, dict[str, Any]] | None:
+        try:
+            return self._way.next()
+        except CallsClosedError:
+            return None
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause if isinstance(error.cause, PecanError) else error from None
+        except (ray.exceptions.RayError, OSError):
+            return None
+
+    @contextlib.contextmanager
+    def _said_what_is_waited_for(self) -> Iterator[None]:
+        if self.read:
+            yield
+            return
+        with LongWait(f"the shared group {self._group} has no batch yet: its workers start, or readers lag behind"):
+            yield
+
+    def progress(self) -> TrainerProgress:
+        """Return how the trainer is doing."""
+        return TrainerProgress(self.read, self._rows, self._waited_s, time.monotonic() - self._began)
+
+    def line(self) -> str:
+        """Return the same in words."""
+        trainer = self.progress()
+        elapsed = max(trainer.elapsed_s, 1e-9)
+        return (
+            f"{trainer.yielded} batches, {trainer.yielded / elapsed:.1f}/s, {trainer.rows / elapsed:.0f} elements/s, "
+            f"waited {100 * trainer.waited_s / elapsed:.0f}%, skipped {self.skipped}, of the shared group {self._group}"
+        )
+
+
+class ShareSession:
+    """A reader of a group; `close` leaves it, and so does the end of the process."""
+
+    def __init__(self, request: ShareRequest) -> None:
+        refuse_loader_workers()
+        cluster.attach()
+        self.group = request.group
+        self.reader = f"{request.plan.pipeline}@{socket.gethostname()}:{os.getpid()}-{os.urandom(3).hex()}"
+        self._calls = Calls()
+        self._facts: JobFacts | None = None
+        self._report: Any = None
+        self.readers = 0
+        with LongWait(f"the shared group {self.group} is being started, or joined") as wait:
+            self.producer, way = self._joined(request, wait)
+        self.client = ShareClient(self.group, way)
+        weakref.finalize(self, way.close).atexit = False
+
+    def _joined(self, request: ShareRequest, wait: LongWait) -> tuple[Any, _GroupPipeWay | _GroupStoreWay]:
+        """Find or start the group and become one of its readers; raises PecanError if that cannot be."""
+        until = time.monotonic() + JOIN_S
+        while True:
+            try:
+                producer = producer_of(self.group)
+                node, pid = ray.get(producer.place.remote())
+                by_pipe = self._sees(node, pid, request.config)
+                mine = cluster.this_node()
+                asked = JoinRequest(self.reader, mine, by_pipe, request.epochs, request.plan.parts)
+                answer = ray.get(producer.join.remote(asked))
+                if answer == "unopened":
+                    ray.get(producer.open.remote(request.plan))
+                    continue
+                if isinstance(answer, Joined):
+                    if answer.channel is not None:
+                        return producer, _GroupPipeWay(answer.channel)
+                    return producer, _GroupStoreWay(producer, self.reader, self._calls)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause if isinstance(error.cause, PecanError) else error from None
+            except (ray.exceptions.RayActorError, ray.exceptions.ActorAlreadyExistsError, OSError) as error:
+                if time.monotonic() > until:
+                    raise ClusterError(f"the shared group {self.group} cannot be joined: {error}") from error
+            wait.becomes(f"the shared group {self.group} before this one is ending")
+            if time.monotonic() > until:
+                raise ClusterError(f"the shared group {self.group} has been ending for {JOIN_S:.0f} s: `pecan stop`.")
+            time.sleep(LOOK_AGAIN_S)
+
+    def _sees(self, node: str, pid: int, config: Config) -> bool:
+        """Tell whether batches can come in memory that is mapped."""
+        near = node == cluster.this_node() and config.transport != "object_store" and ring_supported()[0]
+        return near and os.access(f"/proc/{pid}/fd", os.R_OK | os.X_OK)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the group was left."""
+        return self._facts is not None
+
+    def facts(self) -> JobFacts:
+        """Return nothing but the name: the job is the group's."""
+        return JobFacts(self.group)
+
+    def run_report(self) -> Any:
+        """Return what the group's run reports; None where it cannot be asked any more."""
+        if self._facts is None:
+            with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
+                facts = self._calls.result(self._calls.begin(self.producer.facts, True), LEAVE_S)
+                self._report, self.readers = facts.run, len(facts.readers)
+        return self._report
+
+    def scale(self, workers: Workers) -> None:
+        """Change the numbers of workers, for all readers."""
+        self._calls.ask(self.producer.scale, workers.local, workers.remote)
+
+    def close(self) -> None:
+        """Leave the group, which ends if nobody else comes."""
+        if self._facts is None:
+            self.run_report()
+            self._facts = JobFacts(self.group)
+            self.client.close()
+            with contextlib.suppress(ClusterError, TimeoutError, ray.exceptions.RayError):
+                self._calls.result(self._calls.begin(self.producer.leave, self.reader), LEAVE_S)
+            self._calls.close()

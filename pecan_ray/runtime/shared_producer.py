@@ -1,0 +1,144 @@
+"""The actor of a group of sharing readers: what they call."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any
+
+import ray
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
+from pecan_ray.runtime.service import service_actor, tell_service
+from pecan_ray.runtime.share_host import ShareHost
+from pecan_ray.runtime.share_messages import PREFIX, GroupFacts, GroupPlan, Joined, JoinRequest
+
+logger = logging.getLogger("pecan_ray.share")
+
+MOST_CALLS = 100_000
+COMES_S = 60.0
+"""A group to which nobody sends a pipeline within this time ends."""
+TELL_S = 30.0
+"""So often the service is told again, which may have lost what it knew."""
+
+
+class SharedProducer:
+    """Runs a pipeline for its readers; a detached, named Ray actor in the namespace `pecan`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._host: ShareHost | None = None
+        self._service: Any = None
+        self._ending = False
+        # Those who have started it may be gone before they call.
+        ray.get_runtime_context().current_actor.watch.remote()
+
+    async def watch(self) -> None:
+        """End where no pipeline comes; tell the service now and then."""
+        began = time.monotonic()
+        while self._host is None and time.monotonic() < began + COMES_S:
+            await asyncio.sleep(0.1)
+        if self._host is None:
+            logger.warning("the shared group %s ends: nobody has sent its pipeline", self._name)
+            ray.kill(ray.get_runtime_context().current_actor)
+        while not self._ending:
+            self._service = await asyncio.to_thread(service_actor)
+            self._tell()
+            await asyncio.sleep(TELL_S)
+
+    def _tell(self) -> None:
+        if self._host is not None and self._service is not None:
+            tell_service(self._service, self._host.facts())
+
+    async def place(self) -> tuple[str, int]:
+        """Return the node and the process, so that a reader can see whether it may open its files."""
+        return this_node(), os.getpid()
+
+    async def open(self, plan: GroupPlan) -> None:
+        """Begin with a pipeline, unless another reader has sent it."""
+        if self._host is None:
+            self._host = ShareHost(self._name, plan, self._tell, self._end)
+
+    async def join(self, request: JoinRequest) -> Joined | str:
+        """Let a reader in; "unopened": the pipeline must be sent before, "ending": another group will follow."""
+        if self._host is None:
+            return "unopened"
+        return "ending" if self._host.over else self._host.join(request)
+
+    def _opened(self) -> ShareHost:
+        if self._host is None:
+            raise ClusterError(f"the shared group {self._name} has no pipeline yet.")
+        return self._host
+
+    async def take(self, reader: str) -> tuple[bytes, list[Any]]:
+        """Return the next frame of a reader that has no pipe, and in a list the reference of a batch's columns."""
+        return await self._opened().store_reader(reader).take()
+
+    async def heard(self, reader: str) -> None:
+        """A reader that has no pipe lives."""
+        self._opened().store_reader(reader).heard = time.monotonic()
+
+    async def leave(self, reader: str) -> None:
+        """A reader wants no more."""
+        self._opened().leave(reader)
+
+    async def facts(self, run: bool) -> GroupFacts:
+        """Tell how the group is doing; with `run` also what its run reports."""
+        host = self._opened()
+        batches = host.run.batches if run else None
+        return host.facts(None if batches is None else await asyncio.to_thread(batches.report))
+
+    async def scale(self, local: int, remote: int) -> None:
+        """Change the numbers of workers, for all readers."""
+        batches = self._opened().run.batches
+        if batches is not None:
+            await asyncio.to_thread(lambda: batches.scale(local=local, remote=remote))
+
+    async def stop(self, force: bool) -> int:
+        """End the group, unless it has readers and this is not forced; return how many it has."""
+        readers = 0 if self._host is None else len(self._host.state.readers)
+        if self._host is None:
+            ray.kill(ray.get_runtime_context().current_actor)
+        elif force or not readers:
+            self._host.stop("`pecan stop` has asked for it")
+        return readers
+
+    def _end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._ended = asyncio.get_running_loop().create_task(self._ends())
+
+    async def _ends(self) -> None:
+        assert self._host is not None
+        try:
+            await asyncio.to_thread(self._host.run.close)
+            if self._service is not None:
+                await asyncio.wait_for(_forget(self._service, self._name), COMES_S)
+        except (ray.exceptions.RayError, asyncio.TimeoutError) as error:
+            logger.info("the service has not heard of the end of %s: %s", self._name, error)
+        finally:
+            ray.kill(ray.get_runtime_context().current_actor)
+
+
+async def _forget(service: Any, name: str) -> None:
+    await service.gone.remote(name)
+
+
+def producer_of(group: str) -> Any:
+    """Return the actor of a group; it is started on this node where there is none."""
+    remote: Any = ray.remote
+    options = {
+        "name": f"{PREFIX}{group}",
+        "namespace": NAMESPACE,
+        "get_if_exists": True,
+        "lifetime": "detached",
+        "num_cpus": 0,
+        "max_restarts": 0,
+        "max_concurrency": MOST_CALLS,
+        "enable_task_events": False,
+        "label_selector": local_selector(this_node()),
+    }
+    return remote(SharedProducer).options(**options).remote(group)

@@ -1,0 +1,104 @@
+"""What a pipeline's job asks for when it shares: with whom it may, and what the group is to run."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from pecan_ray.errors import PlanError
+from pecan_ray.options import Config, EngineName, IterOptions, Visitation
+from pecan_ray.plan.fingerprint import described
+from pecan_ray.plan.operators import Plan
+from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart
+from pecan_ray.runtime.share_session import ShareRequest
+
+logger = logging.getLogger("pecan_ray")
+
+OWN = (
+    "epochs",
+    "workers",
+    "format",
+    "device",
+    "rank",
+    "world_size",
+    "prefetch_bytes",
+    "job",
+    "share",
+    "max_lag",
+    "visitation",
+)
+"""Options in which the run of a group is not what one of its readers says."""
+_said: set[str] = set()
+"""Pipelines of which it was said that they cannot be shared."""
+
+
+def share_request(
+    plan: Plan,
+    name: str,
+    engine: EngineName,
+    seed: int,
+    config: Config,
+    options: IterOptions,
+    begin: Callable[..., Any],
+) -> ShareRequest | None:
+    """Return which group a job wants to read, and what that runs if it does not run yet; None: it cannot share.
+
+    `begin`: `iter_batches` of a pipeline that can be pickled.
+    """
+    if options.on_error == "quarantine" and not os.path.isabs(config.quarantine_path or ""):
+        raise PlanError(
+            f"{name}: with share={options.share!r} the group writes the quarantine file, on its own node: name the "
+            'file by a whole path, Config(quarantine_path="/...").'
+        )
+    try:
+        parts = group_parts(plan, engine, seed, options)
+    except PlanError as error:
+        if name not in _said:
+            _said.add(name)
+            logger.warning("%s is not shared, and runs a job of its own: %s", name, error.message)
+        return None
+    pickle_plan(plan)  # says what cannot be sent, if anything cannot
+    given = {key: value for key, value in vars(options).items() if key not in OWN}
+    make = cloudpickle.dumps(run_maker(begin, options, given))
+    lag = options.max_lag
+    limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag
+    group = options.share if isinstance(options.share, str) else f"same-{_digest(repr(parts))}"
+    return ShareRequest(group, GroupPlan(make, name, parts, *limits), options.epochs, config)
+
+
+def own_options(options: IterOptions, visitation: Visitation | None) -> IterOptions:
+    """Return the options of a job that shares nothing, though it was asked to; `visitation`: as the user has said."""
+    if not options.share:
+        return options
+    return replace(options, share=False, max_lag=None, visitation=visitation or "exactly_once")
+
+
+def run_maker(begin: Callable[..., Any], options: IterOptions, given: dict[str, Any]) -> RunMaker:
+    """Return what begins a run of a group, as its first reader wants it."""
+    workers, prefetch_bytes = options.workers, options.prefetch_bytes
+
+    def make(epochs: int | None, state: Any) -> Any:
+        return begin(epochs=epochs, state=state, workers=workers, prefetch_bytes=prefetch_bytes, **given)
+
+    return make
+
+
+def group_parts(plan: Plan, engine: EngineName, seed: int, options: IterOptions) -> tuple[SharedPart, ...]:
+    """Return all in which readers of a group agree, part by part; raises PlanError where that cannot be told.
+
+    That is so where a function holds something without a stable text: two different ones would look alike.
+    """
+    chosen = [(f"iter_batches({name}=...)", repr(getattr(options, name))) for name in ("order", "on_error", "max_lag")]
+    data = [(f"data of source {n}", _digest(source.identity())) for n, source in enumerate(plan.sources(), 1)]
+    return (("engine", engine), ("seed", str(seed)), *chosen, *described(plan, strict=True), *data)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=6).hexdigest()

@@ -1,0 +1,199 @@
+"""Slots that one process lends to many: each maps them read-only and says when its last view is gone.
+
+A batch that a worker has written into its ring stays there: the lender opens that memory file once more, for reading,
+and lends what is its own, so that readers need not care who comes and goes.  What did not come in a slot is copied into
+one of the lender's.  A slot is free again when the lender and all readers have let go of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import numpy as np
+
+from pecan_ray.engines.contract import SpansByKey
+from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.transport.messages import Message
+from pecan_ray.transport.ring import ALIGNMENT, LastView, MemoryFile, ReleasePipe, RingSlots, SlotAddress, last_view
+
+
+@dataclass(frozen=True)
+class LentBatch:
+    """What readers are told of a batch."""
+
+    number: int
+    """By which they say that they have let go of it."""
+    worker: str
+    epoch: int
+    rows: int
+    spans: SpansByKey
+    layout: Layout
+    """Of the columns; those without a place lie pickled together at `pickled`."""
+    pickled: tuple[int, int] | None
+    """Where these begin, and their bytes."""
+    address: SlotAddress | None
+    """None: the columns come by Ray's object store."""
+
+
+class Loan:
+    """A batch that may be lent; its memory stays as long as this does."""
+
+    def __init__(self, batch: LentBatch, columns: dict[str, Any], nbytes: int, file: object = None) -> None:
+        self.batch, self.columns, self.nbytes, self._file = batch, columns, nbytes, file
+
+
+class _OpenedFile:
+    """A worker's memory file, open here for reading, as long as anything in it is lent."""
+
+    def __init__(self, file: MemoryFile) -> None:
+        self._path, self._token = f"/proc/{file.pid}/fd/{file.fd}", file.token
+        if not self.lives():
+            raise ProcessLookupError(f"{self._path} is not a memory file of {file.token}")
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        self.address = replace(file, pid=os.getpid(), fd=fd, pipe_fd=-1)
+        weakref.finalize(self, os.close, fd)
+
+    def lives(self) -> bool:
+        """Tell whether its writer does."""
+        try:
+            return self._token in os.readlink(self._path)
+        except OSError:
+            return False
+
+
+class SlotLender:
+    """The lender's side, used by one thread."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._own = RingSlots(limit_bytes)
+        self._files: dict[tuple[str, int], _OpenedFile] = {}
+        self._numbers = 0
+
+    def lend(self, message: Message, columns: dict[str, Any], worker: str) -> Loan:
+        """Return a batch as it can be lent; it came with a message."""
+        self._numbers += 1
+        layout = message.layout
+        if layout is None and all(type(column) is ColumnPlace for column in message.columns.values()):
+            layout = Layout(message.columns, 0)
+        if message.address is not None and layout is not None and None not in layout.places.values():
+            file = self._opened(message.address.file)
+            if file is not None:
+                address = replace(message.address, file=file.address)
+                batch = self._batch(message, worker, layout, None, address)
+                return Loan(batch, columns, address.size, file)
+        return self._copied(message, columns, worker)
+
+    def _batch(
+        self, message: Message, worker: str, layout: Layout, pickled: tuple[int, int] | None, address: SlotAddress
+    ) -> LentBatch:
+        return LentBatch(self._numbers, worker, message.epoch, message.rows, message.spans, layout, pickled, address)
+
+    def _opened(self, file: MemoryFile) -> _OpenedFile | None:
+        key = file.token, file.number
+        try:
+            return self._files.get(key) or self._files.setdefault(key, _OpenedFile(file))
+        except OSError:  # its writer has ended: what it wrote is still mapped, and can be copied
+            return None
+
+    def _copied(self, message: Message, columns: dict[str, Any], worker: str) -> Loan:
+        """Copy a batch into a slot: arrays as they are, other columns pickled behind them."""
+        places: dict[str, ColumnPlace | None] = {}
+        end, others = 0, {}
+        for name, column in columns.items():
+            if type(column) is not np.ndarray or column.dtype.hasobject:
+                places[name], others[name] = None, column
+                continue
+            places[name] = ColumnPlace(end, column.dtype, column.shape)
+            end += -(-column.nbytes // ALIGNMENT) * ALIGNMENT
+        pickled = cloudpickle.dumps(others) if others else b""
+        slot = self._own.acquire(end + len(pickled))
+        self._own.taken(slot.number)
+        memory: Any = np.frombuffer(slot.buffer, np.uint8)
+        for name, place in places.items():
+            if place is not None:
+                place.view(memory)[...] = columns[name]
+        memory[end : end + len(pickled)] = np.frombuffer(pickled, np.uint8)
+        where = (end, len(pickled)) if others else None
+        loan = Loan(self._batch(message, worker, Layout(places, end), where, slot.address()), columns, slot.size)
+        weakref.finalize(loan, slot.release).atexit = False
+        return loan
+
+    def forget_ended(self) -> tuple[str, ...]:
+        """Let go of the files of workers that have ended; return by which names readers know them."""
+        ended = [key for key, file in self._files.items() if not file.lives()]
+        for key in ended:
+            del self._files[key]
+        return tuple({token for token, _ in ended})
+
+    def close(self) -> None:
+        """Close what is the lender's own; batches that readers have mapped stay valid."""
+        self._files.clear()
+        self._own.close()
+
+
+_held: list[LastView] = []
+"""Of the batches that this process holds, also of a borrower that is gone: the pipe, which they keep open, tells the
+lender that they are held."""
+
+
+_holding = threading.Lock()
+"""Guards them: several readers of a process may run in threads of their own."""
+
+
+def _hold(*views: LastView) -> None:
+    """Add some, and drop those that have told already."""
+    with _holding:
+        _held[:] = [*(view for view in _held if view() is not None), *views]
+
+
+class SlotBorrower:
+    """A reader's side: maps files once, read-only, and tells the lender when the views of a batch are gone."""
+
+    def __init__(self, pid: int, release_fd: int) -> None:
+        """`release_fd`: of the lender's pipe; raises OSError where the lender is gone."""
+        self._pipe = ReleasePipe(f"/proc/{pid}/fd/{release_fd}")
+        self._maps: dict[tuple[str, int], mmap.mmap] = {}
+
+    def open(self, batch: LentBatch) -> dict[str, Any]:
+        """Return a batch's columns: read-only views, and copies of those that are no arrays of numbers.
+
+        Raises OSError where the lender is gone.
+        """
+        assert batch.address is not None
+        address = batch.address
+        shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
+        memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
+        _hold(last_view(memory, self._pipe, batch.number))
+        others: dict[str, Any] = {}
+        if batch.pickled is not None:
+            begin, nbytes = batch.pickled
+            others = cloudpickle.loads(memory[begin : begin + nbytes])
+        return batch.layout.views(memory, others)
+
+    def _mapped(self, file: MemoryFile) -> mmap.mmap:
+        path = f"/proc/{file.pid}/fd/{file.fd}"
+        if file.token not in os.readlink(path):
+            raise ProcessLookupError(f"{path} is not a memory file of {file.token}")
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            shared = self._maps[file.token, file.number] = mmap.mmap(fd, file.size, access=mmap.ACCESS_READ)
+        finally:
+            os.close(fd)
+        return shared
+
+    def forget(self, tokens: Iterable[str]) -> None:
+        """Drop the mappings of workers that have ended; views of them stay valid."""
+        gone = set(tokens)
+        self._maps = {key: shared for key, shared in self._maps.items() if key[0] not in gone}
+
+    def close(self) -> None:
+        """Drop all mappings; views stay valid, and the last one of each batch is still told of."""
+        self._maps.clear()
+        _hold()

@@ -1,0 +1,260 @@
+"""A group of sharing readers: epochs of those who come late, those who skip, those who are waited for, and the end."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray.errors import PlanError
+from pecan_ray.job.share_group import BeginRun, EndGroup, Finish, Hand, Place, Produce, ShareGroup
+
+EACH = 5
+"""Entries of an epoch, of one byte each."""
+
+
+class GroupPlay:
+    """A group with a run that makes entries (run, epoch, number), and readers that keep what they get."""
+
+    def __init__(self, capacity: int = 3, max_lag: int | None = None, each: int = EACH) -> None:
+        self.group: ShareGroup[tuple[int, int, int]] = ShareGroup(capacity, 10.0, max_lag=max_lag)
+        self.each = each
+        self.got: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+        self.skipped: dict[str, int] = {}
+        self.runs: list[BeginRun] = []
+        self.at = 0
+        """How many entries the lineage of the run that is under way has given."""
+        self.made = 0
+        self.owed = 0
+
+    def do(self, instructions: Any) -> None:
+        for one in instructions:
+            if isinstance(one, Hand):
+                self.got[one.reader].append(one.entry)
+            elif isinstance(one, Finish):
+                self.skipped[one.reader] = one.skipped
+            elif isinstance(one, BeginRun):
+                self.runs.append(one)
+                self.at = 0 if one.anew else self.at
+                self.owed += 1
+            elif isinstance(one, Produce):
+                self.owed += 1
+        assert self.owed <= 1, "one entry is asked for at a time"
+
+    def produce(self) -> bool:
+        """Give what is owed; tell whether anything was."""
+        if not self.owed:
+            return False
+        self.owed, epochs = 0, self.runs[-1].epochs
+        epoch, number = divmod(self.at, self.each) if self.each else (0, 0)
+        if not self.each or (epochs is not None and epoch >= epochs):
+            self.do(self.group.ran_out())
+            return True
+        self.at, self.made = self.at + 1, self.made + 1
+        self.do(self.group.produced((sum(run.anew for run in self.runs), epoch, number), 1, epoch))
+        return True
+
+    def wish(self, reader: str, count: int = 1) -> None:
+        self.do(self.group.wish(reader, count))
+        while self.produce():
+            pass
+
+    def join(self, reader: str, epochs: int | None = 1) -> None:
+        self.group.join(reader, epochs)
+
+    def read(self, reader: str, count: int | None = None) -> list[tuple[int, int]]:
+        """Wish one by one until it is at the end, or so often; return the epochs and numbers of all it got."""
+        for _ in range(10_000 if count is None else count):
+            if reader in self.skipped:
+                break
+            before = len(self.got[reader])
+            self.wish(reader)
+            if len(self.got[reader]) == before:
+                break
+        return [entry[1:] for entry in self.got[reader]]
+
+
+def all_of(*epochs: int) -> list[tuple[int, int]]:
+    return [(epoch, number) for epoch in epochs for number in range(EACH)]
+
+
+def test_one_reader_gets_its_epochs_and_no_entry_more_is_made() -> None:
+    play = GroupPlay()
+    play.join("a", 2)
+    assert play.read("a") == all_of(0, 1)
+    assert play.skipped == {"a": 0} and play.made == 2 * EACH and play.runs == [BeginRun(2)]
+
+
+def test_readers_in_step_share_all_that_is_made() -> None:
+    play = GroupPlay()
+    for name in "abc":
+        play.join(name)
+    for _ in range(EACH + 1):
+        for name in "abc":
+            play.wish(name)
+    assert all([entry[1:] for entry in play.got[name]] == all_of(0) for name in "abc")
+    assert play.made == EACH and play.skipped == dict.fromkeys("abc", 0)
+
+
+def test_a_slow_reader_skips_and_the_fast_one_is_not_held_back() -> None:
+    play = GroupPlay()
+    play.join("fast")
+    play.join("slow")
+    assert play.read("slow", 1) == [(0, 0)]
+    assert play.read("fast") == all_of(0)
+    assert play.read("slow") == [(0, 0), (0, 2), (0, 3), (0, 4)] and play.skipped["slow"] == 1
+    assert play.made == EACH
+
+
+def test_with_max_lag_the_front_waits_and_every_epoch_is_whole() -> None:
+    play = GroupPlay(max_lag=2)
+    play.join("fast")
+    play.join("slow")
+    assert play.read("fast") == [(0, 0), (0, 1)]
+    assert play.group.held_back_by == ("slow",)
+    assert play.read("slow", 1) == [(0, 0)]
+    assert [entry[1:] for entry in play.got["fast"]] == [(0, 0), (0, 1), (0, 2)], "it had wished for that"
+    while len(play.skipped) < 2:
+        play.wish("slow")
+        play.wish("fast")
+    assert [entry[1:] for entry in play.got["slow"]] == [entry[1:] for entry in play.got["fast"]] == all_of(0)
+    assert play.skipped == {"slow": 0, "fast": 0}
+
+
+def test_a_late_reader_gets_as_much_as_its_epochs_have() -> None:
+    play = GroupPlay()
+    play.join("first")
+    play.read("first", 4)
+    play.join("late")
+    assert play.read("first") == all_of(0)
+    assert play.read("late") == [(0, 2), (0, 3), (0, 4), (1, 0)], "it was too slow for (0, 1), where it began"
+    assert play.skipped["late"] == 1 and play.runs == [BeginRun(1), BeginRun(2)]
+
+
+def test_a_late_reader_with_max_lag_waits_for_the_next_epoch() -> None:
+    play = GroupPlay(capacity=2, max_lag=2)
+    play.join("first", 2)
+    play.read("first", 3)
+    play.join("late")
+    play.wish("late")
+    assert play.got["late"] == [] and play.group.facts("late").waits
+    while len(play.skipped) < 2:
+        play.wish("first")
+        play.wish("late")
+    assert [entry[1:] for entry in play.got["late"]] == all_of(1)
+    assert play.made == 2 * EACH, "it shares the second epoch of the first reader"
+
+
+def test_with_max_lag_an_epoch_whose_beginning_is_kept_is_joined_at_once() -> None:
+    play = GroupPlay(capacity=EACH, max_lag=EACH)
+    play.join("first")
+    play.read("first", 3)
+    play.join("late")
+    assert play.read("late") == all_of(0) and play.made == EACH
+
+
+def test_where_nobody_reads_the_rest_of_an_epoch_a_run_begins_anew() -> None:
+    play = GroupPlay(capacity=2, max_lag=2)
+    play.join("first", 3)
+    play.read("first", EACH + 3)
+    play.join("late", 2)
+    play.do(play.group.leave("first"))
+    assert play.read("late") == all_of(0, 1)
+    assert play.runs == [BeginRun(3), BeginRun(2, anew=True)] and play.group.place == Place(4)
+
+
+def test_who_comes_when_a_run_is_over_goes_on_from_it() -> None:
+    play = GroupPlay(capacity=2)
+    play.join("first")
+    play.read("first")
+    play.join("second", 2)
+    assert play.read("second") == [(0, 3), (0, 4), *all_of(1), (2, 0), (2, 1), (2, 2)]
+
+
+def test_what_a_reader_has_skipped_comes_with_each_entry_also_with_its_last_one() -> None:
+    play = GroupPlay(capacity=2)
+    play.join("fast")
+    play.join("slow")
+    play.read("fast")
+    done = play.group.wish("slow", 5)
+    assert [(type(one), one.skipped) for one in done if isinstance(one, (Hand, Finish))] == [
+        *[(Hand, EACH - 2)] * 2,
+        (Finish, EACH - 2),
+    ]
+
+
+def test_an_endless_reader_and_a_finite_one() -> None:
+    play = GroupPlay()
+    play.join("endless", None)
+    play.join("finite", 1)
+    for _ in range(2 * EACH):
+        play.wish("endless")
+        play.wish("finite")
+    assert [entry[1:] for entry in play.got["finite"]] == all_of(0) and play.skipped == {"finite": 0}
+    assert len(play.got["endless"]) == 2 * EACH and play.runs == [BeginRun(None)]
+
+
+@pytest.mark.parametrize("epochs", [1, None])
+def test_a_run_that_gives_nothing_ends_all_readers(epochs: int | None) -> None:
+    play = GroupPlay(each=0)
+    play.join("a", epochs)
+    assert play.read("a") == [] and play.skipped == {"a": 0}
+
+
+def test_an_entry_larger_than_the_window_is_refused() -> None:
+    play = GroupPlay(capacity=3)
+    play.join("a")
+    play.do(play.group.wish("a"))
+    with pytest.raises(PlanError, match="4 bytes does not fit into a window of 3"):
+        play.group.produced((0, 0, 0), 4, 0)
+
+
+def test_a_group_without_readers_ends_after_a_while() -> None:
+    play = GroupPlay()
+    assert play.group.time(0.0) == []
+    play.join("a")
+    assert play.group.time(50.0) == []
+    play.do(play.group.leave("a"))
+    assert play.group.time(60.0) == [] and play.group.time(69.0) == []
+    play.join("b")
+    assert play.group.time(80.0) == []
+    play.do(play.group.leave("b"))
+    assert play.group.time(81.0) == [] and play.group.time(91.0) == [EndGroup()]
+    with pytest.raises(PlanError, match="the group has ended"):
+        play.join("c")
+
+
+@given(st.data())
+def test_every_reader_gets_its_epochs_in_order_and_what_it_lacks_is_counted(data: st.DataObject) -> None:
+    max_lag = data.draw(st.none() | st.integers(1, 3))
+    play = GroupPlay(capacity=data.draw(st.integers(1, 2 * EACH)), max_lag=max_lag)
+    wanted: dict[str, int] = {}
+    for number in range(data.draw(st.integers(1, 4))):
+        name = f"r{number}"
+        wanted[name] = data.draw(st.integers(1, 3))
+        play.join(name, wanted[name])
+        for _ in range(data.draw(st.integers(0, 25))):
+            play.wish(data.draw(st.sampled_from(sorted(wanted))), data.draw(st.integers(1, 2)))
+        if data.draw(st.integers(0, 5)) == 0:
+            gone = data.draw(st.sampled_from(sorted(wanted)))
+            play.do(play.group.leave(gone))
+            wanted.pop(gone)
+        if not wanted:
+            break
+    rounds = 0
+    while set(wanted) - set(play.skipped):
+        for name in wanted:
+            play.wish(name)
+        rounds += 1
+        assert rounds < 1_000, "somebody waits for ever"
+    for name, epochs in wanted.items():
+        got, skipped = play.got[name], play.skipped[name]
+        assert got == sorted(set(got))
+        if max_lag is not None:
+            assert len(got) == epochs * EACH and got[0][2] == 0 and skipped == 0
+        else:
+            # Who lags beyond its own end skips entries behind that too.
+            assert len(got) <= epochs * EACH <= len(got) + skipped

@@ -1,0 +1,139 @@
+"""Who may share with whom, what is refused, and what the service knows; without Ray."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.errors import PlanError
+from pecan_ray.job.saved_state import no_state_of
+from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
+from pecan_ray.job.share_group import Place, ReaderFacts
+from pecan_ray.observe.report import Report, SharedReading
+from pecan_ray.observe.status_command import group_lines
+from pecan_ray.options import IterOptions
+from pecan_ray.runtime.share_host import difference
+from pecan_ray.runtime.share_messages import GroupFacts
+from pecan_ray.sharing import group_parts, own_options
+
+SHARES = IterOptions(share=True, visitation="at_most_once")
+
+
+def pipe_of(factor: int = 2, count: int = 10, name: str = "numbers") -> pecan.PecanPipeline:
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(count)), name=name)
+    return pipe.map(lambda value: {"i": factor * value["i"]}, name="times").batch(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"share": ""}, "share must be True, False or the name of a group, but got ''"),
+        ({"share": 3}, "share must be True or False or a text, but got 3"),
+        ({"max_lag": 3}, "max_lag=3 bounds how far readers of a shared group lag: pass share=True"),
+        ({"share": True, "max_lag": 0}, "max_lag must be at least 1 (or None), but got 0"),
+        ({"share": True, "visitation": "exactly_once"}, 'which visitation="exactly_once" forbids: pass max_lag=...'),
+        ({"share": True, "world_size": 2}, "share=True does not go with world_size=2: ranks divide the batches"),
+        ({"share": True, "job": "mine"}, "share=True does not go with job='mine'"),
+        ({"share": True, "sharding": "off"}, "share=True does not go with sharding='off'"),
+        ({"share": True, "state": {}}, "state"),
+        ({"share": True, "on_error": "quarantine"}, 'name the file by a whole path, Config(quarantine_path="/...")'),
+    ],
+)
+def test_what_a_reader_cannot_have_is_refused_before_anything_starts(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(pecan.errors.PecanError, match=re.escape(says)):
+        pipe_of().iter_batches(**options)
+
+
+def test_a_state_and_a_shared_group_do_not_go_together() -> None:
+    assert "made for all its readers" in no_state_of(SHARES)
+
+
+def test_in_debug_mode_nothing_is_shared() -> None:
+    batches = pipe_of().iter_batches(share=True, debug=True)
+    assert [int(i) for batch in batches for i in batch["i"]] == [2 * i for i in range(10)]
+
+
+def test_equal_pipelines_share_whatever_their_names_and_sizes() -> None:
+    one = group_parts(pipe_of().plan, "python", 0, SHARES)
+    other = IterOptions(share="x", epochs=None, format="torch", prefetch_bytes=5, visitation="at_most_once")
+    assert one == group_parts(pipe_of(name="other").plan, "python", 0, other)
+    assert difference(one, one) == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "engine", "seed", "options", "says"),
+    [
+        (pipe_of(3).plan, "python", 0, SHARES, "operator times"),
+        (pipe_of(count=11).plan, "python", 0, SHARES, "source Arrays"),
+        (pipe_of().plan, "tensorflow", 0, SHARES, "engine python where this one has engine tensorflow"),
+        (pipe_of().plan, "python", 1, SHARES, "seed 0 where this one has seed 1"),
+        (pipe_of().plan, "python", 0, IterOptions(share=True, max_lag=2), "max_lag"),
+        (pipe_of().plan, "python", 0, IterOptions(share=True, max_lag=2, on_error="skip"), "on_error"),
+        (pipe_of().unbatch().plan, "python", 0, SHARES, "no operator unbatch where this one has operator unbatch"),
+    ],
+)
+def test_what_differs_is_named(plan: Any, engine: Any, seed: int, options: IterOptions, says: str) -> None:
+    mine = group_parts(pipe_of().plan, "python", 0, SHARES)
+    assert says in difference(mine, group_parts(plan, engine, seed, options))
+
+
+def test_a_file_that_has_changed_is_another_data_set(tmp_path: Path) -> None:
+    def parts() -> Any:
+        pipe = pecan.PecanPipeline(pecan.sources.TextLines(tmp_path / "lines.txt")).batch(2)
+        return group_parts(pipe.plan, "python", 0, SHARES)
+
+    (tmp_path / "lines.txt").write_text("a\nb\n")
+    before = parts()
+    assert parts() == before
+    (tmp_path / "lines.txt").write_text("a\nb\nc\n")
+    assert "data of source 1" in difference(before, parts())
+
+
+def test_a_function_that_nothing_stands_for_is_not_shared() -> None:
+    class Unspellable:
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            raise TypeError("no text")
+
+    held = Unspellable()
+    pipe = pipe_of().map(lambda batch: (held, batch)[1])
+    with pytest.raises(PlanError, match=r"nothing stands for a .*Unspellable"):
+        group_parts(pipe.plan, "python", 0, SHARES)
+
+
+def test_a_job_that_cannot_share_is_an_ordinary_one() -> None:
+    own = own_options(SHARES, None)
+    assert (own.share, own.max_lag, own.visitation) == (False, None, "exactly_once")
+    assert own_options(SHARES, "zero_or_more").visitation == "zero_or_more"
+    assert own_options(own, None) is own
+
+
+def test_the_directory_comes_about_again_from_its_journal() -> None:
+    directory = ShareDirectory()
+    records = [GroupRecord("a", "p", "f", "n", ("r1",)), GroupRecord("a", "p", "f", "n", ("r1", "r2"))]
+    lines = [directory.heard(record) for record in records]
+    lines += [directory.heard(GroupRecord("b", "p", "f", "n")), directory.gone("b")]
+    assert all(lines) and directory.heard(records[1]) == "" and directory.gone("c") == ""
+    again = ShareDirectory()
+    assert again.replay(lines) == 0 and again.groups == directory.groups == {"a": records[1]}
+    torn = ShareDirectory()
+    assert torn.replay([*directory.written().splitlines(), '{"group": {"na', "{}", "[]"]) == 3
+    assert torn.groups == directory.groups
+
+
+def test_status_tells_of_a_group_and_a_report_of_a_reader() -> None:
+    readers = (ReaderFacts("r1", 7, 2, 1), ReaderFacts("r2", waits=True))
+    facts = GroupFacts(
+        "g", "numbers", "abcd", "0123456789", Place(3, 4), readers, 2_000_000, 5, Report("j", 1.0, 9, 36)
+    )
+    head, run, *each = group_lines(facts)
+    assert head.startswith("shared group g: pipeline numbers (abcd) on node 01234567, 2 readers, epoch 3, ")
+    assert head.endswith("5 batches of 2.0 MB in its window")
+    assert run == "  its run j: 9 batches by 0 worker(s)"
+    assert each == ["  reader r1: 7 read, 2 skipped, 1 behind", "  reader r2: waits for the next epoch, 0 behind"]
+    told = str(Report("a reader", 1.0, 7, 28, shared=SharedReading("g", 7, 2, 2)))
+    assert "it read 7 batches and skipped 2; 2 readers share the workers" in told
