@@ -141,18 +141,23 @@ class _Streams:
 
     def _next(self) -> bool:
         """Begin with the stream behind the one that has ended; False if there is none."""
-        left = self._decoder.unused_data
+        left, padding = self._decoder.unused_data, 0
         self.taken -= len(left)
         while True:
             if self._kind in _ZERO_PADDED:
                 stripped = left.lstrip(b"\0")
-                self.taken += len(left) - len(stripped)
+                padding += len(left) - len(stripped)
                 left = stripped
             if left:
                 break
             left = self._file.read(INPUT_BYTES)
             if not left:
-                return False
+                break
+        self.taken += padding
+        if self._kind == "xz" and padding % 4:
+            raise lzma.LZMAError(f"{padding} bytes of zero follow its data, which is no multiple of four")
+        if not left:
+            return False
         self._decoder, self._held = _DECODERS[self._kind](), left
         return True
 
