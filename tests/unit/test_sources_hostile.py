@@ -134,6 +134,16 @@ def test_compressed_files(tmp_path: Path, ending: str) -> None:
         assert caught.value.path == str(path)
 
 
+def test_zeros_behind_the_data_of_an_xz_file_come_in_fours(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt.xz"
+    for padding in (4, 8 << 16):
+        path.write_bytes(lzma.compress(b"a\n") + bytes(padding) + lzma.compress(b"b\n"))
+        assert [one["text"] for one in read(TextLines(path))] == ["a", "b"]
+    path.write_bytes(lzma.compress(b"a\n") + b"\0")
+    with pytest.raises(CorruptSourceError, match="1 bytes of zero follow its data, which is no multiple of four"):
+        read(TextLines(path))
+
+
 @pytest.mark.parametrize("ending", sorted(set(PACKED) - {".lzma"}))  # which begins as anything might
 def test_compressed_files_that_are_not_called_so(tmp_path: Path, ending: str) -> None:
     packed = PACKED[ending](b'{"a": 1}\n')
