@@ -116,8 +116,8 @@ def breaking(*places: str) -> type[AutoPlacementController]:
         ("runtime.job_host:long_retry", "letting time pass"),
         ("runtime.bidding:other_jobs", "asking other jobs what they bid for workers"),
         ("runtime.worker_actors:local_selector", "performing StartWorker"),
-        ("runtime.worker_actors:WorkerActors._create", "following pecan:.*:local-0"),
-        ("runtime.metrics:JobMetrics.told", "counting what pecan:.*:local-0 has done"),
+        ("runtime.worker_actors:WorkerActors._create", "following pecan:.*:local-[01]"),
+        ("runtime.metrics:JobMetrics.told", "counting what pecan:.*:local-[01] has done"),
         ("job.listing:SourceListing._on_listed", "handling SplitsListed"),
     ],
 )
