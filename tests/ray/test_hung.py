@@ -72,6 +72,7 @@ def test_what_every_worker_hangs_at_is_left_out_and_nothing_else(hangs: Hangs) -
     assert bad.startswith(f"element {AT} of {hangs.folder / 'lines.txt'} is left out: decode had not done with it")
 
 
+@pytest.mark.slow
 def test_it_is_raised_by_operator_file_and_element_also_from_a_pool_of_processes(hangs: Hangs) -> None:
     with pytest.raises(errors.OpError) as info:
         for _ in hanging(hangs, processes=True).iter_batches(workers=pecan.Workers(1)):

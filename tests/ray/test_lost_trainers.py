@@ -167,6 +167,7 @@ def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers)
     assert trainers.said(fast).splitlines()[-1] == trainers.said(slow).splitlines()[-1] == "all 125"
 
 
+@pytest.mark.slow
 def test_a_job_that_was_frozen_as_a_whole_goes_on(trainers: Trainers) -> None:
     both = [trainers.start(rank, steps=1, pause=0.1) for rank in range(2)]
     for trainer in both:

@@ -127,6 +127,7 @@ def test_windows_and_decisions_are_metrics() -> None:
         until(all_there, f"not all of {wanted}", timeout_s=90)
 
 
+@pytest.mark.slow
 def test_a_node_that_never_comes_is_done_without() -> None:
     pipe = waiting(0.02, remote_labels={"zone": "moon"}, placement_warning_s=0.5)
     with pipe.iter_batches(workers=auto(max_local=1, patience_s=5.0), **SMALL) as batches:

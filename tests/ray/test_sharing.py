@@ -195,6 +195,7 @@ def test_a_reader_that_is_killed_holds_nobody_back(tmp_path: Path, here: bool) -
     assert report.shared is not None and report.shared.skipped == 0 and report.shared.readers <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("by_value")
 def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
     readers = [trainer(here=False) for _ in range(2)]
@@ -209,6 +210,7 @@ def test_readers_on_another_node_get_the_same(tmp_path: Path) -> None:
         ray.kill(reader)
 
 
+@pytest.mark.slow
 def test_late_readers_leavers_and_endless_ones(tmp_path: Path) -> None:
     endless = pipe_of(tmp_path).iter_batches(share=True, epochs=None, workers=WORKERS)
     list(islice(endless, BATCHES + 5))

@@ -147,7 +147,7 @@ def test_a_worker_that_says_nothing_is_lost_within_the_shorter_of_both_times() -
 
 @pytest.mark.parametrize("seconds", [4.9, math.nan, -1.0])
 def test_a_time_that_is_too_short_is_refused(seconds: float) -> None:
-    with pytest.raises(PlanError, match="hung_after_s must be (at least 5|a number)"):
+    with pytest.raises(PlanError, match=r"hung_after_s must be (at least 5|a number)"):
         Config(hung_after_s=seconds)
     assert Config(hung_after_s=math.inf).hung_after_s == math.inf
 
