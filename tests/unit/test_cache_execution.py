@@ -22,52 +22,16 @@ from pecan_ray.cache import (
     choose_execution,
 )
 from pecan_ray.errors import PlanError
-
-# Cachew §6.3 and the authors' experiment: 56 GB of ImageNet in 400 files, batches of 900, elements made 2.5 times as
-# large, then a sleep.  Milliseconds for a batch as the reference plot of their artifact shows them.
-FIGURE_8_BYTES, FIGURE_8_FILES, BATCH = 56e9, 400, 900
-IMAGES = FIGURE_8_FILES * 1251
-CLOUD_MS = 300.0
-"""Reading a batch from Google's storage,"""
-SOURCE_MS = 267.0
-"""the source from GlusterFS,"""
-FULL_MS = 432.0
-"""and what has 2.5 times the bytes."""
-FIGURE_8 = {
-    200: (309, 267, 436),
-    250: (298, 267, 431),
-    300: (307, 305, 432),
-    350: (353, 352, 433),
-    400: (408, 402, 431),
-    450: (455, 453, 434),
-    500: (506, 501, 427),
-    550: (553, 552, 438),
-}
-"""By injected milliseconds for a batch: those that a batch took in compute, source cache and full cache mode."""
+from pecan_ray.simulator.paper.cachew_caching import BATCH, IMAGES, experiment
+from pecan_ray.simulator.paper.reported_caches import CACHEW_8
 
 
-def figure_8(sleep_ms: float, *, cloud_ms: float = CLOUD_MS) -> tuple[ExecutionProfile, StoreModel]:
-    """Figure 8's pipeline, whose reading waits for a network while it computes, and its store."""
-    size = FIGURE_8_BYTES / IMAGES
-    profile = ExecutionProfile(
-        SourceCost(cloud_ms / 1e3 / BATCH, size, waiting=1.0),
-        (OperatorCost("inflate", 0.0, 2.5 * size), OperatorCost("sleep", sleep_ms / 1e3 / BATCH, 2.5 * size)),
-        (CachePoint("source_cache"), CachePoint("full_cache", behind="sleep")),
-        elements=IMAGES,
-        splits=FIGURE_8_FILES,
-    )
-    store = StoreModel.fit(
-        [(size * BATCH, BATCH, SOURCE_MS / 1e3), (2.5 * size * BATCH, BATCH, FULL_MS / 1e3)], waiting=1.0
-    )
-    return profile, replace(store, latency_s=0.0, per_element_s=store.per_element_s + store.latency_s / BATCH)
-
-
-@pytest.mark.parametrize("sleep_ms", FIGURE_8)
+@pytest.mark.parametrize("sleep_ms", CACHEW_8)
 def test_figure_8_of_cachew(sleep_ms: int) -> None:
     """Every mode's batch time within 4 % of the figure, and the choice within 2 % of the best one."""
-    choice = choose_execution(*figure_8(sleep_ms))
+    choice = choose_execution(*experiment(sleep_ms))
     told = {option.mode: option.seconds / IMAGES * BATCH * 1e3 for option in choice.options}
-    measured = dict(zip(("compute", "source", "full"), FIGURE_8[sleep_ms], strict=True))
+    measured = dict(zip(("compute", "source", "full"), CACHEW_8[sleep_ms], strict=True))
     assert told == pytest.approx(measured, rel=0.04)
     assert measured[choice.mode] <= 1.02 * min(measured.values())
     assert (choice.mode == "full") == (sleep_ms >= 450) and (choice.mode == "source") == (sleep_ms < 300)
@@ -86,7 +50,7 @@ def test_figure_8_of_cachew(sleep_ms: int) -> None:
 )
 def test_each_mode_is_best_in_a_regime_of_its_own(sleep_ms: float, cloud_ms: float, mode: str) -> None:
     """Cachew §6.3: the modes are each optimal in a regime; here also with other rates of the cloud's storage."""
-    choice = choose_execution(*figure_8(sleep_ms, cloud_ms=cloud_ms))
+    choice = choose_execution(*experiment(sleep_ms, cloud_ms=cloud_ms))
     assert choice.mode == mode, choice.reason
     assert choice.point == {"compute": None, "source": "source_cache", "full": "full_cache"}[mode]
 

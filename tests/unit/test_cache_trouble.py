@@ -66,7 +66,8 @@ def epoch(cache: Cache, between: Callable[[], object] | None = None, at: int = 4
                 between()
             found.append(produced)
     assert delivered(found) == leases.wanted()
-    assert all((x == i % 256).all() for one in found if one.rows for x, i in zip(one.columns["x"], one.columns["i"]))  # noqa: B905
+    columns = [one.columns for one in found if one.rows]
+    assert all((x == i % 256).all() for each in columns for x, i in zip(each["x"], each["i"], strict=True))
     return numbers(found)
 
 
