@@ -42,11 +42,14 @@ BENCH ?=
 bench: $(VENV)/bench-ready
 	$(BIN)/python -m benchmarks.peers --json build/bench.json --plot build/bench.png $(BENCH)
 
+# Libraries of others in which pipelines are used: docs/decisions/0048-libraries-in-the-test-environment.md.
+LIBRARIES := accelerate ipykernel jax pytorch-lightning transformers
+
 # The CPU builds of TensorFlow and torch: the other ones bring gigabytes that a machine without a GPU cannot use.
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e ".[s3,gcs,examples,dev]" tensorflow-cpu torch==2.13.0
+	$(BIN)/python -m pip install -q -e ".[s3,gcs,examples,dev]" tensorflow-cpu torch==2.13.0 $(LIBRARIES)
 	touch $@
 
 # A peer that cannot be installed here is left out of the tables, and named.

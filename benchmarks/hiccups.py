@@ -5,9 +5,10 @@
 Every workload is simulated step by step, each trainer's steps summed up and cut into windows as live ones are.  Of each
 kind: the share that ends within 5 % of the cheapest deployment of the conditions that hold at the end, the worst,
 the cost of the whole run over the cheapest deployment's, and the windows until the search was over (after a drift: from
-the drift on).  Of the changes that make what runs 5 % dear or more: the windows until another deployment was asked for,
-from when the trainer felt it (median, 95th percentile, most), apart from those that hardly show in windows (how many:
-median).  Kinds: see `KINDS`.
+the drift on).  A run ends with the deployment that it stays with, or, where it is still searching, with what ran in its
+last twenty windows; the last line goes by what was settled on last, whatever runs.  Of the changes that make what runs
+5 % dear or more: the windows until another deployment was asked for, from when the trainer felt it (median, 95th
+percentile, most), apart from those that hardly show in windows (how many: median).  Kinds: see `KINDS`.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ NEAR, FAR = 0.05, 0.20
 WINDOWS = 120
 """Of each run,"""
 LONGEST_S = 4 * 3600.0
-"""or as many as there are in this time."""
+"""or as many as there are in this time;"""
+LAST = 20
+"""so many of them count where the search is not over by then."""
 WINDOW_S = 5.0
 """A window's age."""
 LOOK_S = 0.25
@@ -106,7 +109,7 @@ class HiccupJob:
         cpus = min(at.local, self.cores) * self.speed_local + at.remote * self.speed_remote
         return min(self.source, cpus / self.work_s)
 
-    @property
+    @cached_property
     def finally_so(self) -> HiccupJob:
         """The job as it is at the end."""
         if self.changes_at is None:
@@ -128,6 +131,11 @@ class HiccupJob:
         """Return what a step costs in the long run, in $ an hour times seconds."""
         return self.pace(at) * self.prices.per_hour(self.trainers, at.remote)
 
+    def excess(self, ran: Sequence[tuple[Deployment, int]]) -> float:
+        """Return by which share deployments and their steps cost more than these steps beside the cheapest one."""
+        steps = sum(count for _, count in ran)
+        return sum(self.cost(at) * count for at, count in ran) / steps / self.cost(self.cheapest) - 1
+
     def asks_for(self, at: Deployment) -> Change:
         """Say whether its change asks for another deployment than the one that runs, and whether a window shows it."""
         after = self.finally_so
@@ -139,7 +147,8 @@ class HiccupJob:
     def cheapest(self) -> Deployment:
         """Search all deployments."""
         every = (Deployment(n, m) for n in range(self.max_local + 1) for m in range(self.max_remote + 1) if n + m)
-        return min(every, key=lambda at: (self.cost(at), at.workers))
+        hour = [self.prices.per_hour(self.trainers, remote) for remote in range(self.max_remote + 1)]
+        return min(every, key=lambda at: (self.pace(at) * hour[at.remote], at.workers))
 
 
 def draw_job(kind: str, seed: int) -> HiccupJob:
@@ -302,6 +311,10 @@ class HiccupVerdict:
     final: str
     cheapest: str
     excess: float
+    """Of the deployment that it stays with, over the cheapest one; where it still searches at the end, of what ran in
+    the last windows: it is paid for."""
+    settled_excess: float
+    """Of the deployment that it settled on last, or began with, whatever runs at the end."""
     paid: float
     """Of the whole run, over the cheapest deployment's."""
     windows: int
@@ -328,7 +341,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
     meter.hurried = mode == "auto"
     settled, converged_at, paid, ideal = policy.start, None, 0.0, 0.0
     began, stepped, change_s, decisions = 0.0, 0, 0.0, list[Decision]()
-    used, fresh, settled_s = 0, True, None
+    used, fresh, settled_s, ran = 0, True, None, list[tuple[Deployment, int]]()
     answer: ChangeAnswer | None = None
     for number in range(1, windows + 1):
         if number == job.changes_at:
@@ -359,6 +372,7 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
             rig.run_for(REMOTE_START_S if slow else LOCAL_START_S)
         paid += (rig.now - began) * job.prices.per_hour(job.trainers, rig.at.remote)
         ideal += (rig.steps - stepped) * rig.job.cost(rig.job.cheapest)
+        ran.append((rig.at, rig.steps - stepped))
         began, stepped = rig.now, rig.steps
         if decision.target != rig.at:
             rig.at = decision.target
@@ -374,7 +388,8 @@ def run(job: HiccupJob, mode: str = "auto", windows: int = WINDOWS) -> HiccupVer
         job.seed,
         str(settled),
         str(final.cheapest),
-        excess=final.cost(settled) / final.cost(final.cheapest) - 1,
+        excess=final.excess([(settled, 1)] if policy.converged else ran[-LAST:] or [(rig.at, 1)]),
+        settled_excess=final.excess([(settled, 1)]),
         paid=paid / ideal - 1,
         windows=end[0] - changed_at,
         seconds=end[1] - change_s,
@@ -433,7 +448,9 @@ def table(verdicts: Sequence[HiccupVerdict]) -> str:
             f"{len(hidden)}: {median(hidden):.0f}" if hidden else "",
         )
         lines.append(row.format(kind, len(mine), *cells))
-    return "\n".join(lines)
+    settled = [verdict.settled_excess for verdict in verdicts]
+    within = f"{fmean(excess <= NEAR for excess in settled):.1%} within 5 %, worst {max(settled):.1%}"
+    return "\n".join([*lines, f"by what was settled on last: {within}"])
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """What sharing saves: identical jobs that read one group, against one job alone, by the CPU time of all processes.
 
-    python -m benchmarks.sharing [--jobs 8] [--seconds 20] [--step 0.1] [--json FILE]
+    python -m benchmarks.sharing [--jobs 8] [--seconds 20] [--step 0.1] [--batch 16] [--json FILE]
 
 Each job is a process of its own on a Ray cluster of this machine, which computes photographs (decode, random crop,
 resize, flip) on one local worker and sleeps for `--step` seconds with each batch.  All begin together.  In turns:
@@ -37,7 +37,7 @@ from examples.photographs import derived_photographs
 
 ROOT = Path(__file__).resolve().parents[1]
 TICK = os.sysconf("SC_CLK_TCK")
-PHOTOGRAPHS, BATCH = 512, 16
+PHOTOGRAPHS = 512
 ACTORS = ("PreprocessingWorker", "SharedProducer", "AutoPlacementController", "WorkerKeeper", "PecanService")
 """Those whose CPU seconds count."""
 
@@ -57,26 +57,26 @@ class TrainerResult:
     """Of its own process between the two."""
 
 
-def pipeline(root: str) -> pecan.PecanPipeline:
+def pipeline(root: str, batch: int) -> pecan.PecanPipeline:
     """Return the pipeline of all jobs."""
     config = pecan.Config(reorder="off", order_folder="")
     source = pecan.sources.ImageFolder(root, split_files=64)
     pipe = pecan.PecanPipeline(source, name="shared-photographs", config=config)
     pipe = pipe.map(image_ops.decode_and_random_crop, on="image").map(image_ops.resize, on="image")
-    return pipe.map(image_ops.random_flip, on="image").batch(BATCH)
+    return pipe.map(image_ops.random_flip, on="image").batch(batch)
 
 
-def train(root: str, share: bool, seconds: float, step: float) -> None:
+def train(asked: argparse.Namespace) -> None:
     """Be one of the jobs, until so many seconds are over; print what became of it."""
     ray.init(address=os.environ["RAY_ADDRESS"], namespace="pecan", log_to_driver=False)
-    options: dict[str, Any] = {"epochs": None, "workers": pecan.Workers(local=1), "share": share}
-    with pipeline(root).iter_batches(**options) as batches:
+    options: dict[str, Any] = {"epochs": None, "workers": pecan.Workers(local=1), "share": asked.share}
+    with pipeline(asked.train, asked.batch).iter_batches(**options) as batches:
         next(batches)
         began, cpu, count = time.monotonic(), time.process_time(), 0
-        while time.monotonic() < began + seconds:
+        while time.monotonic() < began + asked.seconds:
             next(batches)
             count += 1
-            time.sleep(step)
+            time.sleep(asked.step)
         ended, cpu = time.monotonic(), time.process_time() - cpu
         report = batches.report()
     skipped = 0 if report.shared is None else report.shared.skipped
@@ -98,10 +98,11 @@ def cpu_seconds() -> dict[tuple[int, str], float]:
     return found
 
 
-def run_jobs(root: str, steps: list[float], share: bool, seconds: float, address: str) -> dict[str, Any]:
+def run_jobs(root: str, steps: list[float], share: bool, asked: argparse.Namespace, address: str) -> dict[str, Any]:
     """Run jobs side by side; tell what they and the actors took while all of them ran."""
     environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
-    program = [sys.executable, "-m", "benchmarks.sharing", "--train", root, "--seconds", str(seconds)]
+    program = [sys.executable, "-m", "benchmarks.sharing", "--train", root]
+    program += ["--seconds", str(asked.seconds), "--batch", str(asked.batch)]
     flags = ["--share"] if share else []
     jobs = [
         subprocess.Popen([*program, *flags, "--step", str(step)], env=environment, cwd=ROOT, stdout=subprocess.PIPE)
@@ -155,12 +156,13 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--step", type=float, default=0.1)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--train", help=argparse.SUPPRESS)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     if asked.train:
-        train(asked.train, asked.share, asked.seconds, asked.step)
+        train(asked)
         return
     os.environ["PYTHONPATH"] = str(ROOT)
     cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 16, "object_store_memory": 256 << 20})
@@ -169,7 +171,7 @@ def main() -> None:
     even, uneven = [asked.step] * asked.jobs, [asked.step, 4 * asked.step] * (asked.jobs // 2)
     found: dict[str, Any] = {}
     for name, steps in (("alone", [asked.step]), ("shared", even), ("unequal", uneven)):
-        found[name] = run_jobs(root, steps, name != "alone", asked.seconds, cluster.address)
+        found[name] = run_jobs(root, steps, name != "alone", asked, cluster.address)
         print(told(name, found[name], found["alone"]), flush=True)
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))

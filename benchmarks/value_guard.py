@@ -14,6 +14,7 @@ import argparse
 import math
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,8 +41,8 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDif
     (stretch,) = stretches(pipe.plan)
     place = len(exchange.before)
     order = (*stretch.names[:place], *stretch.names[place : place + 2][::-1], *stretch.names[place + 2 :])
-    with undisturbed(pipe.plan):
-        sampled = sample_stretch(stretch, "python", 0, SampleLimits(len(given), math.inf))
+    limits = SampleLimits(len(given), math.inf)
+    with undisturbed(pipe.plan), closing(sample_stretch(stretch, "python", 0, limits, afresh=True)) as sampled:
         trial = Trial(sampled, None, equal_results=False, guarded=True)
         refused = trial.look(order) or trial.verify_rest(order)[0]
         return refused, trial.differences(order)

@@ -9,7 +9,13 @@ from typing import Literal, TypeAlias
 from pecan_ray.cache.checked import checked_amount, checked_count
 from pecan_ray.errors import PlanError
 
-EvictionPolicy: TypeAlias = Literal["lru", "benefit"]
+EvictionPolicy: TypeAlias = Literal["lru", "fifo", "benefit", "resident"]
+
+
+LET_IN = 0.05
+"""The share of what comes that is let in where others must go for it that are in use."""
+UNUSED_S = 600.0
+"""What nobody has used for so long is in use no more."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +45,28 @@ class StoredEntry:
 
 WORTH: dict[EvictionPolicy, Callable[[StoredEntry], tuple[float, float]]] = {
     "lru": lambda entry: (entry.last_used, entry.benefit),
+    # With which reads do not count as uses: jobs that take first what is here have each read it soon after it came.
+    "fifo": lambda entry: (entry.last_used, entry.benefit),
+    # The same ones go, but few are let in in their place: `lets_in`.
+    "resident": lambda entry: (entry.last_used, entry.benefit),
     # Of equal benefit the newest goes: epochs go round, so it is the one that is wanted last, and who always let the
     # oldest go would find nothing in a store that is smaller than an epoch.
     "benefit": lambda entry: (entry.benefit, -entry.last_used),
 }
 """By policy, what an entry is worth: the least goes first."""
+
+
+def lets_in(unused_s: float, share: float, chance: float) -> bool:
+    """Tell whether a full store lets something in for which others must go, by its policy "resident".
+
+    Jobs that go over their data in random orders use everything equally often: what is there is worth as much as what
+    comes, and a store that takes in all that comes keeps little until it is used again.  So what is in use stays, but
+    for one time in twenty; what was not used for long makes room at once.
+
+    `unused_s`: for how long the part of the store that goes was not used; `share`: how much of such a part comes;
+    `chance`: a random number in [0, 1).
+    """
+    return unused_s > UNUSED_S or chance < LET_IN * share
 
 
 def entries_to_evict(

@@ -49,6 +49,8 @@ class ExecutionOption:
     """What it would keep in all."""
     share: float = 1.0
     """Of these bytes, what there is room for; the rest is computed in each epoch."""
+    remote: bool = False
+    """Whether what has no room here is read from a store that many machines share, and kept there."""
     measured: bool = False
     """Whether an epoch has been run this way, and `seconds` is what it took."""
 
@@ -71,6 +73,8 @@ class ExecutionChoice:
     reason: str
     options: tuple[ExecutionOption, ...]
     """Every way that there was: compute first, then along the pipeline."""
+    remote: bool = False
+    """Whether it is to be kept in the store that many machines share as well: it is read there sooner than computed."""
     warnings: tuple[str, ...] = ()
     """A sentence for each point that would keep random results, whether it was chosen or not."""
 
@@ -82,14 +86,17 @@ def choose_execution(
     max_bytes: int | None = None,
     measured: Mapping[ExecutionPlace, float] | None = None,
     memory: tuple[StoreModel, int] | None = None,
+    remote: StoreModel | None = None,
 ) -> ExecutionChoice:
     """Return the way to run a pipeline that makes an epoch shortest.
 
     Where a point is marked, the elements of the source may be kept too: they are the same in every epoch.  A cache must
     save 2 % of an epoch; of caches that differ by less the smallest is taken.  Where `max_bytes` holds a part of what a
     point gives, this part is read and the rest computed.  What filling costs is not counted: one epoch pays for it.
-    `memory`: how fast a tier in memory is read, and its bytes: what fits is read from there.  `measured`: by mode
-    and point, what an epoch took that was run so; it counts for more than the model.
+    `memory`: how fast a tier in memory is read, and its bytes: what fits is read from there.  `remote`: how fast a
+    store is read that many machines share, where there is one: it has room for all, so what has none here is read from
+    there, but for a point whose entries would take longer to come from there than to compute.  `measured`: by mode and
+    point, what an epoch took that was run so; it counts for more than the model.
     """
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
     took = measured or {}
@@ -97,7 +104,7 @@ def choose_execution(
         option
         if seconds is None
         else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
-        for option in _options(profile, store_model, room, memory)
+        for option in _options(profile, store_model, room, memory, remote)
         for seconds in [took.get((option.mode, option.point))]
     )
     compute, *caches = options
@@ -109,11 +116,17 @@ def choose_execution(
         best = min(near, key=lambda option: option.nbytes)
         chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
         reason = _reason(chosen, options)
-    return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, _warnings(profile))
+    return ExecutionChoice(
+        chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, _warnings(profile)
+    )
 
 
 def _options(
-    profile: ExecutionProfile, store: StoreModel, room: float, memory: tuple[StoreModel, int] | None
+    profile: ExecutionProfile,
+    store: StoreModel,
+    room: float,
+    memory: tuple[StoreModel, int] | None,
+    remote: StoreModel | None,
 ) -> tuple[ExecutionOption, ...]:
     source = profile.source
     reading, computing = source.seconds * profile.elements, profile.seconds_from(0) + profile.delivery_seconds
@@ -138,11 +151,21 @@ def _options(
         computing = profile.seconds_from(place) + profile.delivery_seconds
         seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0
-        kept = share * (1 - refresh)
-        seconds = kept * seconds + (1 - kept) * compute.seconds
+        far = math.inf if remote is None else _from_store(profile, place, remote)
+        used = far < compute.seconds * (1 - LEAST_GAIN)
+        elsewhere = far if used else compute.seconds
+        seconds = (1 - refresh) * (share * seconds + (1 - share) * elsewhere) + refresh * compute.seconds
         mode = _mode(place, len(profile.ops))
-        options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share))
+        options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share, used))
     return tuple(options)
+
+
+def _from_store(profile: ExecutionProfile, place: int, store: StoreModel) -> float:
+    """Return the seconds of an epoch for which all that a place gives is read from a store."""
+    nbytes = profile.bytes_at(place)
+    reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
+    computing = profile.seconds_from(place) + profile.delivery_seconds
+    return _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
 
 
 def _epoch(profile: ExecutionProfile, reading: float, computing: float, waiting: float, bound: float) -> float:
@@ -170,6 +193,8 @@ def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
             if chosen.share == 1
             else (f", {chosen.share:.0%} of {chosen.nbytes / 1e6:,.1f} MB kept")
         )
+        if chosen.remote:
+            parts += " here, and all of it in the remote store"
     elif min(option.seconds for option in options) < chosen.seconds:
         parts += f"; less than {LEAST_GAIN:.0%} would be saved"
     return f"{chosen}: {_time(chosen.seconds)} an epoch ({parts}), against {', '.join(others)}."

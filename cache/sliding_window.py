@@ -28,18 +28,24 @@ class _Pointer:
 class SlidingWindow(Generic[Entry]):
     """The newest entries that fit into `capacity_bytes`, read by any number of readers, each in order and once.
 
-    With `max_lag` nothing unread ever leaves: the front waits (`may_push`) for the slowest reader, where that one is
-    `max_lag` entries behind or its unread entries fill the window.  Every operation takes amortised O(log n) for n kept
-    entries, however many readers there are.  Not safe for threads: one at a time.
+    With `overflow_bytes` so many bytes more are kept, elsewhere: `take_overflow` tells what is to be moved there,
+    which is nothing that all have read.  With `max_lag` nothing unread ever leaves: the front waits (`may_push`) for
+    the slowest reader, where that one is `max_lag` entries behind or its unread entries fill the window.  Every
+    operation takes amortised O(log n) for n kept entries, however many readers there are.  Not safe for threads: one
+    at a time.
     """
 
-    def __init__(self, capacity_bytes: int, *, max_lag: int | None = None) -> None:
+    def __init__(self, capacity_bytes: int, *, max_lag: int | None = None, overflow_bytes: int = 0) -> None:
         self._capacity = checked_count("SlidingWindow(capacity_bytes=...)", capacity_bytes)
+        self._overflow = checked_count("SlidingWindow(overflow_bytes=...)", overflow_bytes, least=0)
         self._max_lag = None if max_lag is None else checked_count("SlidingWindow(max_lag=...)", max_lag)
         self._kept: dict[int, tuple[Entry, int]] = {}
         """By place: the entry, and the bytes of all that were pushed before it."""
         self._oldest = self._next = 0
         """Places of the oldest kept entry and of the next one to be pushed."""
+        self._first_here = 0
+        """Place of the oldest entry that was not moved elsewhere."""
+        self._to_move: list[Entry] = []
         self._pushed_bytes = 0
         self._pointers: dict[Hashable, _Pointer] = {}
         self._readers_at: dict[int, int] = {}
@@ -57,7 +63,7 @@ class SlidingWindow(Generic[Entry]):
 
     @property
     def bytes(self) -> int:
-        """Bytes that it holds."""
+        """Bytes that it holds, here and elsewhere."""
         return self._pushed_bytes - self._bytes_before(self._oldest)
 
     @property
@@ -102,7 +108,7 @@ class SlidingWindow(Generic[Entry]):
             return True
         slowest = self._slowest_place()
         unread_bytes = self._pushed_bytes - self._bytes_before(slowest)
-        return self._next - slowest < self._max_lag and unread_bytes + size <= self._capacity
+        return self._next - slowest < self._max_lag and unread_bytes + size <= self._capacity + self._overflow
 
     def push(self, entry: Entry, nbytes: int) -> None:
         """Add the entry that was produced at the front; older ones leave until it fits.
@@ -113,16 +119,30 @@ class SlidingWindow(Generic[Entry]):
         if entry is None:
             raise PlanError("None cannot be pushed: read() returns it where there is nothing to read.")
         if not self.may_push(nbytes):
+            behind = self._next - self._slowest_place()
             raise PlanError(
                 f"{size} bytes cannot be pushed yet: with max_lag={self._max_lag} nothing unread leaves the window of "
-                f"{self._capacity} bytes, and {self.slowest()[0]!r} is {self._next - self._slowest_place()} entries "
+                f"{self._capacity + self._overflow} bytes, and {self.slowest()[0]!r} is {behind} entries "
                 "behind; ask may_push(nbytes) first, and wait until it has read on or is detached."
             )
-        while self.bytes + size > self._capacity:
+        while self.bytes + size > self._capacity + self._overflow:
             self._evict()
         self._kept[self._next] = (entry, self._pushed_bytes)
         self._pushed_bytes += size
         self._next += 1
+        while self._pushed_bytes - self._bytes_before(self._first_here) > self._capacity:
+            self._make_room()
+
+    def take_overflow(self) -> list[Entry]:
+        """Return the entries that no longer fit here since this was asked last: they are to be moved elsewhere."""
+        to_move, self._to_move = self._to_move, []
+        return to_move
+
+    def stop_overflow(self) -> None:
+        """Nothing can be moved elsewhere any more: keep what fits here, and what may not leave."""
+        self._overflow = 0
+        while self._max_lag is None and self.bytes > self._capacity:
+            self._evict()
 
     def skipped(self, reader: Hashable) -> int:
         """Return how many entries have left the window before a reader came to them."""
@@ -173,8 +193,19 @@ class SlidingWindow(Generic[Entry]):
             del self._readers_at[heapq.heappop(self._places)]
         return self._places[0] if self._places else self._next
 
+    def _make_room(self) -> None:
+        """Let the oldest entry that is here go if all have read it, else have it moved."""
+        if self._first_here < self._slowest_place():
+            while self._oldest < self._first_here:
+                self._evict()
+            self._evict()
+        else:
+            self._to_move.append(self._kept[self._first_here][0])
+            self._first_here += 1
+
     def _evict(self) -> None:
         del self._kept[self._oldest]
+        self._first_here = max(self._first_here, self._oldest + 1)
         if self._places and self._places[0] == self._oldest:
             self._come(self._oldest + 1, self._readers_at.pop(heapq.heappop(self._places)))
         self._oldest += 1

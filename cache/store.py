@@ -14,6 +14,7 @@ import contextlib
 import fcntl
 import mmap
 import os
+import random
 import secrets
 import sqlite3
 import stat
@@ -26,32 +27,20 @@ import google_crc32c
 import numpy as np
 
 from pecan_ray.cache.checked import checked_count
-from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict
+from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict, lets_in
+from pecan_ray.cache.store_index import opened_index
 from pecan_ray.errors import CacheError
 
-FORMAT_VERSION = 1
 SEGMENT_BYTES = 256 << 20
 LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
 ALIGNMENT = 64
-BUSY_S = 30.0
-"""How long to wait for another process that writes into the index."""
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
 LEAST_MAPPED = 64 << 10
 """Bytes of an entry that is mapped rather than read."""
 MADV_POPULATE_READ = 22
 """Of Linux 5.14 and later; Python has no name for it."""
-TABLES = """
-CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
-CREATE TABLE entries (
-    key TEXT PRIMARY KEY, kind TEXT NOT NULL, segment TEXT NOT NULL, start INTEGER NOT NULL, nbytes INTEGER NOT NULL,
-    elements INTEGER NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL
-) WITHOUT ROWID;
-CREATE INDEX entries_by_segment ON entries (segment);
-CREATE INDEX entries_by_kind ON entries (kind);
-CREATE TABLE notes (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-"""
 
 
 @dataclass(frozen=True)
@@ -96,7 +85,8 @@ class EntryStore:
 
         `private`: it lies where others may make folders, and one of theirs is refused.
         """
-        self.folder, self._policy = folder, policy
+        self.folder, self.policy = folder, policy
+        """The policy may be changed at any time."""
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
         self._writing: _Writing | None = None
@@ -110,7 +100,7 @@ class EntryStore:
                 folder.mkdir(mode=0o700, exist_ok=True)
                 _check_ours(folder)
             (folder / "segments").mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._index = _opened(folder / "index.sqlite")
+            self._index = opened_index(folder / "index.sqlite")
         except (OSError, sqlite3.Error) as error:
             raise CacheError(f"the cache in {folder} cannot be opened: {error}.", path=str(folder)) from error
         self._remove_orphans()
@@ -173,6 +163,8 @@ class EntryStore:
         try:
             if key in self and not anew:
                 return True
+            if self.policy == "resident" and not self._lets_in(nbytes):
+                return False
             writing = self._segment_for(nbytes)
             start, checksum = writing.append(parts)
             with self._index:
@@ -220,6 +212,22 @@ class EntryStore:
             self.trouble = f"the index in {self.folder} cannot be read: {error}"
             return None
         return None if row is None else str(row[0])
+
+    def notes(self, prefix: str) -> dict[str, str]:
+        """Return all that was noted by keys with a beginning, by what follows it."""
+        try:
+            rows = self._index.execute(
+                "SELECT key, text FROM notes WHERE substr(key, 1, ?) = ?", (len(prefix), prefix)
+            ).fetchall()
+        except sqlite3.Error as error:
+            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            return {}
+        return {key[len(prefix) :]: str(text) for key, text in rows}
+
+    def forget_note(self, key: str) -> None:
+        """Take a note out, if it is there."""
+        with contextlib.suppress(sqlite3.Error), self._index:  # whoever reads it next tries again
+            self._index.execute("DELETE FROM notes WHERE key = ?", (key,))
 
     # --- all of them ---------------------------------------------------------------------------------------
 
@@ -317,8 +325,12 @@ class EntryStore:
                 self._write_uses(self._used)
 
     def _write_uses(self, segments: Iterable[str]) -> None:
-        """Note that segments were used now: by a counter, since clocks jump."""
-        used = [(name,) for name in segments]
+        """Note that segments were used now: by a counter, since clocks jump; by "fifo" only writing counts."""
+        mine = self._writing.name if self._writing is not None else ""
+        used = [(name,) for name in segments if self.policy != "fifo" or name == mine]
+        for name in segments if self.policy in ("resident", "fifo") else ():
+            with contextlib.suppress(OSError):  # it is gone, or was never ours
+                os.utime(self._path(name))
         self._index.executemany(
             "UPDATE segments SET last_used = (SELECT MAX(last_used) + 1 FROM segments) WHERE name = ?", used
         )
@@ -340,17 +352,28 @@ class EntryStore:
                 made.close()
         return self._writing
 
+    def _lets_in(self, nbytes: int) -> bool:
+        """Tell whether there is room, or something may go."""
+        rows = self._index.execute("SELECT name, nbytes FROM segments").fetchall()
+        if sum(size for _, size in rows) + nbytes <= self._max_bytes:
+            return True
+        os.utime(self.folder / "segments")  # so the clock of the disk tells, which has stamped the others
+        now = (self.folder / "segments").stat().st_mtime
+        used = [self._path(name).stat().st_mtime for name, _ in rows if self._path(name).exists()]
+        return lets_in(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
+
     def _evict(self) -> list[str]:
         """Take the entries of the segments that are worth least out of the index until the rest fits."""
+        (nbytes,) = self._index.execute("SELECT COALESCE(SUM(nbytes), 0) FROM segments").fetchone()
+        if nbytes <= self._max_bytes:
+            return []  # what follows goes through all entries
         rows = self._index.execute(
             "SELECT s.name, s.nbytes, s.last_used, COALESCE(SUM(e.seconds), 0) FROM segments s "
             "LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
         ).fetchall()
-        if sum(row[1] for row in rows) <= self._max_bytes:
-            return []
         mine = self._writing.name if self._writing is not None else ""
         stored = [StoredEntry(name, size, used, seconds, name == mine) for name, size, used, seconds in rows]
-        gone = entries_to_evict(stored, self._max_bytes, self._policy)
+        gone = entries_to_evict(stored, self._max_bytes, self.policy)
         names = [(name,) for name in gone]
         self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
         self._index.executemany("DELETE FROM segments WHERE name = ?", names)
@@ -444,45 +467,6 @@ def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
     except OSError:  # an older system, or a bad disk: reading tells which
         return None
     return memoryview(memory)[before:]
-
-
-def _opened(path: Path) -> sqlite3.Connection:
-    """Open the index; raises CacheError for one of another version, makes anew one that is no database."""
-    try:
-        return _connected(path)
-    except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError):  # locked, full, not allowed
-            raise
-        # What it said about the segments is lost: they are orphans now.
-        path.rename(path.with_suffix(f".damaged-{secrets.token_hex(4)}"))
-        for rest in ("-wal", "-shm"):
-            path.with_name(path.name + rest).unlink(missing_ok=True)
-        return _connected(path)
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    index = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
-    try:
-        path.chmod(0o600)
-        index.execute("PRAGMA journal_mode = WAL")
-        index.execute("PRAGMA synchronous = NORMAL")
-        with index:
-            index.execute("BEGIN IMMEDIATE")
-            (version,) = index.execute("PRAGMA user_version").fetchone()
-            if version == 0:
-                for statement in filter(str.strip, TABLES.split(";")):
-                    index.execute(statement)
-                index.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        if version not in (0, FORMAT_VERSION):
-            raise CacheError(
-                f"the cache index {path} has format {version}, and this pecan_ray reads {FORMAT_VERSION}: use another "
-                "folder (Cache(path=...)), or remove this one.",
-                path=str(path),
-            )
-    except BaseException:
-        index.close()
-        raise
-    return index
 
 
 @contextlib.contextmanager

@@ -47,9 +47,19 @@ class TieredStore:
             about = self.disk.about(key)
             if about is not None:
                 kind, elements, seconds = about
-                with self._telling(self.memory):
-                    self.memory.put(key, kind, [found], elements=elements, seconds=seconds)
+                self._into_memory(key, kind, found, elements, seconds)
         return found
+
+    def take_up(self, key: str, kind: str, data: bytes | memoryview, *, elements: int, seconds: float) -> None:
+        """Keep an entry that was found somewhere else, and is being read: on the disk, and in memory."""
+        with self._telling(self.disk):
+            self.disk.put(key, kind, [data], elements=elements, seconds=seconds)
+        self._into_memory(key, kind, data, elements, seconds)
+
+    def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> None:
+        if self.memory is not None:
+            with self._telling(self.memory):
+                self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
 
     def put(
         self,

@@ -1,6 +1,10 @@
 """One pipeline under the training loops of several libraries: a line to two numbers, learned by least squares.
 
 python examples/frameworks.py torch
+python examples/frameworks.py lightning
+python examples/frameworks.py transformers
+python examples/frameworks.py accelerate
+python examples/frameworks.py jax
 python examples/frameworks.py tensorflow
 python examples/frameworks.py keras
 python examples/frameworks.py asyncio
@@ -52,6 +56,98 @@ def with_torch(**options: Any) -> float:
             loss.backward()
             optimizer.step()
     return float(loss.detach())
+
+
+def with_lightning(**options: Any) -> float:
+    """Train by a trainer of Lightning, whose checkpoints would hold where the input stands; return the last loss."""
+    import pytorch_lightning as pl
+    import torch
+
+    from pecan_ray.integrations import PecanDataModule
+
+    class Line(pl.LightningModule):  # type: ignore[misc]  # mypy does not read Lightning's sources
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = torch.nn.Linear(2, 1)
+
+        def training_step(self, batch: Any, _: int) -> Any:
+            loss = ((self.model(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
+            self.log("loss", loss)
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    trainer = pl.Trainer(max_epochs=EPOCHS, logger=False, enable_checkpointing=False, enable_progress_bar=False)
+    trainer.fit(Line(), datamodule=PecanDataModule(pipeline(), options=options))
+    return float(trainer.callback_metrics["loss"])
+
+
+def with_transformers(**options: Any) -> float:
+    """Train by a `Trainer` of Hugging Face, whose checkpoints hold where the input stands; return the last loss."""
+    import tempfile
+
+    import torch
+    from transformers import TrainingArguments
+
+    from pecan_ray.integrations import PecanTrainer
+
+    class Line(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = torch.nn.Linear(2, 1)
+
+        def forward(self, x: Any, y: Any) -> dict[str, Any]:
+            return {"loss": ((self.model(x)[:, 0] - y) ** 2).mean()}
+
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder, num_train_epochs=EPOCHS, optim="sgd", learning_rate=0.2, logging_steps=5, report_to=[]
+        )
+        trainer = PecanTrainer(Line(), arguments, train_dataset=pipeline(), options=options)
+        trainer.train()
+    return float([line["loss"] for line in trainer.state.log_history if "loss" in line][-1])
+
+
+def with_accelerate(**options: Any) -> float:
+    """Train by Hugging Face's accelerate, in as many processes as `accelerate launch` has; return the last loss."""
+    import torch
+    from accelerate import Accelerator
+
+    accelerator = Accelerator()
+    if accelerator.num_processes > 1:
+        options = {**options, "rank": accelerator.process_index, "world_size": accelerator.num_processes}
+    # The loader is not prepared: each process has its own batches already, on its device.
+    data = pipeline().to_torch(epochs=EPOCHS, device=accelerator.device, **options)
+    accelerator.register_for_checkpointing(data)  # `accelerator.save_state()` saves where it stands
+    line = torch.nn.Linear(2, 1)
+    model, optimizer = accelerator.prepare(line, torch.optim.SGD(line.parameters(), 0.1))
+    loss = torch.zeros(())
+    for _ in range(EPOCHS):
+        for batch in data:
+            loss = ((model(batch["x"])[:, 0] - batch["y"]) ** 2).mean()
+            optimizer.zero_grad()
+            accelerator.backward(loss)
+            optimizer.step()
+    return float(loss.detach())
+
+
+def with_jax(**options: Any) -> float:
+    """Train by JAX, on a mesh of all devices, each of which holds its part of every batch; return the last loss."""
+    import jax
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("data",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+
+    def squares(weights: Any, batch: Any) -> Any:
+        return ((batch["x"] @ weights - batch["y"]) ** 2).mean()
+
+    step = jax.jit(jax.value_and_grad(squares))
+    weights, loss = jax.numpy.zeros(2), jax.numpy.zeros(())
+    for batch in pipeline().iter_batches(epochs=EPOCHS, format="jax", sharding=rows, **options):
+        loss, gradient = step(weights, batch)
+        weights -= 0.1 * gradient
+    return float(loss)
 
 
 def with_tensorflow(**options: Any) -> float:
@@ -126,6 +222,10 @@ def with_ray_train(**options: Any) -> float:
 
 LOOPS: dict[str, Callable[..., float]] = {
     "torch": with_torch,
+    "lightning": with_lightning,
+    "transformers": with_transformers,
+    "accelerate": with_accelerate,
+    "jax": with_jax,
     "tensorflow": with_tensorflow,
     "keras": with_keras,
     "asyncio": with_asyncio,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
 from pecan_ray.autoorder.keeping import Promise
@@ -21,21 +20,27 @@ from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import PecanError, PlanError, told
 from pecan_ray.integrations.formats import converter, device_copies
 from pecan_ray.job.bad_elements import digest_of
+from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.epoch_watch import EpochWatch
+from pecan_ray.observe.pace import RecentPace
 from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
-from pecan_ray.options import Config, EngineName, IterOptions, Workers
+from pecan_ray.observe.run_clock import RunClock
+from pecan_ray.options import Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path
-from pecan_ray.runtime.client import Provenance, Received
+from pecan_ray.runtime.client import Provenance, Received, has_left
 from pecan_ray.runtime.cluster import refuse_forked
 from pecan_ray.runtime.session import Session, job_name
 from pecan_ray.runtime.share_session import ShareRequest, ShareSession
-from pecan_ray.sampling.budget import over_budget
+from pecan_ray.sampling.budget import BadCount, over_budget
+
+if TYPE_CHECKING:
+    from pecan_ray.integrations.jax_arrays import OnMesh
 
 logger = logging.getLogger("pecan_ray")
 
@@ -65,24 +70,30 @@ class Batches:
         allow_changed_source: bool = False,
         go_on: Callable[[Mapping[str, Any]], Callable[[], Batches]],
         share: ShareRequest | None = None,
+        mesh: OnMesh | None = None,
+        clock: RunClock | None = None,
     ) -> None:
-        """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job."""
-        self._go_on = go_on
-        self._convert = converter(options.format)
-        self._device = device_copies(options.device)
+        """`go_on`: makes another one of these that begins at a state; `share`: be a reader of this group, no job.
+
+        `mesh`: places batches on the devices of JAX; `clock`: begun when the user has asked for this.
+        """
+        self._clock, self._go_on = clock or RunClock(), go_on
+        self._convert = converter(options.format if mesh is None else "numpy")
+        self._device = device_copies(options.device) if mesh is None else mesh
         self._options, self._config, self._name = options, config, name
-        self._began = time.monotonic()
         self._yielded = self._elements = 0
-        self._bad = 0
+        self._bad = BadCount()
         """Bad elements of a run in this process."""
         self._turn = threading.RLock()
         """One thread at a time asks for a batch; reentrant, so that a function that iterates over its own job fails."""
+        self._over = False
+        """All batches were yielded."""
         self._failure = ""
         """What the job ended with, if that was an error."""
         self._session: Session | ShareSession | None = None
         self._stream: Iterator[Any] = iter(())
         """Batches of a run in this process."""
-        self._progress = Progress(name, config.progress)
+        self._progress = Progress(name, config.progress, RecentPace.of_job(plan, options, saved))
         self._reverted: Callable[[str], None] | None = None
         self.provenance: Provenance | None = None
         """Which data the batch that was yielded last holds."""
@@ -100,15 +111,19 @@ class Batches:
         self._epoch = saved.point.epoch if saved is not None else 0
         """In which the training loop is."""
         if share is not None:
+            self._clock.enter("ray")
             self._session = ShareSession(share)
+            self._clock.enter("controller", at=self._session.attached_s)
+            self._clock.enter("trained")
             return
         if debug:
-            ordered = order()
-            self._stream = self._in_process(plan, ordered, engine, seed)
+            self._stream = self._in_process(plan, ordered := order(), engine, seed)
         else:
+            self._clock.enter("ray")
             self._session = session = Session(
                 plan,
                 name=self._job,
+                pipeline=name,
                 engine=engine,
                 seed=seed,
                 config=config,
@@ -119,15 +134,26 @@ class Batches:
                 allow_changed_source=allow_changed_source,
                 keep=keeper(self._quarantine, saved),
             )
-            try:
-                ordered = order()  # while the workers start
-                changed = None if ordered.plan is plan else ordered.plan
-                times = ordered.row_seconds, ordered.op_seconds
-                session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
-            except BaseException:
-                self.close()
-                raise
+            ordered = self._begun(session, plan, order)
         self._take_over(ordered)
+        self._clock.enter("trained")
+
+    def _begun(self, session: Session, plan: Plan, order: Callable[[], Ordered]) -> Ordered:
+        """Let workers begin, once the order of operators is found; return it."""
+        if getattr(self._options.workers, "prices", None) is not None:
+            self._progress.dollars = session.paid
+        self._clock.enter("controller", at=session.attached_s)
+        self._clock.enter("order")
+        try:
+            ordered = order()  # while the workers start
+            self._clock.enter("controller")
+            changed = None if ordered.plan is plan else ordered.plan
+            times = ordered.row_seconds, ordered.op_seconds
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
+        except BaseException:
+            self.close()
+            raise
+        return ordered
 
     def _take_over(self, ordered: Ordered) -> None:
         """Keep what the order of operators says for later."""
@@ -186,15 +212,18 @@ class Batches:
         with self._turn:
             if self._failure:
                 raise PecanError(f"{self._name}: the job has ended with an error before: {self._failure}")
+            self._clock.enter("waited" if self._yielded else "first_batch")
             try:
                 batch = take()
             except StopIteration:
+                self._over = True
                 self.close()
                 raise
             except BaseException as error:
                 self._failure = told(error)
                 self.close()
                 raise
+            self._clock.enter("trained")
             self._yielded += not isinstance(batch, EndOfEpoch)
             return batch
 
@@ -217,6 +246,7 @@ class Batches:
         received = self._next(session, within)
         if isinstance(received, EndOfEpoch):
             return received
+        self._clock.enter("converted")
         if self._device is None:
             return self._convert(received.columns)
         batch = self._device.take(received.columns) or self._device.copy(self._convert(received.columns))
@@ -242,7 +272,7 @@ class Batches:
         if isinstance(session, Session) and self._reorder_after_epoch is not None and received.provenance.epoch > 0:
             look, self._reorder_after_epoch = self._reorder_after_epoch, None
             threading.Thread(target=self._look_again, args=(session, look), name="pecan-reorder", daemon=True).start()
-        self._progress.show(session.client)
+        self._progress.show(session.client, received.provenance.epoch)
         return received
 
     def _note_epoch(self, seconds: float | None) -> None:
@@ -256,6 +286,8 @@ class Batches:
         users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
         for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):
             before = self._elements
+            if users_order is not None and users_order.taken:
+                ordered, users_order = replace(ordered, plan=plan), None
             run = run_produced(
                 ordered.plan,
                 engine=engine,
@@ -287,7 +319,8 @@ class Batches:
         """Do with bad elements in this process what the controller does on a cluster."""
         if not bad:
             return
-        self._bad += sum(one.elements_left_out for one in bad)
+        for one in bad:
+            self._bad = self._bad.plus(one.elements_left_out, estimated=one.estimated, open_end=one.open_end)
         for one in bad:
             logger.warning("left out %s in %s: %s", one.where, one.op, one.error)
         self._keep_bad(bad)
@@ -324,21 +357,26 @@ class Batches:
         """The file of elements that failed under ``on_error="quarantine"``: `pecan_ray.replay.quarantined` reads it."""
         return Path(self._config.quarantine_path) if self._config.quarantine_path else default_path(self._job)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, ahead: int = 0) -> dict[str, Any]:
         """Return where the run stands, between two batches: plain values, to be saved with the model.
 
         A state holds what this iterator has yielded, and no more; of several ranks the state after the same number of
         batches is the same, so that one of them saves it for all.  `iter_batches(state=...)` or `load_state_dict` goes
-        on with what was not yielded, on any number of workers and ranks.  Raises PlanError where there is none:
-        ``debug=True``, ``sharding`` other than "dynamic", and ``visitation`` other than "exactly_once".
+        on with what was not yielded, on any number of workers and ranks.  `ahead`: so many of the last batches, two at
+        most, were fetched and are not used yet; they come again.  Raises PlanError where there is none: ``debug=True``,
+        ``sharding`` other than "dynamic", and ``visitation`` other than "exactly_once".
         """
-        if self._state is not None:
+        if not 0 <= ahead <= MOST_AHEAD:
+            raise PlanError(f"state_dict: ahead must be from 0 to {MOST_AHEAD}, but got {ahead}.")
+        if self._state is not None and ahead == 0:
             return self._state
         if self._session is None:
             raise PlanError("state_dict: there is no state in debug mode.")
         if self._no_state or isinstance(self._session, ShareSession):
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
-        point, used = self._session.resume_point()
+        if self._state is not None:
+            raise PlanError(f"state_dict(ahead={ahead}): the job has ended, of which only the end is known.")
+        point, used = self._session.resume_point(ahead)
         batches = self._batches_before + used
         order = self._options.order
         return SavedState(point, batches, self._seed, self._engine, self._parts, order).to_json()
@@ -361,20 +399,37 @@ class Batches:
         refuse_forked()
         self._session.scale(Workers(local=local, remote=remote))
 
-    def report(self) -> Report:
-        """Return what happened so far: speed, waiting, workers, bad elements, events."""
+    def set_remote_io(self, bytes_per_s: float | None) -> None:
+        """Change ``Config(remote_io=...)`` while the job runs; None: its workers read as fast as they can."""
+        check_remote_io(bytes_per_s)
         if self._session is None:
-            seconds = time.monotonic() - self._began
-            report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, seconds)
+            raise PlanError("set_remote_io: there are no workers in debug mode.")
+        if isinstance(self._session, ShareSession):
+            raise PlanError(
+                "set_remote_io: the workers are those of a shared group, whose quota is Config(remote_io=...) of its "
+                "first reader: give it there."
+            )
+        refuse_forked()
+        self._session.set_remote_io(bytes_per_s)
+
+    def report(self) -> Report:
+        """Return what happened so far: where the time went, what holds the run up, workers, bad elements, events."""
+        spent = self._clock.so_far()
+        if self._session is None:
+            finished = self._epoch
+            report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, spent.total_s, finished)
+            report = report.with_time(spent, debug=True)
         elif isinstance(self._session, ShareSession):
             reader = self._session.client
             run = self._session.run_report()
             shared = SharedReading(self._session.group, reader.read, reader.skipped, self._session.readers)
-            return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run)
+            return Report.of_reader(reader.progress(), reader.first_batch_s, shared, run).with_time(spent)
         else:
             refuse_forked()
-            client = self._session.client
-            report = Report.of_job(self._session.facts(), client.progress(), client.state.first_batch_s)
+            client, facts = self._session.client, self._session.facts()
+            report = Report.of_job(facts, client.progress(), client.state.first_batch_s)
+            finished = facts.epochs if self._over else min(facts.epochs, self._epoch + has_left(client, self._epoch))
+            report = replace(report, epochs=finished).with_time(spent, op_seconds=facts.op_seconds)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 
@@ -390,6 +445,7 @@ class Batches:
 
     def close(self) -> None:
         """End the job."""
+        self._clock.stop()
         self._progress.end()
         if self._session is not None:
             self._session.close()

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import inspect
+import itertools
 import pdb
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
-import cloudpickle
+import numpy as np
 
 from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
+from pecan_ray.observe.doctor import DOCTOR_HELP, ROWS, looks
+from pecan_ray.observe.read_program import REACHED, load, run_as_program
 from pecan_ray.observe.status_command import STATUS_HELP, STOP_HELP, add_stop_arguments, run_status
-from pecan_ray.options import EngineName
+from pecan_ray.options import Config, EngineName, TransportChoice, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.quarantine import Pickled, quarantined
 from pecan_ray.replay import replay, why_without_element
@@ -31,6 +34,7 @@ from pecan_ray.simulator.command import (
     run_simulate,
     run_tune,
 )
+from pecan_ray.sources.memory import Arrays
 
 MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
 """Functions that a program may offer to make its pipeline."""
@@ -41,12 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="pecan", description="Look at pecan_ray pipelines and at what became of them."
     )
+    parser.add_argument("--version", action="version", version=f"pecan_ray {version('pecan_ray')}")
     commands = parser.add_subparsers(dest="command", required=True)
     explain = commands.add_parser(
         "explain",
         help="sample a pipeline and say what each operator does, and which order AutoOrder chooses and why",
-        description="Imports a Python file, samples its pipeline in this process and explains its order.  The pipeline "
-        f"is what a function {MAKERS[0]}() or {MAKERS[1]}() returns without arguments, or a variable of the file.",
+        description="Reads the pipeline out of a Python program, samples it and explains its order.  The program runs "
+        f"up to its first iter_batches(), and no job begins.  A function {MAKERS[0]}() or {MAKERS[1]}() that needs no "
+        "argument goes before that, and so does what --name names.",
     )
     explain.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
     explain.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
@@ -67,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
     again.set_defaults(run=run_replay)
     add_cache_arguments(commands.add_parser("cache", help=CACHE_HELP, description=f"{CACHE_HELP.capitalize()}."))
+    doctor = commands.add_parser("doctor", help=DOCTOR_HELP, description=f"{DOCTOR_HELP.capitalize()}.")
+    doctor.add_argument("--without-ray", action="store_true", help="look at this machine alone, and start nothing")
+    doctor.set_defaults(run=run_doctor)
     tell = commands.add_parser("status", help=STATUS_HELP, description=f"{STATUS_HELP.capitalize()}.")
     tell.set_defaults(run=run_status)
     add_stop_arguments(commands.add_parser("stop", help=STOP_HELP, description=f"{STOP_HELP.capitalize()}."))
@@ -86,12 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PecanError as error:
         sys.stderr.write(f"pecan: {error.message}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("pecan: interrupted\n")
+        return 130
     return status
 
 
 def run_explain(asked: argparse.Namespace) -> int:
     """Print what a pipeline's operators do, and in which order they run."""
-    found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
+    found = read_pipeline(asked)
     if asked.save is not None:
         found.save_order(asked.save, again=asked.again)
     sys.stdout.write(f"{found.explain(asked.format, again=asked.again and asked.save is None)}\n")
@@ -102,9 +114,11 @@ def run_explain(asked: argparse.Namespace) -> int:
 
 def run_replay(asked: argparse.Namespace) -> int:
     """Print which quarantined elements still fail; returns 1 if any does."""
-    found = find_pipeline(load(Path(asked.file)), asked.name, asked.engine)
+    kept = quarantined(asked.quarantine, trust=asked.trust)
+    first = list(itertools.islice(kept, 1))  # what is no quarantine file is refused before the program runs
+    found = read_pipeline(asked)
     failing = passing = unread = untrusted = 0
-    for bad in quarantined(asked.quarantine, trust=asked.trust):
+    for bad in itertools.chain(first, kept):
         if isinstance(bad.element, Pickled):
             untrusted += 1
             sys.stdout.write(f"{bad.where} in {bad.op}: {bad.error} (a pickle, which --trust reads)\n")
@@ -128,21 +142,42 @@ def run_replay(asked: argparse.Namespace) -> int:
     return 1 if failing or untrusted else 0
 
 
-def load(path: Path) -> ModuleType:
-    """Import a file as a module, not as a program; raises `PlanError` if there is none."""
-    if not path.is_file():
-        raise PlanError(f"there is no file {path}.")
-    name = path.stem if path.stem.isidentifier() else "pecan_program"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise PlanError(f"{path} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    # As when Python runs it: it finds what lies beside it.
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    cloudpickle.register_pickle_by_value(module)
-    return module
+def run_doctor(asked: argparse.Namespace) -> int:
+    """Print what was found of this machine and its cluster, line by line; returns 1 if anything is wrong."""
+    wrong = 0
+    for line in looks(None if asked.without_ray else small_epoch):
+        wrong += bool(line.advice)
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
+    sys.stdout.write(f"{wrong} thing(s) to look at\n" if wrong else "nothing is wrong\n")
+    return int(wrong > 0)
+
+
+def small_epoch(transport: TransportChoice) -> tuple[int, list[str]]:
+    """Run a small job over a transport; return the elements that came, and by which ways."""
+    config = Config(transport=transport, reorder="off", progress=False)
+    pipe = PecanPipeline(Arrays(i=np.arange(ROWS)), name="doctor", config=config).batch(16)
+    with pipe.iter_batches(workers=Workers(local=1)) as batches:
+        rows = sum(len(batch["i"]) for batch in batches)
+        events = batches.report().events
+    return rows, [event.text.partition(" by ")[2] for event in events if event.kind == "transport"]
+
+
+def read_pipeline(asked: argparse.Namespace) -> PecanPipeline:
+    """Return the pipeline of a user's program, which begins no job while it is read."""
+    path = Path(asked.file)
+    module = load(path)
+    if asked.name is None and asked.engine is None and not offered(module):
+        reached = run_as_program(path)  # it makes its pipeline where Python runs it
+        if REACHED in vars(reached):
+            return find_pipeline(reached)
+    return find_pipeline(module, asked.name, asked.engine)
+
+
+def offered(module: ModuleType) -> bool:
+    """Tell whether a module has a pipeline, or a function that makes one."""
+    makers = any(callable(made := getattr(module, maker, None)) and not _needed(made) for maker in MAKERS)
+    return makers or any(isinstance(value, PecanPipeline) for value in vars(module).values())
 
 
 def find_pipeline(module: ModuleType, name: str | None = None, engine: str | None = None) -> PecanPipeline:
@@ -158,6 +193,8 @@ def find_pipeline(module: ModuleType, name: str | None = None, engine: str | Non
         made = getattr(module, maker, None)
         if callable(made) and not _needed(made):
             return _made(module, maker, made, engine)
+    if REACHED in vars(module):
+        return _made(module, "the first pipeline", vars(module)[REACHED], engine)
     found = {name: value for name, value in vars(module).items() if isinstance(value, PecanPipeline)}
     if len({id(value) for value in found.values()}) > 1:
         raise PlanError(f"{module.__file__} has several pipelines: {', '.join(sorted(found))}. Choose one by --name.")

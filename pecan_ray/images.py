@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from pecan_ray import part_decoding
 from pecan_ray.errors import MissingExtraError, PlanError
 
 Image: TypeAlias = Any
@@ -122,24 +123,30 @@ class Resize:
 
 @dataclass(frozen=True)
 class DecodeCrop:
-    """Decode a part only (tensorflow engine, JPEG)."""
+    """Decode a part only (JPEG)."""
 
     crop: CenterCrop
 
     def __call__(self, encoded: Image) -> Image:
         """Decode the part."""
-        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded)))
+        if _in_graph(encoded):
+            return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded)))
+        shape = jpeg_shape(encoded)
+        return self.crop(decoded(encoded)) if shape is None else cut_out(encoded, self.crop.box(shape))
 
 
 @dataclass(frozen=True)
 class DecodeRandomCrop:
-    """Decode a random part only (tensorflow engine, JPEG)."""
+    """Decode a random part only (JPEG)."""
 
     crop: RandomCrop
 
     def __call__(self, encoded: Image, rng: Any) -> Image:
         """Decode the part."""
-        return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded), rng))
+        if _in_graph(encoded):
+            return _decoded_part(encoded, self.crop.box(_tf().image.extract_jpeg_shape(encoded), rng))
+        shape = jpeg_shape(encoded)
+        return self.crop(decoded(encoded), rng) if shape is None else cut_out(encoded, self.crop.box(shape, rng))
 
 
 @dataclass(frozen=True)
@@ -151,7 +158,7 @@ class DecodeResize:
     def __call__(self, encoded: Image) -> Image:
         """Decode small, and resize."""
         target = (self.resize.height, self.resize.width)
-        if isinstance(encoded, bytes):
+        if not _in_graph(encoded):
             return self.resize(decoded(encoded, reduction(jpeg_shape(encoded), target)))
         tf = _tf()
         shape = tf.image.extract_jpeg_shape(encoded)
@@ -168,16 +175,15 @@ class DecodeRandomCropResize:
 
     def __call__(self, encoded: Image, rng: Any) -> Image:
         """Decode small, crop, and resize."""
-        if not isinstance(encoded, bytes):
+        if _in_graph(encoded):
             return self._in_graph(encoded, rng)
         shape = jpeg_shape(encoded)
         if shape is None:
             return self.resize(self.crop(decoded(encoded), rng))
         top, left, height, width = self.crop.box(shape, rng)
         ratio = reduction((height, width), (self.resize.height, self.resize.width))
-        small = decoded(encoded, ratio)
         top, left, height, width = (round(side / ratio) for side in (top, left, height, width))
-        return self.resize(small[top : top + height, left : left + width])
+        return self.resize(cut_out(encoded, (top, left, height, width), ratio))
 
     def _in_graph(self, encoded: Image, seed: Any) -> Image:
         tf = _tf()
@@ -202,7 +208,7 @@ class DecodeRandomCropResize:
 
 def decoded(encoded: Image, ratio: int = 1) -> Image:
     """Return an image as uint8 RGB, JPEG at 1/`ratio` of its size."""
-    if not isinstance(encoded, (bytes, bytearray, np.ndarray)):
+    if _in_graph(encoded):
         return _tf().ensure_shape(
             _tf().image.decode_image(encoded, channels=3, expand_animations=False)
             if ratio == 1
@@ -210,12 +216,27 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
             [None, None, 3],
         )
     cv2 = _cv2()
-    flags = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
-    flag = flags.get(ratio, cv2.IMREAD_REDUCED_COLOR_8) | cv2.IMREAD_IGNORE_ORIENTATION
+    sizes = {1: 0, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4}
+    rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # where OpenCV lacks it, RGB is a pass of its own over all pixels
+    flag = sizes.get(ratio, cv2.IMREAD_REDUCED_GRAYSCALE_8) | (rgb or cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag) if len(encoded) else None
     if image is None:
         raise ValueError(f"these {len(encoded)} bytes are not an image that OpenCV can decode")
-    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+    return image if rgb else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def cut_out(encoded: Any, box: Box, ratio: int = 1) -> Image:
+    """Return a part of an image at 1/`ratio` of its size (python engine); of a JPEG only the part is decoded.
+
+    The pixels are those of decoding the whole: where another way would make others, or fail, the whole is decoded.
+    """
+    header = part_decoding.read_header(encoded)
+    if isinstance(header, str):
+        part_decoding.refuse(header)
+    elif (part := part_decoding.decode_part(encoded, header, box, ratio)) is not None:
+        return part
+    top, left, height, width = box
+    return decoded(encoded, ratio)[top : top + height, left : left + width]
 
 
 def resized(image: Image, height: int, width: int) -> Image:
@@ -234,9 +255,9 @@ def reduction(shape: tuple[int, int] | None, target: tuple[int, int]) -> int:
     return next((r for r in REDUCTIONS if shape[0] // r >= target[0] and shape[1] // r >= target[1]), 1)
 
 
-def jpeg_shape(encoded: bytes) -> tuple[int, int] | None:
+def jpeg_shape(encoded: Any) -> tuple[int, int] | None:
     """Return height and width from the header of a JPEG; None for anything else."""
-    if encoded[:2] != b"\xff\xd8":
+    if not isinstance(encoded, (bytes, bytearray)) or encoded[:2] != b"\xff\xd8":
         return None
     at = 2
     while at + 9 <= len(encoded) and encoded[at] == 0xFF:
@@ -257,6 +278,10 @@ def _decoder(encoded: Any, ratio: int) -> Any:
 
 def _decoded_part(encoded: Any, box: Box) -> Any:
     return _tf().image.decode_and_crop_jpeg(encoded, _tf().stack(box), channels=3)
+
+
+def _in_graph(encoded: Any) -> bool:
+    return not isinstance(encoded, (bytes, bytearray, np.ndarray))
 
 
 def _is_array(image: Any) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
-from pecan_ray.plan.kinds import settle
+from pecan_ray.plan.kinds import of_kind, settle
 from pecan_ray.plan.prices import Prices
 
 EngineName: TypeAlias = Literal["python", "tensorflow"]
@@ -115,6 +116,8 @@ class AutoWorkers:
 
 
 SHARED_MEMORY = Path("/dev/shm")
+LEAST_SOURCE_BYTES = 64 * MIB
+"""There a sixteenth, which goes at a time, is some blocks."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,17 @@ class Cache:
     memory_bytes: int = 0
     """Of the node's shared memory, for entries that were read from the disk once; 0: none.  It stays with them when the
     job is over, until ``pecan cache rm`` or the next start of the machine."""
+    remote: str | os.PathLike[str] | None = None
+    """Where entries are kept for all machines: ``s3://bucket/prefix``, ``gs://bucket/prefix``, or a folder that all
+    have mounted; None: nowhere.  Nothing goes from there by itself."""
+
+    source_bytes: int = 0
+    """Of the disk, for bytes of buckets as they are, which all jobs and workers of the node read once; 0: none."""
+    digests: Sequence[str | os.PathLike[str]] = ()
+    """Digest files of datasets (``pecan cache digest``): what buckets send is held against them, and kept by what it
+    is."""
+    cached_first: bool = True
+    """Where several jobs on a node read the same shuffled data, each takes first what others have brought there."""
 
     @property
     def memory_folder(self) -> Path | None:
@@ -144,14 +158,45 @@ class Cache:
             return Path(self.path)
         return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pecan_ray" / "cache"
 
+    @property
+    def source_folder(self) -> Path:
+        """The folder of bytes of buckets."""
+        return self.folder / "source"
+
+    @property
+    def remote_url(self) -> str | None:
+        """Where entries are kept for all machines, without a slash at its end; None: nowhere."""
+        return None if self.remote is None else os.fspath(self.remote).rstrip("/")
+
     def __post_init__(self) -> None:
         settle(self, "Cache")
+        if self.remote_url is not None:
+            _check_remote(self.remote_url)
         if self.max_bytes < MIB:
             raise PlanError(f"Cache(max_bytes=...) must be at least 1 MiB, but got {self.max_bytes}.")
         if self.memory_bytes != 0 and self.memory_bytes < MIB:
             raise PlanError(f"Cache(memory_bytes=...) must be 0, or at least 1 MiB, but got {self.memory_bytes}.")
+        if self.source_bytes != 0 and self.source_bytes < LEAST_SOURCE_BYTES:
+            raise PlanError(f"Cache(source_bytes=...) must be 0, or at least 64 MiB, but got {self.source_bytes}.")
         if self.path is not None and "://" in os.fspath(self.path):
             raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
+
+
+def _check_remote(url: str) -> None:
+    scheme, separator, rest = url.partition("://")
+    if not separator and os.path.isabs(url):
+        return
+    bucket = rest.partition("/")[0]
+    if "@" in bucket or ":" in bucket:  # it may be a secret, so it is not repeated
+        raise PlanError(
+            "Cache(remote=...) must name a bucket and nothing of whoever uses it: credentials are found as the tools "
+            "of S3 and Google Cloud find them."
+        )
+    if scheme not in ("s3", "gs") or not bucket:
+        raise PlanError(
+            "Cache(remote=...) must be s3://bucket/prefix, gs://bucket/prefix or an absolute path that all machines "
+            f"have mounted, but got {url!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -172,6 +217,9 @@ class Config:
     remote_labels: Mapping[str, str] = field(default_factory=dict)
     """Label selector for remote workers; empty: ``pecan-role=remote`` where a node has it, else any node
     that is not a trainer's."""
+    remote_io: float | None = None
+    """Bytes a second that the workers of a job together read of object stores at most, each an equal share; None: as
+    many as they can."""
     trainer_timeout_s: float = 60.0
     """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
     every second while Python runs at all, each of N > 100 trainers every N / 100 s; three times that is the least."""
@@ -192,15 +240,21 @@ class Config:
     """File for quarantined elements; None: ``pecan-quarantine-<job>.jsonl`` in the working directory."""
     share_window_bytes: int = 256 * MIB
     """Bound on the batches that a shared group keeps for readers that lag; one batch must fit."""
+    share_disk_bytes: int = 0
+    """Bound on the batches that such a group keeps besides on disk, where the window in memory is full and somebody has
+    not read them."""
+    share_disk_path: str | None = None
+    """Folder for them on the group's node; None: the system's folder for temporary files there."""
     share_linger_s: float = 10.0
     """A shared group that nobody reads ends after this time."""
     cache: Cache = Cache()
     """For pipelines with `autocache` points."""
     journal: str | os.PathLike[str] | None = None
     """Folder of the controller's journal, from which a controller goes on whose process was lost; None: one beside
-    Ray's session, on the controller's node; "off": there is none, and the job ends with its controller."""
+    Ray's session, on the controller's node; ``s3://...`` or ``gs://...``: as None, and a copy there, about a second
+    behind, for ``journal_state``; "off": there is none, and the job ends with its controller."""
     progress: bool | None = None
-    """Show the progress line; None: only on a terminal."""
+    """Show a bar in any case, or nothing; None: a bar on a terminal, a line in a notebook, one a minute elsewhere."""
     transport: TransportChoice = "auto"
     """How batches travel; a way that does not work between two nodes is replaced by one that does."""
     flight_streams: int = 1
@@ -229,11 +283,9 @@ class Config:
         for name in ("trainer_timeout_s", "worker_timeout_s", "hung_after_s"):
             if not getattr(self, name) >= 5:
                 raise PlanError(f"{name} must be at least 5, but got {getattr(self, name)}.")
-        if self.journal is not None and "://" in os.fspath(self.journal):
-            raise PlanError(
-                f"journal must be a folder, but got {os.fspath(self.journal)!r}: lines cannot be added to an object. "
-                "Name a folder that the trainers' nodes share, or mount the bucket."
-            )
+        where = "" if self.journal is None else os.fspath(self.journal)
+        if "://" in where and not re.fullmatch(r"(s3|gs)://[^/]+(/.*)?", where):
+            raise PlanError(f"journal must be a folder, s3://BUCKET/... or gs://BUCKET/..., but got {where!r}.")
         for name in ("storage_patience_s", "placement_warning_s"):
             if getattr(self, name) < 0:
                 raise PlanError(f"{name} must be 0 or more, but got {getattr(self, name)}.")
@@ -241,12 +293,13 @@ class Config:
             raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
+        check_remote_io(self.remote_io)
         if not 0 <= self.error_budget <= 1:
             raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
-        if not self.share_linger_s >= 0 or self.share_window_bytes < 1:
+        if not self.share_linger_s >= 0 or self.share_window_bytes < 1 or self.share_disk_bytes < 0:
             raise PlanError(
-                "share_linger_s must be 0 or more and share_window_bytes positive, but got "
-                f"{self.share_linger_s} and {self.share_window_bytes}."
+                "share_linger_s and share_disk_bytes must be 0 or more and share_window_bytes positive, but got "
+                f"{self.share_linger_s}, {self.share_disk_bytes} and {self.share_window_bytes}."
             )
         if self.ring_bytes < MIB:
             raise PlanError(f"ring_bytes must be at least 1 MiB, but got {self.ring_bytes}.")
@@ -261,6 +314,14 @@ class Config:
                 f'order_file={os.fspath(self.order_file)!r} asks for another order of operators and reorder="off" for '
                 "none: leave one of them out."
             )
+
+
+def check_remote_io(bytes_per_s: float | None) -> None:
+    """Raise `PlanError` for a quota of remote reads that is none."""
+    if of_kind("remote_io", bytes_per_s, float | None) is not None and not 0 < float(bytes_per_s or 0) < math.inf:
+        raise PlanError(
+            f"remote_io must be a finite number of bytes a second > 0, or None for no bound, but got {bytes_per_s!r}."
+        )
 
 
 @dataclass(frozen=True)
@@ -281,10 +342,13 @@ class IterOptions:
     job: str | None = None
     share: bool | str = False
     max_lag: int | None = None
+    coordinated: bool = False
 
     def __post_init__(self) -> None:
         settle(self)
         self._check_sharing()
+        if self.coordinated:
+            self._check_rounds()
         if self.epochs is not None and self.epochs < 1:
             raise PlanError(f"epochs must be at least 1 (or None for no end), but got {self.epochs}.")
         if (
@@ -301,6 +365,27 @@ class IterOptions:
             raise PlanError(f"prefetch_bytes must be positive, but got {self.prefetch_bytes}.")
         if self.sharding == "static" and isinstance(self.workers, AutoWorkers):
             raise PlanError('sharding="static" deals the data to fixed workers: pass workers=Workers(...).')
+
+    def _check_rounds(self) -> None:
+        """Raise `PlanError` for what does not go with coordinated reads."""
+        refused = {
+            f"share={self.share!r}": (bool(self.share), "readers of a group each read all batches, and have no rounds"),
+            f"order={self.order!r}": (
+                self.order != "relaxed",
+                "rounds are used in the order in which workers finish them",
+            ),
+            f"sharding={self.sharding!r}": (
+                self.sharding != "dynamic",
+                "what is left of the buckets of all workers becomes rounds, which any of them may make",
+            ),
+            f"visitation={self.visitation!r}": (
+                self.visitation == "zero_or_more",
+                "a round is used once every rank has its batch, and given back by all where one has not",
+            ),
+        }
+        for option, (is_so, why) in refused.items():
+            if is_so:
+                raise PlanError(f"coordinated=True does not go with {option}: {why}. Leave out one of the two.")
 
     def _check_sharing(self) -> None:
         """Raise `PlanError` for what a reader of a shared group cannot have."""

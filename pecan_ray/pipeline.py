@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +16,11 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.formats import mesh_copies
 from pecan_ray.integrations.frameworks import FrameworkMethods
 from pecan_ray.integrations.train_context import placed
 from pecan_ray.job.saved_state import SavedState, fitting_state
+from pecan_ray.observe.read_program import clock_of_run
 from pecan_ray.options import (
     AutoWorkers,
     Config,
@@ -32,41 +33,24 @@ from pecan_ray.options import (
     Visitation,
     Workers,
 )
-from pecan_ray.plan.arguments import a_function, buckets, natural, positive
+from pecan_ray.pipeline_operators import OperatorMethods
+from pecan_ray.plan.arguments import natural, positive
 from pecan_ray.plan.fingerprint import fingerprint
-from pecan_ray.plan.kinds import of_kind, settle
+from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import (
-    Autocache,
-    Batch,
-    BucketByLength,
-    Filter,
-    FlatMap,
-    Function,
     Join,
-    JoinKind,
-    Map,
-    MixStop,
-    Op,
-    PaddedBatch,
     Plan,
-    Prefetch,
-    Repeat,
-    Shuffle,
-    Skip,
-    Take,
-    Unbatch,
     as_written,
-    method_name,
 )
-from pecan_ray.plan.renaming import free_name, renamed
-from pecan_ray.plan.shape import mixes_splits, num_batches
+from pecan_ray.plan.rounds import must_make_rounds
+from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.storage import set_patience
 
 
-class PecanPipeline(FrameworkMethods):
+class PecanPipeline(OperatorMethods, FrameworkMethods):
     """An immutable input pipeline: a source and a chain of operators; every method returns a new one.
 
     Elements are dicts from column name to NumPy array, bytes, str or number.  Functions take an element and
@@ -103,178 +87,6 @@ class PecanPipeline(FrameworkMethods):
         new = self._with(self._plan)
         new._config = replace(self._config, **changes)
         return new
-
-    # --- operators on elements -----------------------------------------------------------------------------
-
-    def map(
-        self,
-        fn: Function,
-        *,
-        on: str | None = None,
-        name: str | None = None,
-        keep_position: bool = False,
-        random: bool | None = None,
-        processes: bool = False,
-    ) -> PecanPipeline:
-        """Apply a function to each element (or to each batch, behind `batch`).
-
-        `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
-        holds the GIL.
-        """
-        return self._then(
-            Map(
-                name=self._unique(name, fn),
-                fn=a_function("map", fn),
-                on=on,
-                keep_position=keep_position,
-                random=random,
-                processes=processes,
-            )
-        )
-
-    def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
-        """Keep the elements for which the function is true."""
-        return self._then(Filter(name=self._unique(name, fn), fn=a_function("filter", fn), on=on))
-
-    def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> PecanPipeline:
-        """Replace each element by those that the function returns (any iterable of elements)."""
-        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn, many=True), on=on))
-
-    # --- operators on the sequence -------------------------------------------------------------------------
-
-    def batch(self, size: int, drop_remainder: bool = False) -> PecanPipeline:
-        """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
-        size = positive("batch", size)
-        return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
-
-    def padded_batch(
-        self,
-        size: int,
-        *,
-        padding: Any = 0,
-        shapes: Mapping[str, tuple[int | None, ...]] | None = None,
-        drop_remainder: bool = False,
-    ) -> PecanPipeline:
-        """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
-        size = positive("padded_batch", size)
-        return self._then(
-            PaddedBatch(
-                name=self._unique("padded_batch"),
-                size=size,
-                drop_remainder=drop_remainder,
-                padding=padding,
-                shapes=shapes,
-            )
-        )
-
-    def bucket_by_length(
-        self,
-        boundaries: Sequence[int],
-        *,
-        sizes: int | Sequence[int],
-        length: Function | str,
-        padding: Any = 0,
-        drop_remainder: bool = False,
-    ) -> PecanPipeline:
-        """Batch elements of similar length: bucket i takes lengths below ``boundaries[i]``, the last one the rest.
-
-        `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
-        """
-        length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
-        bounds, per_bucket = buckets(boundaries, sizes)
-        return self._then(
-            BucketByLength(
-                name=self._unique("bucket_by_length"),
-                length=length,
-                boundaries=bounds,
-                sizes=per_bucket,
-                drop_remainder=drop_remainder,
-                padding=padding,
-            )
-        )
-
-    def unbatch(self) -> PecanPipeline:
-        """Split batches into elements again."""
-        return self._then(Unbatch(name=self._unique("unbatch")))
-
-    def shuffle(self, buffer: int, seed: int | None = None) -> PecanPipeline:
-        """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
-        buffer = positive("shuffle", buffer)
-        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
-
-    def repeat(self, count: int | None = None) -> PecanPipeline:
-        """Pass over the data `count` times within one epoch; None: without end.
-
-        Passes follow each other without a seam: batches may hold elements of two passes.
-        """
-        if count is not None:
-            count = positive("repeat", count)
-        return self._then(Repeat(name=self._unique("repeat"), count=count))
-
-    def take(self, count: int) -> PecanPipeline:
-        """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
-        return self._then(Take(name=self._unique("take"), count=natural("take", count)))
-
-    def skip(self, count: int) -> PecanPipeline:
-        """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
-        return self._then(Skip(name=self._unique("skip"), count=natural("skip", count)))
-
-    def prefetch(self, count: int) -> PecanPipeline:
-        """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
-        count = positive("prefetch", count)
-        return self._then(Prefetch(name=self._unique("prefetch"), count=count))
-
-    def autocache(self, *, name: str | None = None, version: str = "", refresh: float = 0.0) -> PecanPipeline:
-        """Let elements be kept here, where later epochs and other jobs read them instead of computing them again.
-
-        Whether that is worth it, and at which of several points, is decided before the first epoch.  `version` stands
-        for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
-        variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
-        `refresh`: the share of splits that are computed again in each epoch after a job's first, and kept anew.
-        """
-        if (where := mixes_splits(self._plan)) is not None:
-            raise PlanError(
-                f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
-                "before."
-            )
-        return self._then(Autocache(name=self._unique(name or "autocache"), version=version, refresh=refresh))
-
-    # --- joins ---------------------------------------------------------------------------------------------
-
-    def zip(self, *others: PecanPipeline) -> PecanPipeline:
-        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline."""
-        return self._join("zip", others)
-
-    def concat(self, *others: PecanPipeline) -> PecanPipeline:
-        """Follow this pipeline's elements by those of others."""
-        return self._join("concat", others)
-
-    def mix(self, *others: PecanPipeline, weights: Sequence[float], stop: MixStop = "all") -> PecanPipeline:
-        """Draw elements from several pipelines at random, in proportion to `weights`.
-
-        Ends when all have run out, or with ``stop="first"`` when the first has.
-        """
-        if stop not in ("first", "all"):
-            raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
-        weights = of_kind("mix(weights=...)", weights, Sequence[float])
-        if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
-            raise PlanError(
-                f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
-            )
-        return self._join("mix", others, weights=tuple(float(w) for w in weights), stop=stop)
-
-    def _join(self, kind: JoinKind, others: Sequence[PecanPipeline], **details: Any) -> PecanPipeline:
-        if not others:
-            raise PlanError(f"{kind} needs at least one other pipeline.")
-        inputs = [self._plan]
-        taken = {op.name for op in self._plan.all_ops()}
-        for other in others:
-            if not isinstance(other, PecanPipeline):
-                raise PlanError(f"{kind} needs pipelines, but got {type(other).__name__}.")
-            if other._engine != self._engine:
-                raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
-            inputs.append(renamed(other._plan, taken))
-        return self._with(Plan(head=Join(kind=kind, inputs=tuple(inputs), **details)))
 
     # --- a look at it --------------------------------------------------------------------------------------
 
@@ -365,13 +177,14 @@ class PecanPipeline(FrameworkMethods):
         max_lag: int | None = None,
         order: Order = "relaxed",
         visitation: Visitation | None = None,
-        sharding: Sharding = "dynamic",
+        sharding: Sharding | Any = "dynamic",
         on_error: OnError = "raise",
         prefetch_bytes: int = 256 << 20,
         job: str | None = None,
         debug: bool = False,
         state: Mapping[str, Any] | None = None,
         allow_changed_source: bool = False,
+        coordinated: bool = False,
     ) -> Batches:
         """Run the pipeline on Ray and return an iterator over its batches.
 
@@ -380,39 +193,48 @@ class PecanPipeline(FrameworkMethods):
         of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
+        `sharding`: with ``format="jax"`` also a `jax.sharding.NamedSharding`, or one for each column by name.
 
         `share`: read what one group of workers makes for all jobs with the same pipeline, or for those of a name.  Who
         is slow skips what has left the group's window; with `max_lag` all wait for one that is so many batches behind.
         `visitation` is "exactly_once", or for a job that may skip "at_most_once".
 
+        `coordinated`: in each step all ranks get batches of the same bucket, from one worker, so that none waits for
+        one with longer elements.  The pipeline must end with `bucket_by_length`.
+
         `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
         """
+        clock = clock_of_run(self)
         if not (debug := of_kind("debug", debug, bool)):
             refuse_at_exit()
-        allow_changed_source = of_kind("allow_changed_source", allow_changed_source, bool)
+        mesh, dealt = None, sharding
+        if not isinstance(sharding, str):
+            mesh, rank, world_size = mesh_copies(sharding, format, self._plan, rank, world_size)
+            dealt = "dynamic"
         rank, world_size, job = placed(self._name, rank, world_size, job)
         options = IterOptions(
             epochs=epochs,
-            workers=workers if workers is not None else Workers() if sharding == "static" else AutoWorkers(),
+            workers=workers if workers is not None else Workers() if dealt == "static" else AutoWorkers(),
             format=format,
             device=None if device is None else str(device),
             rank=rank,
             world_size=world_size,
             order=order,
             visitation=visitation or ("at_most_once" if share and max_lag is None else "exactly_once"),
-            sharding=sharding,
+            sharding=dealt,
             on_error=on_error,
             prefetch_bytes=prefetch_bytes,
             job=job,
             share=share,
             max_lag=max_lag,
+            coordinated=coordinated,
         )
+        must_make_rounds(self._plan, self._engine, on_error=on_error, asked=coordinated)
         set_patience(self._config.storage_patience_s)
-        # Trainers that share a job must run one plan: it is that of the first one to have an order.
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
-        found.check()
+        found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         count = epochs != 1 and found.movable and self._config.order_file is None
         shared = None
         if share and not debug:
@@ -436,9 +258,11 @@ class PecanPipeline(FrameworkMethods):
                 parts=None if debug else found.parts,
                 look_again=count,
                 saved=saved,
-                allow_changed_source=allow_changed_source,
-                go_on=functools.partial(self._go_on, options, debug, allow_changed_source),
+                allow_changed_source=of_kind("allow_changed_source", allow_changed_source, bool),
+                go_on=functools.partial(self._go_on, options, debug, allow_changed_source, sharding),
                 share=shared,
+                mesh=mesh,
+                clock=clock,
             )
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -449,13 +273,14 @@ class PecanPipeline(FrameworkMethods):
             raise PlanError("iter_batches: debug=True cannot go on from a state.")
         seed = self._seed if self._seeded else None
         saved = fitting_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
-        return saved, self._order.pinned(
-            saved.point.op_order, saved.point.decoders, cuts_elements=saved.point.cuts_elements
-        )
+        point = saved.point
+        return saved, self._order.pinned(point.op_order, point.decoders, cuts_elements=point.cuts_elements)
 
-    def _go_on(self, options: IterOptions, debug: bool, other: bool, state: Mapping[str, Any]) -> Callable[[], Batches]:
+    def _go_on(
+        self, options: IterOptions, debug: bool, other: bool, sharding: Any, state: Mapping[str, Any]
+    ) -> Callable[[], Batches]:
         self._saved(state, options, debug)
-        given: dict[str, Any] = {**vars(options), "debug": debug, "allow_changed_source": other}
+        given = {**vars(options), "sharding": sharding, "debug": debug, "allow_changed_source": other}
         return functools.partial(self.iter_batches, state=state, **given)
 
     def _with(self, plan: Plan) -> PecanPipeline:
@@ -466,25 +291,5 @@ class PecanPipeline(FrameworkMethods):
 
     @functools.cached_property
     def _order(self) -> JobOrder:
-        return JobOrder(
-            self._plan,
-            name=self._name,
-            engine=self._engine,
-            seed=self._seed,
-            config=self._config,
-            seeded=self._seeded,
-        )
-
-    def _then(self, op: Op) -> PecanPipeline:
-        settle(op, method_name(op))
-        return self._with(self._plan.then(op))
-
-    def _unique(self, name: str | None, fn: Function | None = None) -> str:
-        taken = {op.name for op in self._plan.all_ops()}
-        name = of_kind("name", name, str | None)
-        if not name:
-            name = getattr(fn, "__name__", None) or type(fn).__name__
-            name = "map" if name == "<lambda>" else name
-        elif fn is not None and name in taken:
-            raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
-        return free_name(name, taken)
+        seed, config = self._seed, self._config
+        return JobOrder(self._plan, name=self._name, engine=self._engine, seed=seed, config=config, seeded=self._seeded)

@@ -249,7 +249,7 @@ def _written(bad: BadElement) -> dict[str, Written]:
     for name in ("origin", "first"):
         origin = getattr(bad, name)
         written[name] = None if origin is None else asdict(origin)
-    written["elements_left_out"] = bad.elements_left_out
+    written |= {"elements_left_out": bad.elements_left_out, "estimated": bad.estimated, "open_end": bad.open_end}
     try:
         written["element"] = {"plain": encode(bad.element, put)}
     except (NotPlainError, RecursionError):
@@ -358,7 +358,9 @@ def _read(path: str | Path, number: int, line: bytes, trust: bool) -> BadElement
         written = json.loads(line)
         op, where, error_text = (_text(written[name]) for name in ("op", "where", "error"))
         origin, first = (_origin(written[name]) for name in ("origin", "first"))
-        bad = BadElement(op, where, error_text, None, origin, first, whole(written["elements_left_out"]))
+        # Earlier versions did not say how well the number is known.
+        known = {name: written.get(name) is True for name in ("estimated", "open_end")}
+        bad = BadElement(op, where, error_text, None, origin, first, whole(written["elements_left_out"]), **known)
         ((kind, content),) = written["element"].items()
         if kind == "plain":
             return replace(bad, element=decode(content, get))

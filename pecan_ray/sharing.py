@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -16,7 +18,7 @@ from pecan_ray.options import Config, EngineName, IterOptions, Visitation
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
 from pecan_ray.runtime.pickling import pickle_plan
-from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart
+from pecan_ray.runtime.share_messages import GroupPlan, RunMaker, SharedPart, WindowOnDisk
 from pecan_ray.runtime.share_session import ShareRequest
 
 logger = logging.getLogger("pecan_ray")
@@ -68,9 +70,16 @@ def share_request(
     given = {key: value for key, value in vars(options).items() if key not in OWN}
     make = cloudpickle.dumps(run_maker(begin, options, given))
     lag = options.max_lag
-    limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag
+    limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag, window_on_disk(config)
     group = options.share if isinstance(options.share, str) else f"same-{_digest(repr(parts))}"
     return ShareRequest(group, GroupPlan(make, name, parts, *limits), options.epochs, config)
+
+
+def window_on_disk(config: Config) -> WindowOnDisk:
+    """Return what a group may keep on disk, and where."""
+    if not config.share_disk_bytes:
+        return WindowOnDisk()
+    return WindowOnDisk(config.share_disk_bytes, Path(config.share_disk_path or tempfile.gettempdir()).absolute())
 
 
 def own_options(options: IterOptions, visitation: Visitation | None) -> IterOptions:

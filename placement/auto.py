@@ -109,7 +109,7 @@ class AutoSearch:
             else:
                 self._job.note(at, seen[-1])
             windows = self._job.windows(at)
-            if newest := other_trainer(at, windows, self._setting.threshold):
+            if newest := other_trainer(at, windows, self._setting.threshold, self._job.shows_its_step):
                 self._job.renew(at, windows[: -len(newest)])
                 self._start_over(at, newest)
                 return
@@ -197,7 +197,7 @@ class AutoSearch:
             seen.append((yield stay))
             if hurry := self._hurry():
                 return hurry
-            moved, newest = sudden_departure(pooled(at, job.windows(at)), seen, threshold)
+            moved, newest = sudden_departure(pooled(at, job.windows(at)), seen, threshold, whole=job.shows_its_step)
             if moved:
                 return self._leave(pooled(at, job.windows(at)), newest, batches_of(seen), moved)
         job.settle(at, seen)
@@ -214,7 +214,7 @@ class AutoSearch:
             batches, audit = batches + seen[-1].batches, audit - 1
             recent = seen[-windows_needed(seen, settings.watched, settings) :]
             before, now = pooled(at, reference), pooled(at, recent)
-            moved, newest = sudden_departure(before, recent, threshold)
+            moved, newest = sudden_departure(before, recent, threshold, whole=job.shows_its_step)
             if moved:
                 return self._leave(before, newest, batches - batches_of(newest), moved)
             moved = pace_departure(before, now, threshold) or queue_departure(before, now, seen, threshold, settings)
@@ -243,7 +243,7 @@ class AutoSearch:
         """
         at = before.deployment
         stock = most_piled_up(at, self._setting.clients, self._settings)
-        if not self._dry and ran_dry(before, newest, lasted, stock, self._setting.threshold):
+        if not self._dry and ran_dry(before, newest, lasted, stock, self._setting.threshold, self._job.shows_its_step):
             self._dry = True
             self._job.renew(at, newest)
         else:

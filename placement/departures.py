@@ -17,6 +17,7 @@ from pecan_ray.placement.evidence import (
     pooled,
     standard_error,
 )
+from pecan_ray.placement.running_ahead import may_be_one_step
 from pecan_ray.plan.windows import Deployment, Window
 
 LEAST_ALIKE = 2
@@ -36,12 +37,16 @@ def windows_needed(windows: Sequence[Window], least: int, settings: AutoSettings
 
 
 def sudden_departure(
-    before: Reading, seen: Sequence[Window], threshold: float, of: Sequence[str] = ("batch time", "step")
+    before: Reading,
+    seen: Sequence[Window],
+    threshold: float,
+    of: Sequence[str] = ("batch time", "step"),
+    whole: bool = True,
 ) -> tuple[str, Sequence[Window]]:
     """Say how the newest windows have left the reference, and which ones have; empty if they have not.
 
     A hiccup is not a change: every single one of them has left it by nearly as much as they have together.  Two
-    suffice where the time has doubled, more where less is at stake.
+    suffice where the time has doubled, more where less is at stake.  `whole`: no wait hides the trainer's step.
     """
     for count in range(LEAST_ALIKE, len(seen) + 1):
         newest = seen[-count:]
@@ -57,19 +62,22 @@ def sudden_departure(
             if count == LEAST_ALIKE:
                 needed = max(needed, math.log(DOUBLED))
             apart = max(ALIKE * abs(together), 2 * alone)
+            hidden = not whole and what == "step" and any(may_be_one_step(before, one, 2 * error) for one in newest)
+            if hidden:
+                continue
             if abs(together) > needed and all(abs(shift - together) < apart for shift in shifts):
                 return f"the {what} went from {was:.4g} to {was * math.exp(together):.4g} s at once", newest
     return "", ()
 
 
-def other_trainer(at: Deployment, windows: Sequence[Window], threshold: float) -> Sequence[Window]:
+def other_trainer(at: Deployment, windows: Sequence[Window], threshold: float, whole: bool = True) -> Sequence[Window]:
     """Return the newest windows of a deployment beside which the trainer's own step is another one; none if it is not.
 
     No stock and no worker changes the step beside the same deployment: while others are sought, the job has changed.
     """
     for count in range(LEAST_ALIKE, len(windows) - LEAST_ALIKE + 1):
         before, seen = pooled(at, windows[:-count]), windows[-count:]
-        moved, newest = sudden_departure(before, seen, threshold, of=("step",))
+        moved, newest = sudden_departure(before, seen, threshold, of=("step",), whole=whole)
         if moved and len(newest) == count:
             return newest
     return ()
@@ -114,7 +122,9 @@ def queue_departure(
     return ""
 
 
-def ran_dry(before: Reading, newest: Sequence[Window], batches: int, most: float, threshold: float) -> bool:
+def ran_dry(
+    before: Reading, newest: Sequence[Window], batches: int, most: float, threshold: float, whole: bool = True
+) -> bool:
     """Say whether the trainer waits only now because it has lived on a stock for so many batches.
 
     `most`: batches of a stock.  Then too few workers were chosen, and what was measured of other deployments still
@@ -128,6 +138,7 @@ def ran_dry(before: Reading, newest: Sequence[Window], batches: int, most: float
     # While a stock runs out windows differ, but not the trainer's own part of them.
     error = math.hypot(before.error, step_error(newest))
     same_step = abs(now.own_time / before.own_time - 1) <= max(threshold, 3 * error)
+    same_step = same_step or (not whole and may_be_one_step(before, now, 2 * error))
     short = 1 - before.batch_time / now.batch_time
     return same_step and short * batches <= most
 

@@ -14,7 +14,7 @@ from pecan_ray.placement.departures import ALIKE, LEAST_ALIKE, SURE, measured, m
 from pecan_ray.placement.evidence import KEPT, Reading
 from pecan_ray.placement.knowledge import Knowledge, Outlook, own_of
 from pecan_ray.placement.model import UNSURE
-from pecan_ray.plan.windows import Window
+from pecan_ray.plan.windows import Deployment, Window
 
 LEFT = 2.0
 """A trainer that waits for its workers finds fewer batches than these, on average."""
@@ -102,7 +102,11 @@ def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bo
     Local workers disturb it, each by a little; beside as many of them it is the same.
     """
     others = [
-        other for other in job.readings() if other.deployment != reading.deployment and other.own_time is not None
+        other
+        for other in job.readings()
+        if other.deployment != reading.deployment
+        and other.own_time is not None
+        and not job.may_be_one_step(reading, other)
     ]
     if len(seen) < LEAST_ALIKE or reading.own_time is None or not others:
         return False
@@ -115,7 +119,16 @@ def another_step(job: Knowledge, reading: Reading, seen: Sequence[Window]) -> bo
     error = math.hypot(nearest.error, step_error(seen))
     if abs(shift) <= max(job.settings.surprise, SURE * error) or max(map(abs, newest)) > ALIKE * abs(shift):
         return False
-    return abs(math.expm1(abs(shift))) > MOST_DISTURBING * abs(nearest.deployment.local - at.local)
+    return math.expm1(abs(shift)) > MOST_DISTURBING * busy_apart(at, nearest.deployment)
+
+
+def busy_apart(one: Deployment, other: Deployment) -> float:
+    """Return by how many the busy local workers of two deployments may differ, if one of them just suffices.
+
+    Of more workers than suffice each one stands still for a part of the time, and disturbs nobody meanwhile.
+    """
+    few, many = sorted((one, other), key=lambda at: at.workers)
+    return max(abs(few.local - many.local), abs(few.local - many.local * few.workers / many.workers))
 
 
 def ran_out(seen: Sequence[Window], foreseen: Outlook | None, threshold: float) -> bool:

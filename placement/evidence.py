@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from statistics import fmean, median, median_low
 
 from pecan_ray.plan.windows import Deployment, Window
@@ -91,6 +92,10 @@ class Evidence:
     def windows(self, deployment: Deployment) -> list[Window]:
         """Return the windows of one deployment, the oldest first."""
         return list(self._windows[deployment])
+
+    def all_windows(self) -> Iterator[Window]:
+        """Return the windows of all deployments."""
+        return chain.from_iterable(self._windows.values())
 
     def reading(self, deployment: Deployment) -> Reading:
         """Pool the windows of one deployment."""

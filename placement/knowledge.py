@@ -12,6 +12,7 @@ from pecan_ray.autoscaler.search import DeploymentLimits
 from pecan_ray.placement.candidates import LEAST_STEP, LEAST_SUPPLY, Candidates, ladder
 from pecan_ray.placement.evidence import Evidence, Reading, pooled
 from pecan_ray.placement.model import WAITING, Model, Prior, explanations
+from pecan_ray.placement.running_ahead import may_be_one_step, shows_its_step
 from pecan_ray.placement.setting import Setting
 from pecan_ray.plan.windows import Deployment, Window
 
@@ -68,6 +69,8 @@ class Knowledge:
         self._doubts_left = 0
         """How many deployments may still show that the job has not changed."""
         self._explained: list[Model] | None = None
+        self.shows_its_step = False
+        """The trainer does not run ahead of its accelerators: that never changes."""
 
     # --- what was measured ---------------------------------------------------------------------------------
 
@@ -75,6 +78,7 @@ class Knowledge:
         """Add a window."""
         self._evidence.add(at, window)
         self._explained = None
+        self.shows_its_step = self.shows_its_step or shows_its_step(self._evidence.all_windows())
 
     def renew(self, at: Deployment, windows: Sequence[Window]) -> None:
         """Let newer windows stand for a deployment, in place of older ones."""
@@ -101,11 +105,14 @@ class Knowledge:
         `changed`: the job seems to have, and was not merely measured long ago.
         """
         model, prior = self.explanations()[0], self.prior
-        then = own_of(self.reading(at)) if at in self else self.expected(at, model).own
+        before = self.reading(at) if at in self else None
+        then = self.expected(at, model).own if before is None else own_of(before)
         self.prior = model.learned(at, spread)
         evidence = self._evidence.forget()
         self.renew(at, recent)
-        workers = apart(own_of(self.reading(at)), then) < self.settings.surprise
+        now = self.reading(at)
+        one_step = before is not None and self.may_be_one_step(before, now)
+        workers = one_step or apart(own_of(now), then) < self.settings.surprise
         self._past = Past(evidence, prior, model, at, workers, changed) if at != self._taken_back else None
         self._taken_back, self._doubts_left = None, MISTAKEN
 
@@ -137,6 +144,10 @@ class Knowledge:
         if recalled or not self._doubts_left:
             self._past = None
         return recalled
+
+    def may_be_one_step(self, one: Reading, other: Reading) -> bool:
+        """Say whether the same trainer explains two steps, since a wait hides those of one that runs ahead."""
+        return not self.shows_its_step and may_be_one_step(one, other, 2 * (one.error + other.error))
 
     def told_by_others(self, at: Deployment) -> Outlook | None:
         """Predict a deployment that was measured from what was measured of all others; None where there is nothing."""

@@ -42,6 +42,8 @@ BELIEVED = 0.6
 """A step that was measured beside a wait is believed from this share of those without a wait on,"""
 STEP_ERROR = 0.04
 """with this relative error."""
+HIDDEN = 0.25
+"""A step of less than this share of those without a wait was hidden by its wait: the program runs ahead."""
 SOURCE_ERROR = 1.1
 """Workers whose pace is the source's but for this factor may be held up by it."""
 AGED = 0.5
@@ -216,11 +218,13 @@ def fit_supply(readings: Sequence[Reading], bound: Sequence[bool], unit: float, 
 def fit_model(readings: Sequence[Reading], bound: Sequence[bool], prior: Prior | None) -> Model:
     """Fit a job, given where the workers set the pace (`bound`)."""
     own = credible(
-        [
-            (reading, reading.batch_time if reading.own_time is None else reading.own_time)
-            for reading, waits in zip(readings, bound, strict=True)
-            if reading.own_time is not None or not waits
-        ]
+        seen_whole(
+            [
+                (reading, reading.batch_time if reading.own_time is None else reading.own_time)
+                for reading, waits in zip(readings, bound, strict=True)
+                if reading.own_time is not None or not waits
+            ]
+        )
     )
     if not own:
         # Nobody has seen the trainer without a wait: believe that twice the workers would be of use.
@@ -251,6 +255,13 @@ def source_pace(readings: Sequence[Reading], bound: Sequence[bool]) -> float:
             if did + math.hypot(few.error, many.error) < USELESS * should:
                 pace = max(pace, 1 / few.batch_time, 1 / many.batch_time)
     return pace or math.inf
+
+
+def seen_whole(own: list[tuple[Reading, float]]) -> list[tuple[Reading, float]]:
+    """Leave out steps of which a wait hid the most, as those without a wait show: the trainer runs ahead."""
+    without_wait = [step for reading, step in own if reading.wait is not None and reading.wait_share <= WAITING]
+    calm = min(without_wait, default=0.0)
+    return [(reading, step) for reading, step in own if step >= HIDDEN * calm]
 
 
 def credible(own: list[tuple[Reading, float]]) -> list[tuple[Reading, float]]:

@@ -58,6 +58,8 @@ def ends(dtype: np.dtype[Any], low: float, high: float) -> tuple[float, float]:
 
 def exposed(array: npt.NDArray[Any], low: float, high: float, *, bright: bool, share: float = 0.5) -> npt.NDArray[Any]:
     """Return an array whose upper share (or its lower share) has reached the end; of signed numbers: the strong one."""
+    if not low < high:
+        return array  # of zeros alone there is nothing to expose
     numbers = np.nan_to_num(array.astype(np.float64), posinf=high, neginf=low)
     if low < 0:
         middle = float(np.quantile(np.abs(numbers), 1 - share))

@@ -13,9 +13,13 @@ pixels between pixels, rounding, the strength of a contrast.  What it may not ch
   `ELEMENT_SPREAD` times the spread, and their spreads together by `LOUDNESS`;
 - *which element it is*: a share of `ELEMENTS` at most may differ from itself by `UNLIKE` times what lies between two
   elements.  Seen on the array made small, mean and scale apart: a flip that is lost, or one of a mask that no longer
-  follows its image, leaves everything else as it was.
+  follows its image, leaves everything else as it was;
+- *a few elements alone*: none may be grossly another where the others are hardly others.  The shares above are for
+  what is hard to tell of an element (a wall has nothing to recognise it by, nor a spread to keep); the array made
+  small, whatever its brightness and contrast, moves by `GROSS` standard deviations for no such reason, and no side of
+  it becomes `RESHAPED` times as long: portraits that one of the operators would have turned upright.
 
-The last two, and equality, are not asked of `free` columns: those for which exchanged operators both draw random
+The last three, and equality, are not asked of `free` columns: those for which exchanged operators both draw random
 numbers (another cut of the same picture), or for which one draws others in every run.  Their distributions may differ
 by chance too.
 """
@@ -30,7 +34,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.reorder.value_summary import Field, Text, ValueSummary
+from pecan_ray.reorder.value_summary import Field, Text, ValueSummary, by_channels
 
 Path: TypeAlias = tuple[str, str]
 """Column, and the way to a value within it."""
@@ -58,6 +62,14 @@ LOUDNESS = 0.45
 LOUDNESS_OF_SOUND = 0.08
 """and of single rows of numbers, where hardly anything else than a scale makes a difference."""
 UNLIKE = 0.55
+GROSS = 0.25
+"""Standard deviations by which the blocks of a single element may move, in the mean of their sizes,"""
+GROSS_OF_CLASSES = 0.35
+"""and share of what lies between two elements for maps of classes,"""
+BEYOND_OTHERS = 3.0
+"""unless those of the others (but for a share of `ELEMENTS`) move as much, by this factor.  What moves by chance or by
+interpolation spreads evenly: of 91 harmless exchanges no element came to 0.22."""
+RESHAPED = 1.25
 CHANCE = 3.0
 """Standard errors by which distributions of other cuts may differ beyond these bounds."""
 NOISE = 3.0
@@ -193,6 +205,8 @@ def _refusals(
         if off:
             yield f"the numbers of {off} of {count} elements are others"
         return
+    if not free and (off := found.reshaped()):
+        yield f"{off} of {count} elements have another shape"
     if found.ids and not free and (off := found.off_ids()):
         yield f"the numbers of {off} of {count} elements are others"
     lost = found.lost_finite()
@@ -220,6 +234,8 @@ def _refusals(
         yield f"elements become {math.exp(louder):.2f} times as strong, or weak"
     if unlike is not None and (others := int((unlike > UNLIKE).sum())) > allowed:
         yield f"{others} of {count} elements are hardly to be recognised"
+    if not exposed and (few := found.grossly_other(unlike, allowed)):
+        yield f"{few} of {count} elements are quite other ones, beyond what the rest differ by"
 
 
 class _Numbers:
@@ -390,6 +406,22 @@ class _Numbers:
         ratios = np.log(np.maximum(self.deviations[1], floor) / np.maximum(self.deviations[0], floor))
         return math.sqrt(float((ratios**2).mean()))
 
+    def reshaped(self) -> int:
+        """Return how many elements have another shape than rounding would give them."""
+        return sum(_reshaped(a.shape, b.shape) for a, b in self.pairs)
+
+    def grossly_other(self, unlike: npt.NDArray[np.float64] | None, few: int) -> int:
+        """Return how many elements are grossly others where all but a `few` are hardly so."""
+        if len(self.pairs) <= few:
+            return 0
+        if self.classes:
+            moved, bound = np.zeros(1) if unlike is None else unlike, GROSS_OF_CLASSES
+        else:
+            scale = float(self._scale.mean())
+            moved, bound = np.array([_moved(a, b, self.sounds) / scale for a, b in self.pairs]), GROSS
+        usual = float(np.sort(moved)[: -few or None].max(initial=0.0))
+        return int((moved > max(bound, BEYOND_OTHERS * usual)).sum())
+
     def apart(self) -> float:
         """Return how far a value is from itself."""
         scale = float(self._scale.mean())
@@ -422,6 +454,21 @@ class _Numbers:
 
 def _apart(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     return float(np.abs(a - b).mean()) if a.shape == b.shape and a.size else math.inf
+
+
+def _reshaped(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    return len(a) != len(b) or any(max(x, y) > RESHAPED * min(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _moved(a: Field, b: Field, sounds: bool) -> float:
+    """Return by how much the blocks of an array move, brightness and contrast apart; of sounds: of their strength."""
+    before, after = (one.textures if sounds else one.blocks for one in (a, b))
+    if before.shape != after.shape or not before.size:
+        return math.inf if before.shape != after.shape else 0.0
+    x, y = (one - one.mean(axis=1, keepdims=True) for one in map(by_channels, (before, after)))
+    squares = np.maximum((x * x).sum(axis=1, keepdims=True), 1e-12)
+    contrast = np.maximum((x * y).sum(axis=1, keepdims=True), 0.0) / squares
+    return float(np.abs(y - contrast * x).mean())
 
 
 def _shows(one: Field) -> bool:

@@ -126,15 +126,15 @@ def _field(given: npt.NDArray[Any]) -> Field:
     whole = array.dtype.kind in "biu"
     exact = array.copy() if array.size <= SMALL else None
     some = _spread(array).astype(np.float64)
-    finite_values = np.isfinite(some)
-    finite = float(finite_values.mean()) if some.size else 1.0
-    if finite < 1.0:
-        some = np.where(finite_values, some, 0.0)
-    by_channel = _by_channel(some)
+    finite = 1.0
+    if not whole and some.size and not (finite_values := np.isfinite(some)).all():
+        finite, some = float(finite_values.mean()), np.where(finite_values, some, 0.0)
+    by_channel = by_channels(some)
+    means, variances = (by_channel.mean(axis=1), by_channel.var(axis=1)) if some.size else (np.zeros(1), np.zeros(1))
     points = _points(some)
     distinct, common = _most_common(points)
     blocks, textures, per_block = _blocks(some)
-    variance = float(by_channel.var(axis=1).mean()) if some.size else 0.0
+    variance = float(variances.mean())
     low, high = (float(array.min()), float(array.max())) if array.size else (0.0, 0.0)
     if not (math.isfinite(low) and math.isfinite(high)):
         low, high = (float(some.min()), float(some.max())) if some.size else (0.0, 0.0)
@@ -144,8 +144,8 @@ def _field(given: npt.NDArray[Any]) -> Field:
         ids=whole and given.ndim == 1 and array.dtype.itemsize >= WIDE,
         exact=exact,
         finite=finite,
-        means=by_channel.mean(axis=1) if some.size else np.zeros(1),
-        deviations=by_channel.std(axis=1) if some.size else np.zeros(1),
+        means=means,
+        deviations=np.sqrt(variances),
         low=low,
         high=high,
         common=common,
@@ -178,7 +178,8 @@ def channel_axis(shape: tuple[int, ...]) -> int | None:
     return None
 
 
-def _by_channel(some: Floats) -> Floats:
+def by_channels(some: Floats) -> Floats:
+    """Return the values by channel: [channel, place]."""
     axis = channel_axis(some.shape)
     if axis is None:
         return some.reshape(1, -1)
@@ -186,7 +187,7 @@ def _by_channel(some: Floats) -> Floats:
 
 
 def _within_channels(blocks: Floats) -> float:
-    return float(_by_channel(blocks).var(axis=1).mean())
+    return float(by_channels(blocks).var(axis=1).mean())
 
 
 def _points(some: Floats) -> Floats:

@@ -19,14 +19,16 @@ class FlakyProxy:
     """Forwards to `upstream` (host:port); takes one entry of `faults` per request, and acts on it first.
 
     A fault is an HTTP status to answer with, "reset" to drop the connection at once, "short" to forward only half of
-    the body, "whole" to send the whole object where a range is asked for, or "hang" to say nothing until `stop_hanging`
-    is set.
+    the body, "part" to send half of it as if that was the whole object, "damaged" to change a byte of it, "whole" to
+    send the whole object where a range is asked for, or "hang" to say nothing until `stop_hanging` is set.
     """
 
     upstream: str
     faults: deque[int | str] = field(default_factory=deque)
     requests: list[str] = field(default_factory=list)
-    """Method and target of every request, in their order."""
+    """Method and target of every request, in their order,"""
+    times: list[float] = field(default_factory=list)
+    """and when each came, by the monotonic clock."""
     url: str = ""
     outage: int | str | None = None
     """A fault of every request, for as long as it is set."""
@@ -50,6 +52,8 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
 
         def forward(self) -> None:
             proxy.requests.append(f"{self.command} {self.path}")
+            proxy.times.append(time.monotonic())
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))  # or it would be the next request
             fault = proxy.fault()
             if proxy.latency_s:
                 time.sleep(proxy.latency_s)
@@ -63,11 +67,16 @@ def _handler(proxy: FlakyProxy) -> type[BaseHTTPRequestHandler]:
                 self.answer(fault, [], b"")
                 return
             connection = HTTPConnection(proxy.upstream, timeout=30)
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             headers = {name: value for name, value in self.headers.items() if name != "Range" or fault != "whole"}
             connection.request(self.command, self.path, body, headers)
             response = connection.getresponse()
-            self.answer(response.status, response.getheaders(), response.read(), cut=fault == "short")
+            status, told, data = response.status, response.getheaders(), response.read()
+            if fault == "part":
+                status, data = 200, data[: len(data) // 2]
+                told = [(name, value) for name, value in told if name.lower() != "content-range"]
+            elif fault == "damaged":
+                data = data[:-1] + bytes([data[-1] ^ 1])
+            self.answer(status, told, data, cut=fault == "short")
             connection.close()
 
         def answer(self, status: int, headers: list[tuple[str, str]], body: bytes, cut: bool = False) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator, Iterator
+from itertools import product
 from threading import Timer
 
 import numpy as np
@@ -19,6 +20,11 @@ from pecan_ray.sources import TextLines, files
 from tests.flaky_http import FlakyProxy
 
 FILES, LINES, AHEAD = 24, 5, 4
+ON_ERROR = ("raise", "skip", "quarantine")
+IN_SHORT = [*(("python", 1.0, on_error) for on_error in ON_ERROR), ("tensorflow", 2.0, "skip")]
+LONG = [case for case in product(("python", "tensorflow"), (1.0, 10.0, 60.0), ON_ERROR) if case not in IN_SHORT]
+OUTAGES = [*IN_SHORT, *(pytest.param(*case, marks=pytest.mark.slow) for case in LONG)]
+"""Engines, for how many seconds a store fails them, and what they do about bad elements."""
 
 
 @contextlib.contextmanager

@@ -39,8 +39,11 @@ LiveFaultKind: TypeAlias = Literal[
     "storage outage",
     "storage errors",
     "storage resets",
+    "journal outage",
     "full disk",
     "full shm",
+    "preempt node",
+    "terminate",
 ]
 
 WORKER_TIMEOUT_S = 5.0
@@ -63,7 +66,7 @@ class LiveFault:
     local: int = 0
     remote: int = 0
     seconds: float = 0.0
-    """After which something paused goes on, or works again."""
+    """After which something paused goes on, or works again; or whose end was announced is ended."""
     delay_s: float = 0.0
     """By which packets of a slow link are late."""
     share_lost: float = 0.0
@@ -187,9 +190,14 @@ class FaultCase:
         return self.has("restart from state") or self.has("restart from journal")
 
     @property
+    def keeps_journal_in_bucket(self) -> bool:
+        """Whether its journal has a copy in the store."""
+        return self.has("journal outage")
+
+    @property
     def loses_node(self) -> bool:
         """Whether a node is lost, or may be."""
-        return self.has("node") or self.has("full shm")
+        return self.has("node") or self.has("full shm") or self.has("preempt node")
 
     @property
     def world_size(self) -> int:
@@ -205,7 +213,7 @@ class FaultCase:
         """What becomes of bad elements."""
         return "skip" if self.plan in ("bad", "torn") else "raise"
 
-    def pipeline(self, folder: Path, journals: Path | None = None) -> pecan.PecanPipeline:
+    def pipeline(self, folder: Path, journals: str | None = None) -> pecan.PecanPipeline:
         """Return what the trainers run; `journals`: where the controller writes its own."""
         config = Config(
             error_budget=1.0,

@@ -69,7 +69,7 @@ class Machine:
         """Tell whether a fault of this kind can be made here."""
         apart = self.links is not None
         return {"slow link": apart, "cut link": apart, "full shm": apart, "full disk": self.disk is not None}.get(
-            kind, self.store is not None or not kind.startswith("storage")
+            kind, self.store is not None or not kind.startswith(("storage", "journal"))
         )
 
     def shm(self, node: Any) -> Path | None:

@@ -16,12 +16,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import ray
+from ray.core.generated import autoscaler_pb2
 
-from benchmarks.faults.case import FaultCase, LiveFault, released, to_hang, torn_files
+from benchmarks.faults.case import BUCKET, FaultCase, LiveFault, released, to_hang, torn_files
 from benchmarks.faults.judgement import TrainerStory, problems, recoveries
 from benchmarks.faults.machine import Machine, fill
 from benchmarks.faults.trainer import SAVED, Beginning, train
@@ -36,6 +37,7 @@ FAILURES: dict[str, tuple[int | str, ...]] = {
     "storage outage": (503,),
     "storage errors": (500,),
     "storage resets": ("reset", "short"),
+    "journal outage": (503, "reset"),
 }
 """What a store answers, or does in place of an answer."""
 LOOK_S = 0.1
@@ -111,6 +113,8 @@ class FaultRun:
             self._nodes.remove_node(self._victim)
         if self.case.stored and self._machine.store is not None:
             self._machine.store.remove(self.folder.name)
+        if self.case.keeps_journal_in_bucket and self._machine.store is not None:
+            self._machine.store.remove(self._journals.name)
         shutil.rmtree(self._journals, ignore_errors=True)
         self.done = [one for one in self.done if one]
         (self.folder / "problems.txt").write_text("\n".join([str(self.case), *self.done, *found]))
@@ -147,7 +151,10 @@ class FaultRun:
     def _begin(self, state: dict[str, Any] | None) -> None:
         """Write down with what trainers begin."""
         own = self.case.has("restart from journal") or self.case.has("full disk")
-        Beginning(self.job, str(self._journals) if own else None, state).write(self.folder)
+        journals = str(self._journals) if own else None
+        if self.case.keeps_journal_in_bucket and self._machine.store is not None:
+            journals = f"s3://{BUCKET}/{self._journals.name}"
+        Beginning(self.job, journals, state).write(self.folder)
 
     def _ended(self) -> bool:
         if self._programs:
@@ -172,7 +179,7 @@ class FaultRun:
             if now - came > deadline_s:
                 return False
             self._go_on(now)
-            if due and due[0].kind in ("freeze", "pause"):
+            if due and due[0].kind in ("freeze", "pause", "terminate"):
                 self._seen |= {one.pid: now for one in ours(WORKER) if one.pid not in self._seen}
             if due and received >= due[0].at * self.case.batches() and self._all_there() and self._happens(due[0]):
                 fault = due.pop(0)
@@ -198,6 +205,8 @@ class FaultRun:
         act: dict[str, Callable[[LiveFault], bool]] = {
             "scale": self._scale,
             "node": self._lose_node,
+            "preempt node": self._preempt_node,
+            "terminate": self._terminate,
             "pause node": self._pause_node,
             "hang": self._hang,
             "kill controller": self._stop_controller,
@@ -393,6 +402,33 @@ class FaultRun:
             return False
         self._nodes.remove_node(self._victim, allow_graceful=False)
         self._victim = None
+        return True
+
+    def _preempt_node(self, fault: LiveFault) -> bool:
+        """Let Ray know that a node will be taken away, and take it away then."""
+        if not ours(WORKER):
+            return False
+        node, self._victim = self._victim, None
+        raylet, words = cast(Any, ray._raylet), cast(Any, autoscaler_pb2)
+        reason = words.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+        client = raylet.GcsClient(address=self._nodes.address)
+        client.drain_node(node.node_id, reason, "preempted", int(1000 * (time.time() + fault.seconds)))
+        self._later(fault.seconds, lambda: self._nodes.remove_node(node, allow_graceful=False))
+        return True
+
+    def _terminate(self, fault: LiveFault) -> bool:
+        """Ask a worker's process to end, and end it some time later."""
+        processes = [one for one in ours(WORKER) if self._is_up(one.pid)]
+        if not processes:
+            return False
+        process = self._rng.choice(processes)
+        _signal(process.pid, signal.SIGTERM)
+
+        def end() -> None:
+            with suppress(psutil.NoSuchProcess):  # it has handed over what it had
+                process.kill()
+
+        self._later(fault.seconds, end)
         return True
 
     # --- afterwards ----------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ class Beginning:
 
     job: str
     journals: str | None
-    """Folder of the controller's journal, if not Ray's."""
+    """Folder or bucket of the controller's journal, if not Ray's."""
     state: dict[str, Any] | None
     """To go on from."""
 
@@ -71,8 +71,7 @@ def train(folder: str, rank: int) -> None:
 
 def _receive(case: FaultCase, rank: int, folder: Path, begin: Beginning, say: SayFacts, ended: threading.Event) -> None:
     saved = time.monotonic()
-    journals = None if begin.journals is None else Path(begin.journals)
-    with case.pipeline(folder / "data", journals).iter_batches(
+    with case.pipeline(folder / "data", begin.journals).iter_batches(
         epochs=case.epochs,
         workers=case.workers,
         rank=rank,

@@ -33,6 +33,8 @@ class TakenOver:
     """The order without that against the order with it."""
     refused: tuple[Refused, ...] = ()
     """What they could take over, and do not."""
+    notes: tuple[str, ...] = ()
+    """How many of the sample's images were decoded in part, and why others were not."""
 
     @property
     def decoders(self) -> tuple[str, ...]:

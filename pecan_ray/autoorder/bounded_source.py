@@ -39,6 +39,11 @@ class Bounded:
                 return
             yield element
 
+    @property
+    def over(self) -> bool:
+        """Whether the time is up: nothing more need be opened, which may take long of a bucket."""
+        return self._clock() > self._deadline
+
     def num_elements(self) -> int | None:
         """Return the source's number of elements."""
         return self._source.num_elements()

@@ -16,7 +16,6 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
@@ -57,11 +56,12 @@ class OwnProcess:
 
     def __init__(self, engine: EngineName) -> None:
         self.engine = engine
-        self._folder = tempfile.TemporaryDirectory(prefix="pecan-")
-        self._answer = Path(self._folder.name) / "answer"
+        # Without a name: of a trainer that is killed, nothing stays.
+        self._answer = tempfile.TemporaryFile(prefix="pecan-")  # noqa: SIM115 - `close` closes it
         paths = [os.getcwd() if path == "" else path for path in sys.path]
         self._process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, engine, str(self._answer)],
+            [sys.executable, "-c", PROGRAM, engine, str(self._answer.fileno())],
+            pass_fds=(self._answer.fileno(),),
             env={**os.environ, **WITHOUT_ACCELERATORS, "PYTHONPATH": os.pathsep.join(paths)},
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -75,10 +75,12 @@ class OwnProcess:
             _, errors = self._process.communicate(payload, timeout=START_S + seconds + GRACE_S)
         except subprocess.TimeoutExpired as error:
             raise PecanError(f"a process of its own has not ended within {error.timeout:.0f} s.") from error
-        if not self._answer.exists():
+        self._answer.seek(0)
+        written = self._answer.read()
+        if not written or self._process.returncode:
             words = errors.decode(errors="replace")[-LAST_WORDS:].strip()
             raise PecanError(f"a process of its own ended {_ending(self._process.returncode)}: {words}")
-        succeeded, result = cloudpickle.loads(self._answer.read_bytes())
+        succeeded, result = cloudpickle.loads(written)
         if not succeeded:
             raise result
         return result
@@ -93,7 +95,7 @@ class OwnProcess:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
         self._process.wait()
-        self._folder.cleanup()
+        self._answer.close()
 
 
 def _ending(status: int) -> str:
@@ -152,8 +154,8 @@ def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: Engi
     return found
 
 
-def answer(engine: EngineName, path: str) -> NoReturn:
-    """Be the process: make the call that comes on the standard input, and write its answer to a file."""
+def answer(engine: EngineName, descriptor: str) -> NoReturn:
+    """Be the process: make the call that comes on the standard input, and write its answer to an open file."""
     faulthandler.enable()
     try:
         load_framework(engine)
@@ -171,8 +173,7 @@ def answer(engine: EngineName, path: str) -> NoReturn:
         except BaseException:  # an exception that cannot be sent
             written = cloudpickle.dumps((False, PecanError(told(error))))
     faulthandler.cancel_dump_traceback_later()
-    part = Path(path).with_suffix(".part")
-    part.write_bytes(written)
-    part.rename(path)
+    with open(int(descriptor), "wb") as file:
+        file.write(written)
     sys.stderr.flush()
     os._exit(0)  # threads and handlers of the user's are not waited for

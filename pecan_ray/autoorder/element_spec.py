@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from pecan_ray.engines.contract import REGISTERED, is_columnar
-from pecan_ray.engines.foreign import as_array, is_picture, is_tensor, type_name
+from pecan_ray.engines.foreign import as_array, is_picture, is_tensor, notes_of, type_name
 
 Kind: TypeAlias = Literal["number", "text", "picture", "other"]
 Shape: TypeAlias = tuple[int | None, ...]
@@ -67,7 +67,8 @@ def equal(first: Any, second: Any) -> bool:
     if isinstance(first, np.ndarray) and isinstance(second, np.ndarray):
         return first.shape == second.shape and equal(first.ravel().tolist(), second.ravel().tolist())
     if type_name(first):
-        return type_name(first) == type_name(second) and _equal_arrays(_array(first), _array(second))
+        alike = type_name(first) == type_name(second) and equal(notes_of(first), notes_of(second))
+        return alike and _equal_arrays(_array(first), _array(second))
     if type(first) is not type(second):
         return False
     try:

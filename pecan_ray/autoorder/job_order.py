@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
+from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
@@ -16,7 +17,7 @@ from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoder
 from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
-from pecan_ray.autoorder.push_down import push_down
+from pecan_ray.autoorder.push_down import choices, push_down
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import StateError
@@ -102,7 +103,13 @@ class JobOrder:
     @functools.cached_property
     def _key(self) -> str:
         sources = list(self._plan.sources())
-        return order_key(self.parts, sources, self._engine, self._mode, self._config.reorder_check)
+        return order_key(
+            (*self.parts, *_decoding(self._plan, self._engine)),
+            sources,
+            self._engine,
+            self._mode,
+            self._config.reorder_check,
+        )
 
     @property
     def movable(self) -> bool:
@@ -376,3 +383,11 @@ def _moved(stretch: StretchOrder, order: tuple[str, ...], reason: str) -> Stretc
     moves = explained_moves(ops, range(len(ops)), [places[name] for name in order], NEUTRAL_BAND)
     told = tuple(move._replace(reason=reason) for move in moves)
     return replace(stretch, adopted=replace(stretch.adopted, order=order, moves=told))
+
+
+def _decoding(plan: Plan, engine: EngineName) -> tuple[tuple[str, str], ...]:
+    """Return whether parts of images can be decoded here, where a plan could use it: another order is best then."""
+    ways = (way for one in stretches(plan) for found in choices(one.ops, engine) for way in found)
+    if not any(way.only_parts for way in ways):
+        return ()
+    return (("decodes parts", str(not isinstance(part_decoding.library(), str))),)

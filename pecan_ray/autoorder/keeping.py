@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.spread import list_splits
-from pecan_ray.autoorder.store_speed import memory_speed, store_speed
+from pecan_ray.autoorder.spread import FirstSplits, list_splits
+from pecan_ray.autoorder.store_speed import memory_speed, remote_speed, store_speed
 from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionPlace, choose_execution
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.store_model import StoreModel
 from pecan_ray.engines.entry_format import FORMAT_VERSION
-from pecan_ray.errors import CacheError, PlanError
+from pecan_ray.engines.entry_objects import EntryObjects
+from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Autocache, ElementOp, Join, Plan
@@ -26,9 +30,12 @@ from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import element_ops_from, name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
 from pecan_ray.sources.memory import Arrays, Items
+from pecan_ray.storage.retry import unless_given_up
+
+logger = logging.getLogger("pecan_ray")
 
 UNKNOWN_ELEMENTS = 100_000
-"""Of a source whose length is not known: all ways to run it take time in proportion."""
+"""Of a source of which neither the length nor the bytes are known: all ways to run it take time in proportion."""
 ELEMENTS_OF_A_SPLIT = 64
 """Where splits do not say how many they hold."""
 REMOTE_WAITING = 0.9
@@ -133,10 +140,23 @@ class _Decision:
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
         }
         memory = memory_speed(self.cache)
-        choice = choose_execution(profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took, memory=memory)
-        said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in choice.warnings))
+        remote, trouble = self._remote_speed()
+        choice = choose_execution(
+            profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took, memory=memory, remote=remote
+        )
+        said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
         promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
         return Kept(self._with_choice(plan, choice), (choice,), said, promise)
+
+    def _remote_speed(self) -> tuple[StoreModel | None, tuple[str, ...]]:
+        """Return how fast the store is read that many machines share; where it cannot be used, None and why."""
+        url = self.cache.remote_url
+        if url is None:
+            return None, ()
+        try:
+            return remote_speed(self.store, EntryObjects(url)), ()
+        except (CacheError, SourceError, MissingExtraError) as error:
+            return None, (f"nothing is kept in the remote store: {error.message}",)
 
     def _notes(self, plan: Plan) -> dict[ExecutionPlace, str]:
         """Return under which note lies what an epoch took, by how it was run."""
@@ -159,9 +179,26 @@ class _Decision:
         assert isinstance(point, Autocache)
         before = Plan(head=plan.head, ops=(*ops[:place], replace(point, name="autocache", refresh=0.0)))
         key = prefix_key(before, self.engine, self.seed)
-        self.store.note(f"{NAME}{key}", f"{self.name}: {point.name} behind {name_of_last(before.ops)}")
-        ops[place] = replace(point, key=key)
+        name = f"{self.name}: {point.name} behind {name_of_last(before.ops)}"
+        self.store.note(f"{NAME}{key}", name)
+        if choice.remote:
+            self._name_remotely(key, name)
+        ops[place] = replace(point, key=key, remote=choice.remote)
         return replace(plan, ops=tuple(ops))
+
+    def _name_remotely(self, key: str, name: str) -> None:
+        """Write down in the remote store, for people, what entries are of; the first job of a machine does so."""
+        note = f"{NAME}{key} in {self.cache.remote_url}"
+        if self.cache.remote_url is None or self.store.noted(note) is not None:
+            return
+        objects = EntryObjects(self.cache.remote_url)
+        try:
+            with unless_given_up(threading.Event(), patience_s=objects.wait_s):
+                objects.name(key, name)
+        except SourceError as error:
+            logger.info("autocache: %s", error.message)
+        else:
+            self.store.note(note, name)
 
     def _profile(self, plan: Plan, source: Source) -> ExecutionProfile | None:
         """Return what is known of a plan's costs: written down by an earlier job, or sampled now."""
@@ -174,7 +211,8 @@ class _Decision:
                 return None
             self.store.note(note, json.dumps(asdict(costs)))
         listing = list_splits(source)
-        elements = source.num_elements() or listing.elements or UNKNOWN_ELEMENTS
+        told = source.num_elements() or listing.elements
+        elements = told or elements_by_bytes(listing, costs.source.nbytes) or UNKNOWN_ELEMENTS
         known = [split.elements for split in listing.splits if split.elements]
         each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
         return ExecutionProfile(
@@ -225,6 +263,17 @@ def _costs_from_json(text: str) -> _Costs | None:
         return _Costs(SourceCost(**written["source"]), tuple(OperatorCost(**op) for op in written["ops"]))
     except (KeyError, TypeError, ValueError):
         return None  # another version has written it
+
+
+def elements_by_bytes(listing: FirstSplits, element_bytes: float) -> float | None:
+    """Return how many elements files may hold that do not say it, by their bytes; None: these are not known either.
+
+    Of packed files it is too few.
+    """
+    sizes = [split.stop - split.start for split in listing.splits if split.path and split.stop is not None]
+    if not listing.complete or len(sizes) < len(listing.splits) or not element_bytes:
+        return None
+    return sum(sizes) / element_bytes or None
 
 
 def _points(plan: Plan) -> tuple[CachePoint, ...]:

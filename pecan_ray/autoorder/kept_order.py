@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import json
 import logging
+import math
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any
 
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
-from pecan_ray.autoorder.push_down import push_down
+from pecan_ray.autoorder.push_down import choices
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
@@ -101,6 +102,8 @@ class KeptOrder:
             raise ValueError("orders must be a list of lists of operators' names")
         if not all(isinstance(name, str) for order in orders for name in order):
             raise ValueError("an operator's name must be a string")
+        if not all(orders):
+            raise ValueError("an order must have an operator's name at least (leave out an order that has none)")
         decoders = written.get("decoders", [])
         if not isinstance(decoders, list) or not all(isinstance(name, str) for name in decoders):
             raise ValueError("decoders must be a list of operators' names")
@@ -108,6 +111,7 @@ class KeptOrder:
         hurried = written.get("hurried_looks")
         looks = hurried if isinstance(hurried, int) else 0
         facts = written.get("facts")
+        _check_facts(facts)
         return cls(tuple(map(tuple, orders)), facts=facts, hurried_looks=looks, decoders=tuple(decoders), **told)
 
     def ordering(self, plan: Plan, mode: Any) -> Ordering | None:
@@ -139,16 +143,29 @@ class KeptOrder:
             return cls.from_json(json.loads(Path(path).read_text()))
         except OSError as error:
             raise PlanError(f"cannot read the order file {path}: {error}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise PlanError(
                 f"{path} is no order file: {error}. Write one by `pecan explain --save {path}`, or by hand: "
                 f'{{"format": {FORMAT}, "orders": [["first", "second"]]}}.'
             ) from error
 
 
+def _check_facts(facts: FactJson) -> None:
+    """Raise ValueError for facts that cannot be told: what stands in `stretches` may be of another version."""
+    if facts is None:
+        return
+    if not isinstance(facts, dict):
+        raise ValueError(f"facts must be an object, or left out, but is {facts!r:.40}")
+    seconds, notes = facts.get("seconds", 0.0), facts.get("notes", [])
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+        raise ValueError(f"facts.seconds must be a number, at least 0, but is {seconds!r:.40}")
+    if not isinstance(notes, list) or not all(isinstance(one, str) for one in notes):
+        raise ValueError(f"facts.notes must be a list of texts, but is {notes!r:.40}")
+
+
 def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[str], pipeline: str) -> None:
     """Raise `PlanError` for a pinned order with a decoder that has nothing to take over in it."""
-    able = [one.decoder for one in push_down(found.plan, engine)[1]]
+    able = [way.decoder for one in stretches(found.plan) for ways in choices(one.ops, engine) for way in ways]
     for name in found.decoders:
         if name not in able:
             raise PlanError(

@@ -189,6 +189,20 @@ def _not_falling(points: Sequence[tuple[float, float, int]]) -> tuple[Point, ...
     return tuple((size, seconds) for sizes, seconds, _ in blocks for size in dict.fromkeys(sizes))
 
 
+def reading_seconds(seconds: Sequence[float], fetched: int, used: int) -> float | None:
+    """Return what reading an element takes, by what each took; None: nothing was read.
+
+    The longest times are left out.  Not where `fetched` bytes came from an object store meanwhile: those are its
+    answers, which have many elements each, also such as are not sampled.  Of the time that was waited for all that
+    came, the share counts of the `used` bytes, those of the elements.
+    """
+    if not seconds:
+        return None
+    if not fetched:
+        return trimmed_mean(seconds)
+    return statistics.fmean(seconds) * min(1.0, used / fetched)
+
+
 def trimmed_mean(values: Sequence[float]) -> float:
     """Return the mean without the longest times."""
     kept = sorted(values)[: len(values) - int(len(values) * OUTLIER_SHARE)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -17,6 +18,7 @@ from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.push_down import scattered
 from pecan_ray.autoorder.sample import (
     LEAST_ELEMENTS,
+    Sampled,
     load_engine,
     private_copy,
     sample_stretch,
@@ -78,7 +80,7 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     orders = [found[one.names] for one in wanted]
     after = reordered(plan, {one.names: one.adopted.order for one in orders})
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
-    notes = [note for one in orders for note in (*one.sample.notes, *one.notes)]
+    notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
     return Ordering(
         before=plan,
@@ -148,8 +150,15 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
     now = time.perf_counter()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad)
+    afresh = mode in ("cost", "strict") and stretch.movable > 1
+    sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad, afresh=afresh)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
+    with contextlib.closing(sampled):
+        return _order_sampled(stretch, sampled, request)
+
+
+def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
+    mode = request.mode
     if mode != "off":
         find_shared_state(sampled)
     sample = sampled.profile()

@@ -1,8 +1,9 @@
 """Rewrite rules that push croppings and resizings into the decoder.
 
-A rule applies to neighbouring operators of `pecan_ray.images` on one column.  All change pixels a little, so they
-are for modes that may: decoding a part differs at its border by the colour of the pixels outside (0.01 of 255 on
-average), decoding at a reduced size averages pixels that a bilinear resize would skip (docs/howto/ordering.md).
+A rule applies to neighbouring operators of `pecan_ray.images` on one column.  Decoding at a reduced size averages
+pixels that a bilinear resize would skip, and is for modes that may change them (docs/howto/ordering.md).  Decoding a
+part leaves pixels as they are in the python engine; in the tensorflow engine it differs at the border by the colour of
+the pixels outside (0.01 of 255 on average).
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Rule:
     merge: Callable[..., Any]
     """From the functions behind the first one to the merged function."""
     engines: tuple[EngineName, ...]
+    reduces: bool = False
+    """Whether images are decoded at a reduced size, so that pixels are others."""
 
 
 RULES = (
@@ -34,22 +37,24 @@ RULES = (
         (images.Decode, images.RandomCrop, images.Resize),
         images.DecodeRandomCropResize,
         ("python", "tensorflow"),
+        reduces=True,
     ),
     Rule(
         "decode+resize",
         (images.Decode, images.Resize),
         images.DecodeResize,
         ("python", "tensorflow"),
+        reduces=True,
     ),
     Rule(
         "decode+random_crop",
         (images.Decode, images.RandomCrop),
         images.DecodeRandomCrop,
-        ("tensorflow",),
+        ("python", "tensorflow"),
     ),
-    Rule("decode+crop", (images.Decode, images.CenterCrop), images.DecodeCrop, ("tensorflow",)),
+    Rule("decode+crop", (images.Decode, images.CenterCrop), images.DecodeCrop, ("python", "tensorflow")),
 )
-"""The first one that fits is taken."""
+"""The first one that fits takes over most."""
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,12 @@ class Pushed:
     """The operators that were merged."""
     into: str
     """Name of the operator that does their work now: that of the one with the random numbers, so that they stay."""
-
-    @property
-    def decoder(self) -> str:
-        """Name of the operator that takes over the others' work."""
-        return self.ops[0]
+    decoder: str
+    """What an order calls this by: the name of the decoder where it takes over as much as it can, else all of `ops`."""
+    reduces: bool = False
+    """Whether images are decoded at a reduced size, so that pixels are others."""
+    only_parts: bool = False
+    """Whether the decoder does nothing else than decoding a part, by a library of its own (python engine)."""
 
     def told(self) -> str:
         """Say it in words."""
@@ -96,16 +102,34 @@ def merged(
     done: list[Pushed] = []
     at = 0
     while at < len(ops):
-        allowed = decoders is None or ops[at].name in decoders
-        rule = next((r for r in RULES if allowed and _fits(r, ops[at:], engine)), None)
-        if rule is not None:
+        ways = _ways(ops[at:], engine)
+        taken = next((one for one in ways if decoders is None or one[1].decoder in decoders), None)
+        if taken is not None:
+            rule, pushed = taken
             parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
             behind = parts[1:]
-            into = replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))
-            ops[at : at + len(parts)] = [into]
-            done.append(Pushed(rule.name, tuple(op.name for op in parts), into.name))
+            ops[at : at + len(parts)] = [replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))]
+            done.append(pushed)
         at += 1
     return tuple(ops), tuple(done)
+
+
+def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
+    """Return for each decoder what it could take over, the most first."""
+    found = [[pushed for _, pushed in _ways(ops[at:], engine)] for at in range(len(ops))]
+    return [ways for ways in found if ways]
+
+
+def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
+    """Return the rules that apply to the first operator and those behind it."""
+    found = list[tuple[Rule, Pushed]]()
+    for rule in RULES:
+        if _fits(rule, ops, engine):
+            names = tuple(op.name for op in ops[: len(rule.pattern)])
+            decoder = "+".join(names) if found else names[0]
+            only_parts = engine == "python" and not rule.reduces
+            found.append((rule, Pushed(rule.name, names, names[1], decoder, rule.reduces, only_parts)))
+    return found
 
 
 def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:

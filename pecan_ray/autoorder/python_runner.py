@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pecan_ray import storage
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.op_runner import (
@@ -21,11 +22,12 @@ from pecan_ray.autoorder.op_runner import (
     pass_through,
     several_threads,
 )
-from pecan_ray.autoorder.op_tally import trimmed_mean
+from pecan_ray.autoorder.op_tally import reading_seconds
 from pecan_ray.autoorder.push_down import merged
 from pecan_ray.autoorder.spread import sample_leases
 from pecan_ray.autoorder.stopwatch import Stopwatch
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.foreign import copied_value
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions
@@ -34,7 +36,7 @@ from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
 from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
-from pecan_ray.plan.operators import ElementOp
+from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
 from pecan_ray.plan.stretches import Stretch, without_buffers
 
@@ -76,6 +78,11 @@ class PythonRunner:
         stream = ItemStream(plan, sources, self._options, leases, UndeliveredPositions(), pool=None, call=complete_call)
         self._items = _items(stream)
         self._reading: list[float] = []
+        self._begins = all(isinstance(op, Autocache) for op in plan.ops)
+        """Its elements are what the source gives."""
+        self._remote_bytes = storage.remote_bytes()
+        self._nbytes = 0
+        """Of the elements that have entered."""
         self._known: dict[str, set[str]] = {}
         self._tries: dict[str, int] = {}
 
@@ -88,12 +95,14 @@ class PythonRunner:
             self._reading.append(stopwatch.stop())
             if item is None:
                 return
+            self._nbytes += element_bytes(item.value)
             yield item
 
     @property
     def reading_s(self) -> float | None:
-        """Return the mean, without the longest times."""
-        return trimmed_mean(self._reading) if self._reading else None
+        """Return the mean, as `reading_seconds` takes it."""
+        fetched = storage.remote_bytes() - self._remote_bytes
+        return reading_seconds(self._reading, fetched, self._nbytes if self._begins else fetched)
 
     def stages(self, order: Sequence[str], *, fused: bool = False, decoders: Collection[str] = ()) -> list[Stage]:
         """Return the operators as chains."""

@@ -17,7 +17,6 @@ from pecan_ray.autoorder.trial import make_trial
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.whole import WORTH
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import reordered, stretches
@@ -103,12 +102,9 @@ def _tried(request: OrderRequest, names: OpOrder, present: OpOrder, order: OpOrd
             return _Tried()
         trial.measure_taken_over(names)
         taken_over = trial.measure_taken_over(order)
-        try:
-            measured = trial.compare(order, present)
-        except ElementError as error:
-            return _Tried(f"it fails: {error.message.splitlines()[0]}")
+        measured, failed = trial.compare(order, present)
         if measured is None:
-            return _Tried("there was no time to measure it")
+            return _Tried(failed or "there was no time to measure it")
         return _Tried("" if measured.faster else f"it is not faster: {measured.told()}", taken_over, measured)
 
 

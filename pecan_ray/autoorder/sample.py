@@ -18,6 +18,7 @@ import cloudpickle
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, needs_own_process
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
+from pecan_ray.autoorder.fresh_runs import FreshRuns
 from pecan_ray.autoorder.op_runner import (
     GlobalRandomness,
     OpRunner,
@@ -194,8 +195,12 @@ class Sampled:
     clock: SampleClock
     held: list[Token] = field(default_factory=list)
     """The elements that entered the stretch, and that all its operators took."""
+    places: list[int] = field(default_factory=list)
+    """Where each stood among those that were read."""
     results: list[int] = field(default_factory=list)
     """What became of each: the number of elements that came out."""
+    fresh: FreshRuns | None = None
+    """Runs orders where the user's has not run; None: nobody has asked for that."""
     tallies: dict[str, OpTally] = field(default_factory=dict)
     spec: ElementSpec = field(default_factory=ElementSpec)
     """What the results have in common in the user's order."""
@@ -227,9 +232,18 @@ class Sampled:
         self.seed(number)
         return run_through(stages, self.runner.fresh(token))
 
+    def close(self) -> None:
+        """End the process that runs orders afresh."""
+        if self.fresh is not None:
+            self.fresh.close()
+
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
         return self.clock() <= min(self.limits.deadline, self.allowed_until)
+
+    def left_s(self) -> float:
+        """Return the seconds in which something may be begun."""
+        return max(min(self.limits.deadline, self.allowed_until) - self.clock(), 0.0)
 
     def read(self, until: float) -> None:
         """Read the elements, within the limits."""
@@ -280,7 +294,7 @@ class Sampled:
                 if outputs is None:
                     self.notes.append(f"ran {number} of {len(tokens)} elements: the time was over")
                     return
-                self._keep(token, outputs)
+                self._keep(token, number, outputs)
 
     def _limit(self, number: int) -> None:
         """Bound the look by what one of its elements takes, as the first ones have shown."""
@@ -290,8 +304,9 @@ class Sampled:
                 took += statistics.median(runs) * tally.elements_in / number
         self.allowed_until = self.looked_from + self.limits.runs * took
 
-    def _keep(self, token: Token, outputs: list[Token]) -> None:
+    def _keep(self, token: Token, place: int, outputs: list[Token]) -> None:
         self.held.append(token)
+        self.places.append(place)
         self.results.append(len(outputs))
         for output in outputs:
             self.spec.add(self.runner.columns(output))
@@ -389,10 +404,12 @@ def sample_stretch(
     *,
     clock: SampleClock = time.perf_counter,
     skip_bad: bool = False,
+    afresh: bool = False,
 ) -> Sampled:
     """Read the elements that enter a stretch and run them through its operators in the user's order.
 
-    Raises `ElementError` for an element that an operator cannot take, unless `skip_bad`.
+    `afresh`: orders shall be run where the user's has not run; the sample is to be closed then.  Raises `ElementError`
+    for an element that an operator cannot take, unless `skip_bad`.
     """
     now = clock()
     until = now + (limits.deadline - now) * READ_SHARE
@@ -401,8 +418,15 @@ def sample_stretch(
     sampled = Sampled(stretch, runner, limits, clock, tallies=tallies, looked_from=now)
     with patience_at_most(max(until - now, 0.0)):  # the job waits out an outage, and says so
         sampled.read(until)
-    if sampled.held:
+    if not sampled.held:
+        return sampled
+    if afresh and not runner.traced:  # what a graph does depends on what enters it alone
+        sampled.fresh = FreshRuns(runner, tuple(sampled.held))
+    try:
         sampled.run_all(skip_bad)
+    except BaseException:
+        sampled.close()
+        raise
     return sampled
 
 

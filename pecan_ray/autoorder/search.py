@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import combinations
 
-from pecan_ray.autoorder.adopted import Refused, StretchOrder, TakenOver
+from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder, TakenOver
 from pecan_ray.autoorder.facts import OpSample, StretchSample
-from pecan_ray.autoorder.speed import MIN_GAIN, PATIENCE_S, SpeedComparison
+from pecan_ray.autoorder.speed import MIN_GAIN, SpeedComparison
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.autoorder.value_check import OpOrder, exchanges
-from pecan_ray.errors import ElementError
 from pecan_ray.reorder import (
     NEUTRAL_BAND,
     Mode,
@@ -60,17 +59,28 @@ class OrderSearch:
         self._user: OpOrder = tuple(op.name for op in sample.ops)
 
     def run(self) -> StretchOrder:
-        """Return the best order that passed, or the user's."""
+        """Return the best order that passed, or the user's.
+
+        Orders have their turn before what decoders take over in the user's: there may be no time for both, and in a
+        better order they take over as much.
+        """
         proposed = next(self._candidates(self._sample))
+        adopted, measured = self._search()
+        users = self._trial.measure_taken_over(self._user)
+        if adopted is not None and adopted.changed:
+            adopted, measured, users = self._beside_decoders(adopted, measured, users)
+        return self._found(proposed, adopted, measured, users)
+
+    def _search(self) -> tuple[OrderPlan | None, SpeedComparison | None]:
+        """Return the fastest order that passed, and how it compares with the user's; None where none did."""
         adopted: OrderPlan | None = None
         measured: SpeedComparison | None = None
-        users = self._trial.measure_taken_over(self._user)  # beside which others are measured
         for _ in range(MOST_MEASURED):
             plan = None if adopted is not None and self._mode == "paper" else self._next(adopted)
             if plan is None:
                 break
             self._tried.add(plan.order)
-            found, failed = self._compare(plan.order)
+            found, failed = self._trial.compare(plan.order)
             refused = failed or self._too_slow(found) or self._rest_refused(plan.order)
             if refused:
                 self._refused[plan.order] = refused
@@ -78,9 +88,7 @@ class OrderSearch:
                 adopted, measured = plan, found
         if adopted is not None and measured is not None and self._mode != "paper":
             adopted, measured = self._without_idle_exchanges(adopted, measured)
-        if adopted is not None and adopted.changed:
-            adopted, measured = self._worth_taking_over(adopted, measured, users)
-        return self._found(proposed, adopted, measured, users)
+        return adopted, measured
 
     def _found(
         self, proposed: OrderPlan, adopted: OrderPlan | None, measured: SpeedComparison | None, users: TakenOver
@@ -103,18 +111,23 @@ class OrderSearch:
             hurried=not (changed or taken_over.pushed) and not self._trial.in_time(),
         )
 
-    def _worth_taking_over(
+    def _beside_decoders(
         self, plan: OrderPlan, found: SpeedComparison | None, users: TakenOver
-    ) -> tuple[OrderPlan | None, SpeedComparison | None]:
-        """Return the order to adopt, where decoders take over in it more than in the user's and that is faster."""
+    ) -> tuple[OrderPlan | None, SpeedComparison | None, TakenOver]:
+        """Return the order, if it is worth it beside what decoders take over in the user's, the comparison, and that.
+
+        Where there is no time for that, it was faster than the order that the user has written.
+        """
         pushed = self._trial.taken_over(plan.order).pushed
-        if pushed == users.pushed or self._trial.measure_taken_over(plan.order).pushed == pushed:
-            return plan, found
-        found, failed = self._compare(plan.order)
-        if refused := failed or self._too_slow(found):
+        if self._trial.measure_taken_over(plan.order).pushed == pushed and not users.pushed:
+            return plan, found, users
+        again, failed = self._trial.compare(plan.order)
+        if again is None and not failed and self._trial.taken_over(plan.order).pushed == pushed:
+            return plan, found, NOTHING_TAKEN_OVER
+        if refused := failed or self._too_slow(again):
             self._refused[plan.order] = refused
-            return None, None
-        return plan, found
+            return None, None, users
+        return plan, again, users
 
     def _without_idle_exchanges(self, plan: OrderPlan, found: SpeedComparison) -> tuple[OrderPlan, SpeedComparison]:
         """Return the order without the exchanges that are not missed when they are left out, and its comparison.
@@ -130,7 +143,7 @@ class OrderSearch:
             order = max((one for one in doubtful if one not in self._refused), key=orders.__getitem__, default=None)
             if order is None or order == self._user:
                 break
-            against, failed = self._compare(plan.order, order, DOUBTING_S)
+            against, failed = self._trial.compare(plan.order, order, DOUBTING_S)
             if failed or against is None or against.certainly(MISSED):
                 self._refused[order] = failed or "the exchange that it lacks is worth its place"
                 continue
@@ -141,16 +154,7 @@ class OrderSearch:
             plan, doubted = in_order(plan, order), doubted + 1
         if not doubted:
             return plan, found
-        return plan, self._compare(plan.order)[0] or found
-
-    def _compare(
-        self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
-    ) -> tuple[SpeedComparison | None, str]:
-        """Return what `Trial.compare` does, and how one of the orders fails on an element; empty if none does."""
-        try:
-            return self._trial.compare(order, other, patience_s), ""
-        except ElementError as error:
-            return None, f"it fails: {error.message.splitlines()[0]}"
+        return plan, self._trial.compare(plan.order)[0] or found
 
     def _keeps_merging(self, plan: OrderPlan, order: OpOrder) -> bool:
         """Tell whether the decoder takes over as much in an order as in a plan's."""

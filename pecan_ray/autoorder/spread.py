@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.plan.operators import Join, Plan
@@ -72,13 +73,17 @@ class Wanted:
 class SpreadLeases:
     """Leases on a few elements of each split; round by round on more of them, where the splits hold few."""
 
-    def __init__(self, listings: Sequence[FirstSplits], wanted: Sequence[Wanted]) -> None:
+    def __init__(
+        self, listings: Sequence[FirstSplits], wanted: Sequence[Wanted], over: Callable[[], bool] = lambda: False
+    ) -> None:
+        """`over`: tells whether the time is up, and no more is wanted."""
+        self._over = over
         streams = enumerate(zip(listings, wanted, strict=True))
         self._streams = [_leases(branch, listing.splits, one) for branch, (listing, one) in streams]
 
     def take(self, branch: int = 0) -> Lease | None:
         """Return the next lease of a source."""
-        return next(self._streams[branch], None)
+        return None if self._over() else next(self._streams[branch], None)
 
     def ended(self, lease: Lease, elements: int) -> None:
         """Do nothing: nobody asks."""
@@ -105,7 +110,8 @@ def sample_leases(plan: Plan, sources: Sequence[Source], elements: int, *, sprea
     if not spread or plan_shape(plan).serial or any(hasattr(source, "first") for source in plan.sources()):
         return AllLeases(sources, epoch=0, repetitions=1)
     wanted = [replace(one, later=later) for one in _wanted(plan, elements)]
-    return SpreadLeases([list_splits(source) for source in sources], wanted)
+    over = [source for source in sources if isinstance(source, Bounded)]
+    return SpreadLeases([list_splits(source) for source in sources], wanted, lambda: any(one.over for one in over))
 
 
 def _wanted(plan: Plan, elements: int, *, again: bool = True) -> Iterator[Wanted]:

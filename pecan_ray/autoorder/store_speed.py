@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import secrets
+import threading
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.batch_writer import BatchWriter
@@ -31,6 +33,7 @@ from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Map, Plan
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sources.memory import Items
+from pecan_ray.storage.retry import unless_given_up
 
 logger = logging.getLogger("pecan_ray")
 
@@ -38,6 +41,8 @@ BENCHED = ((256, 1 << 10), (512, 4 << 10), (64, 64 << 10), (32, 256 << 10), (8, 
 """Elements, and bytes of each, of the entries by which a store's speed is measured,"""
 BENCHED_TIMES = 3
 """each so often."""
+REMOTE_BENCH_S = 10.0
+"""A store in the network that has taken so long is measured well enough."""
 DELIVERED = ((512, 64), (512, 4 << 10), (128, 64 << 10), (64, 512 << 10))
 """Elements, and bytes of each, that are put into batches to know how long that takes,"""
 DELIVERED_ROWS = 16
@@ -82,8 +87,7 @@ def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
 
 def note_speed(store: EntryStore, speed: StoreSpeed) -> None:
     """Write a store's speed down for later jobs."""
-    reading = {name: value for name, value in asdict(speed.reading).items() if name != "most_bytes_per_s"}
-    store.note(SPEED, json.dumps({"reading": reading, "delivery": asdict(speed.delivery)}))
+    store.note(SPEED, json.dumps({"reading": _noted(speed.reading), "delivery": asdict(speed.delivery)}))
 
 
 def measured_speed(store: EntryStore) -> StoreSpeed:
@@ -91,16 +95,79 @@ def measured_speed(store: EntryStore) -> StoreSpeed:
     return StoreSpeed(_reading(store), _delivery())
 
 
+def remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
+    """Return the speed of a store that many machines share, as it was measured from this one, now if it was not before.
+
+    It is noted in `store`.  Raises CacheError or a SourceError where the store cannot be written and read.
+    """
+    written = store.noted(f"{SPEED} {objects.root}")
+    if written is not None:
+        try:
+            return StoreModel(**json.loads(written))
+        except (TypeError, ValueError):
+            logger.info("the speed of %s is measured again", objects.root)
+    return measured_remote_speed(store, objects)
+
+
+def measured_remote_speed(store: EntryStore, objects: EntryObjects) -> StoreModel:
+    """Measure how fast entries come from a store that many machines share, and note it in `store`."""
+    model = _remote_reading(objects)
+    store.note(f"{SPEED} {objects.root}", json.dumps(_noted(model)))
+    return model
+
+
+def _noted(model: StoreModel) -> dict[str, Any]:
+    return {name: value for name, value in asdict(model).items() if name != "most_bytes_per_s"}
+
+
+def _remote_reading(objects: EntryObjects) -> StoreModel:
+    """Measure how long entries of several sizes take to come, and for how much of it a CPU is needed.
+
+    All is written and read by requests that are bounded in time, and the larger ones are left out where the smaller
+    ones have taken long.
+    """
+    kind, mine, wall, cpu = "bench", secrets.token_hex(8), 0.0, 0.0
+    reads: list[tuple[float, float, float]] = []
+    given_up, began, kept = threading.Event(), time.perf_counter(), list[str]()
+    with unless_given_up(given_up, patience_s=objects.wait_s):
+        try:
+            for number, (elements, nbytes) in enumerate(sorted(BENCHED, key=lambda one: one[0] * one[1])):
+                if reads and time.perf_counter() - began > REMOTE_BENCH_S:
+                    break
+                key = f"{mine}-{number}"
+                objects.put(kind, key, _benched(elements, nbytes), elements=elements, seconds=0.0)
+                kept.append(key)
+                for _ in range(BENCHED_TIMES):
+                    since, spent = time.perf_counter(), time.process_time()
+                    found = objects.get(kind, key)
+                    whole = found is not None and sum(1 for _ in EntryReader(found.data)) == elements
+                    seconds = max(time.perf_counter() - since, 1e-9)
+                    if whole:
+                        reads.append((elements * nbytes, elements, seconds))
+                        wall, cpu = wall + seconds, cpu + time.process_time() - spent
+        finally:
+            for key in kept:
+                objects.drop(kind, key)
+    if not reads:
+        raise CacheError(f"nothing that was written to {objects.root} could be read there.", path=objects.root)
+    return StoreModel.fit(reads, waiting=min(1.0, max(0.0, 1 - cpu / wall)))
+
+
+def _benched(elements: int, nbytes: int) -> list[memoryview]:
+    """Return an entry to measure with."""
+    noise = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
+    writer = EntryWriter()
+    for element in range(elements):
+        writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise, "i": element})
+    return writer.finish(elements)
+
+
 def _reading(store: EntryStore) -> StoreModel:
     """Measure how long entries of several sizes take to be read, as elements."""
     reads, kind, watch = [], f"bench {secrets.token_hex(8)}", Stopwatch()
-    noise = np.random.default_rng(0).integers(0, 256, 1 << 20, np.uint8)
     try:
         for number, (elements, nbytes) in enumerate(BENCHED):
-            writer = EntryWriter()
-            for element in range(elements):
-                writer.add(element, 0, 1 << OUTPUT_BITS, {"x": noise[:nbytes], "i": element})
-            key, entry = f"{kind} {number}", writer.finish(elements)
+            key, entry = f"{kind} {number}", _benched(elements, nbytes)
             if not store.put(key, kind, entry, elements=elements, seconds=0.0):
                 continue  # it is larger than the store
             for _ in range(BENCHED_TIMES):

@@ -7,13 +7,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import Pushed, merged
+from pecan_ray.autoorder.push_down import Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
@@ -86,11 +87,19 @@ class Trial:
         """Return by how much each column differs in an order that was looked at."""
         return self._values.differences(order)
 
-    def other_values(self, order: OpOrder) -> str:
-        """Return why the values of an order are not those that the user meant; empty if they may be."""
+    def other_values(self, order: OpOrder, count: int | None = None) -> str:
+        """Return why the values of an order are not those that the user meant; empty if they may be.
+
+        `count`: elements on which it is run where the user's order has not run; None: the first ones.
+        """
+        if not (self._equal_results or self._guarded):
+            return ""
+        count = self._first if count is None else count
+        if refused := self._values.refused_afresh(order, count, exactly=self._equal_results):
+            return refused
         if self._equal_results:
             return self._values.refused_on_unusual_values(order, exactly=True)
-        return self._values.refused(order) if self._guarded else ""
+        return self._values.refused(order)
 
     def look(self, order: OpOrder) -> str:
         """Run an order on the first elements and note the operators' times in it; return why it is refused, or ""."""
@@ -131,10 +140,11 @@ class Trial:
 
     def verify_rest(self, order: OpOrder) -> tuple[str, int]:
         """Run an order on the other elements; return why it is refused, or "", and how many elements it has run."""
-        until = self._sampled.clock() + REST_S
-        refused, ran = self._verify(order, range(self._first, len(self._sampled.held)), until)
-        refused = refused or self.other_values(order)
-        return refused, self._first + ran
+        held = len(self._sampled.held)
+        if self._values.afresh and self._check is None and not self._equal_results:
+            return self.other_values(order, held), self._values.ran_afresh(order)
+        refused, ran = self._verify(order, range(self._first, held), self._sampled.clock() + REST_S)
+        return refused or self.other_values(order, held), self._first + ran
 
     def _verify(
         self,
@@ -208,15 +218,23 @@ class Trial:
 
     def compare(
         self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
-    ) -> SpeedComparison | None:
+    ) -> tuple[SpeedComparison | None, str]:
         """Run an order in turn with another one (None: the user's), until it is clear whether it is faster.
 
-        None if there was no time for it.
+        In the user's own order decoders take over what `measure_taken_over` has found of it so far.  Returns None if
+        there was no time for it, and how one of them fails on an element; empty if none does.
         """
-        return compare_speed(self._sampled, [self._fused(other or self._names), self._fused(order)], patience_s)
+        return self._in_turn([self._fused(other or self._names), self._fused(order)], patience_s)
+
+    def _in_turn(self, stages: Sequence[list[Stage]], patience_s: float) -> tuple[SpeedComparison | None, str]:
+        try:
+            return compare_speed(self._sampled, stages, patience_s), ""
+        except ElementError as error:
+            return None, f"it fails: {error.message.splitlines()[0]}"
 
     def _fused(self, order: OpOrder) -> list[Stage]:
-        return self._runner.stages(order, fused=True, decoders=self.taken_over(order).decoders)
+        found = self._taken_over.get(order, NOTHING_TAKEN_OVER) if order == self._names else self.taken_over(order)
+        return self._runner.stages(order, fused=True, decoders=found.decoders)
 
     # --- what decoders take over -----------------------------------------------------------------------------
 
@@ -227,20 +245,21 @@ class Trial:
         return self._taken_over[order]
 
     def measure_taken_over(self, order: OpOrder) -> TakenOver:
-        """Return what decoders take over in an order, which is nothing where that is not certainly faster."""
+        """Return what decoders take over in an order, which is nothing where that is not certainly faster.
+
+        In another order than the user's it stays where there is no time to tell: the whole is compared with it.
+        """
         found = self.taken_over(order)
         if not found.pushed or found.measured is not None:
             return found
         stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-        try:
-            measured = compare_speed(self._sampled, stages, TAKEN_OVER_PATIENCE_S)
-            failed = "there was no time to measure it" if measured is None else ""
-        except ElementError as error:
-            measured, failed = None, f"it fails: {error.message.splitlines()[0]}"
+        measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
+        if measured is None and not failed and order != self._names:
+            return found
         if measured is not None and measured.faster:
             found = replace(found, measured=measured)
         else:
-            why = failed if measured is None else f"it is not faster: {measured.told()}"
+            why = f"it is not faster: {measured.told()}" if measured else failed or "there was no time to measure it"
             refused = tuple(_not_taken_over(one, why) for one in found.pushed)
             self._no_faster.update(found.pushed)
             found = TakenOver(refused=(*found.refused, *refused))
@@ -252,16 +271,27 @@ class Trial:
         found = NOTHING_TAKEN_OVER
         if self._decoding is None:
             return found
-        for one in merged([self._ops[name] for name in order], self._decoding)[1]:
-            if one in self._no_faster:
-                continue
-            decoders = (*found.decoders, one.decoder)
-            if refused := self._taking_over_refused(order, decoders):
-                found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
-            else:
+        for ways in choices([self._ops[name] for name in order], self._decoding):
+            for one in ways:
+                if one in self._no_faster:
+                    continue
+                before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
+                if refused := self._not_to_try(one) or self._taking_over_refused(order, decoders):
+                    found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
+                    continue
                 differences = self._values.differences_taken_over(self._made(order, decoders), order)
-                found = replace(found, pushed=(*found.pushed, one), differences=differences)
+                told = part_decoding.told(part_decoding.counts() - before)
+                notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
+                found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
+                break
         return found
+
+    def _not_to_try(self, one: Pushed) -> str:
+        """Return why something that a decoder could take over need not be run; empty if it is to be."""
+        if one.reduces and self._equal_results:
+            return "images would be decoded at a reduced size, which changes their pixels"
+        library = part_decoding.library() if one.only_parts else ""
+        return library if isinstance(library, str) else ""
 
     def _taking_over_refused(self, order: OpOrder, decoders: Collection[str]) -> str:
         """Return why decoders may not take over what they could in an order; empty if they may."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Token
 from pecan_ray.autoorder.values import summaries
+from pecan_ray.plan.operators import Filter
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder.value_guard import ColumnDifference, Summaries, ValueGuard
 from pecan_ray.reorder.value_summary import Field
@@ -94,8 +95,14 @@ def drawn_by_both(ops: Sequence[OpSample], order: OpOrder) -> frozenset[str]:
     for first, second in exchanges(tuple(by_name), order):
         a, b = by_name[first], by_name[second]
         if a.random and b.random:
-            found |= (a.writes | a.creates) & (b.writes | b.creates)
+            found |= _may_draw(a) & _may_draw(b)
     return found
+
+
+def _may_draw(op: OpSample) -> frozenset[str]:
+    """Return the columns that an operator writes, and the one that it is for: few of its runs may have been watched."""
+    own = {op.op.on} if op.op.on is not None and not isinstance(op.op, Filter) else set()
+    return op.writes | op.creates | own
 
 
 def lost_work(name: str, usual: Sequence[bool], new: Sequence[bool]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from pecan_ray.autoorder.exposed_elements import ExposedElements
+from pecan_ray.autoorder.fresh_check import FreshCheck
 from pecan_ray.autoorder.op_inputs import OpInputs
 from pecan_ray.autoorder.op_runner import Token, run_through
 from pecan_ray.autoorder.op_watch import OpWatch
@@ -42,6 +43,7 @@ class ValueTrial:
         self._check = ValueCheck(sampled.held, self._runner.columns)
         self._inputs = OpInputs(sampled, self._ops)
         self._exposed = ExposedElements(sampled, self._check.noisy)
+        self._fresh = FreshCheck(sampled, sampled.fresh, self._check.noisy) if sampled.fresh is not None else None
         self._unusual: dict[OpOrder, str] = {}
 
     def begin(self, order: OpOrder) -> None:
@@ -63,7 +65,9 @@ class ValueTrial:
 
     def differences(self, order: OpOrder) -> tuple[ColumnDifference, ...]:
         """Return by how much each column differs in an order that was looked at."""
-        return self._check.differences(order, self._free(order))
+        free = self._free(order)
+        afresh = () if self._fresh is None else self._fresh.differences(order, free)
+        return afresh or self._check.differences(order, free)
 
     def differences_taken_over(self, made: OpOrder, order: OpOrder) -> tuple[ColumnDifference, ...]:
         """Return by how much each column differs where decoders take over work in an order.
@@ -85,6 +89,22 @@ class ValueTrial:
     def _free(self, order: OpOrder) -> frozenset[str]:
         """Return the columns whose elements need not be recognised in an order."""
         return self._uncontrolled | drawn_by_both(self._ops, order)
+
+    @property
+    def afresh(self) -> bool:
+        """Whether orders are run where no other one has, on all elements in the end."""
+        return self._fresh is not None
+
+    def refused_afresh(self, order: OpOrder, count: int, *, exactly: bool = False) -> str:
+        """Return why an order is refused where the user's has not run before it on the first elements; empty if not."""
+        if self._fresh is None:
+            return ""
+        free = self._uncontrolled if exactly else self._free(order)
+        return self._fresh.refused(order, count, free, exactly=exactly)
+
+    def ran_afresh(self, order: OpOrder) -> int:
+        """Return on how many elements an order has run so."""
+        return 0 if self._fresh is None else self._fresh.elements(order)
 
     def refused(self, order: OpOrder) -> str:
         """Return why the values of an order are not those that the user meant; empty if they may be."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.engines.foreign import as_array
+from pecan_ray.engines.foreign import as_array, notes_of
 from pecan_ray.reorder.value_guard import Summaries
 from pecan_ray.reorder.value_summary import summarise
 
@@ -29,6 +29,8 @@ def _leaves(value: Any, path: str, depth: int) -> Iterator[tuple[str, Any]]:
     array = as_array(value)
     if array is not None:
         yield path, array
+        for name, one in notes_of(value).items():
+            yield from _leaves(one, f"{path}.{name}", depth + 1)
     elif depth < DEEPEST and isinstance(value, Mapping):
         for name, one in value.items():
             yield from _leaves(one, f"{path}.{name}", depth + 1)

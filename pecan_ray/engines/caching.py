@@ -18,9 +18,11 @@ from dataclasses import dataclass
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
+from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
 from pecan_ray.plan.fingerprint import spelled_out
@@ -41,7 +43,9 @@ class SplitCache:
 
     def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
-        """Guards the store and what was said."""
+        """Guards the store and the names."""
+        self._saying = threading.Lock()
+        """Guards what was said; taken last."""
         self._said: set[str] = set()
         self._keys: OrderedDict[tuple[str, int], tuple[Split, str]] = OrderedDict()
         """Names by point and split, of those that were asked for last: a split is spelled out once on its way."""
@@ -53,11 +57,18 @@ class SplitCache:
             self._say(self._store.trouble)
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
+        url = cache.remote_url
+        self._remote = RemoteTier(EntryObjects(url), self._say) if url is not None and self._store else None
 
     def holds(self, point: Autocache, split: Split) -> bool:
         """Tell whether there is an entry of a split at a point."""
         with self._lock:
-            return self._store is not None and self._key(point, split) in self._store
+            if self._store is None:
+                return False
+            key = self._key(point, split)
+            here = key in self._store
+        remote = self._remote_of(point)
+        return here or (remote is not None and remote.holds(point.key, key))
 
     def find(self, point: Autocache, split: Split) -> EntryReader | None:
         """Return the entry of a split at a point; None where there is none, or none that can be read."""
@@ -68,12 +79,17 @@ class SplitCache:
             self._store.trouble = ""
             data = self._store.get(key)
             self._say(self._store.trouble)
+        remote = self._remote_of(point)
+        if remote is not None and data is None:
+            data = self._fetched(remote, point, key)
+        elif remote is not None and remote.lacks(point.key, key):
+            self._send(remote, point, key, data)
         if data is None:
             return None
         try:
             return EntryReader(data)
         except ValueError as error:
-            self._say(f"the entry {key} cannot be read: {error}")
+            self._say(f"an entry cannot be read: {error} ({key})")
             return None
 
     def keep(
@@ -91,20 +107,53 @@ class SplitCache:
             if self._store is None:
                 return
             self._store.trouble = ""
-            self._store.put(self._key(point, split), point.key, entry, elements=elements, seconds=seconds, anew=anew)
+            key = self._key(point, split)
+            self._store.put(key, point.key, entry, elements=elements, seconds=seconds, anew=anew)
             self._say(self._store.trouble)
+        remote = self._remote_of(point)
+        if remote is not None:
+            remote.put(point.key, key, entry, elements=elements, seconds=seconds, anew=anew)
 
     def cannot_keep(self, point: Autocache, why: str) -> None:
         """Say, once, why what a point gives is not kept."""
-        with self._lock:
-            self._say(f"{point.name}: {why}, so it is not kept, and computed in each epoch")
+        self._say(f"{point.name}: {why}, so it is not kept, and computed in each epoch")
+
+    def flush(self) -> None:
+        """Wait until the remote store has what was kept, for a few seconds at most."""
+        if self._remote is not None:
+            self._remote.flush()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Let go of the folder, once the remote store has what was kept: that is waited for a few seconds at most."""
+        if self._remote is not None:
+            self._remote.close()
         with self._lock:
             if self._store is not None:
                 self._store.close()
                 self._store = None
+
+    def _remote_of(self, point: Autocache) -> RemoteTier | None:
+        return self._remote if point.remote else None
+
+    def _fetched(self, remote: RemoteTier, point: Autocache, key: str) -> bytes | memoryview | None:
+        """Return an entry from the remote store, which is kept here from now on."""
+        found = remote.get(point.key, key)
+        if found is None:
+            return None
+        facts = found.facts
+        with self._lock:
+            if self._store is not None:
+                self._store.trouble = ""
+                self._store.take_up(key, point.key, found.data, elements=facts.elements, seconds=facts.seconds)
+                self._say(self._store.trouble)
+        return found.data
+
+    def _send(self, remote: RemoteTier, point: Autocache, key: str, data: bytes | memoryview | None) -> None:
+        """Let the remote store have what lies here, and not there: it was away, or is new."""
+        with self._lock:
+            about = self._store.disk.about(key) if self._store is not None else None
+        if about is not None and data is not None:
+            remote.put(point.key, key, [data], elements=about[1], seconds=about[2])
 
     def _key(self, point: Autocache, split: Split) -> str:
         asked = point.key, id(split)
@@ -118,8 +167,10 @@ class SplitCache:
     def _say(self, text: str) -> None:
         # The same trouble with another entry is the same trouble.
         kind = text.partition(":")[0] if text else ""
-        if text and kind not in self._said:
+        with self._saying:
+            new = bool(text) and kind not in self._said
             self._said.add(kind)
+        if new:
             logger.warning("autocache: %s", text)
 
 

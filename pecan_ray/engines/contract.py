@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.layout import Layout
+from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.users_order import UsersOrder
 from pecan_ray.options import Cache, OnError, Order
 from pecan_ray.plan.operators import ElementOp, Plan
@@ -74,6 +76,10 @@ class BadElement:
     """How many elements are left out for this reason: all in a failing batch, all behind a break in a split.
     Where its length is not known it is estimated, and `error` says by what; with nothing to go by it is 1, and `error`
     says that it is at least so many."""
+    estimated: bool = False
+    """`elements_left_out` is an estimate."""
+    open_end: bool = False
+    """Nothing tells how many elements are left out: there are at least `elements_left_out`."""
 
     @property
     def identity(self) -> Hashable:
@@ -93,6 +99,8 @@ class Produced:
     epoch: int
     partial: bool = False
     """A batch smaller than the batch size since the stretch ended: the worker decides what becomes of it."""
+    rank: int | None = None
+    """The trainer that a batch of a round is for; None: no round, or elements that are in none."""
     slot: Slot | None = None
     bad: list[BadElement] = field(default_factory=list)
     layout: Layout | None = None
@@ -120,6 +128,8 @@ class EngineOptions:
     """The order of a plan whose operators run in another one: an element that fails in that is run in this."""
     cache: Cache | None = None
     """Where entries of `autocache` points lie; None: nothing is kept, and nothing taken from there."""
+    ranks: int | None = None
+    """Make rounds of buckets, a batch for each of so many trainers; None: no rounds."""
 
 
 @dataclass(frozen=True)
@@ -162,8 +172,16 @@ class Engine(Protocol):
         """
         ...
 
+    def stages(self) -> Mapping[CodeType, Recognized]:
+        """Return the functions by which the stacks of its threads show what they do."""
+        ...
+
     def reads(self, branch: int, split: Split) -> bool:
         """Tell whether a split of a source would be read from there, and not taken from a cache."""
+        ...
+
+    def flush(self) -> None:
+        """Wait until what is written behind is written, for a few seconds at most; from any thread."""
         ...
 
     def close(self) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+OWN_ATTRIBUTES = ("im", "mode", "size", "readonly", "info", "palette", "pyaccess", "format")
+"""Attributes that every image of Pillow has, in some version."""
 WIDE_MODES = {"I": 4, "F": 4, "I;16": 2, "I;16B": 2, "I;16L": 2, "I;16N": 2}
 """Bytes of a pixel's value in Pillow's modes with more than one."""
 
@@ -65,17 +67,41 @@ def as_array(value: Any) -> npt.NDArray[Any] | None:
         return np.asarray(dense.float().numpy())
 
 
+def notes_of(value: Any) -> dict[str, Any]:
+    """Return what an image of Pillow carries beside its pixels (mode, format, palette, notes); of others nothing.
+
+    What the class of an opened file keeps for its decoding does not count.
+    """
+    if not is_picture(value):
+        return {}
+    palette = value.getpalette() if value.mode in ("P", "PA") else None
+    notes = {"mode": value.mode, "format": value.format, "palette": palette and bytes(palette), "info": value.info}
+    return notes | _attributes(value)
+
+
+def _attributes(picture: Any) -> dict[str, Any]:
+    """Return the attributes that functions have given an image of Pillow."""
+    if type(picture) is not sys.modules["PIL.Image"].Image:
+        return {}
+    return {name: one for name, one in vars(picture).items() if name not in OWN_ATTRIBUTES and name[0] != "_"}
+
+
 def with_array(value: Any, array: npt.NDArray[Any]) -> Any:
     """Return an array as a value of the same library: an image of Pillow, a tensor, or the array itself."""
     if is_picture(value):
-        return sys.modules["PIL.Image"].fromarray(array)
+        made = sys.modules["PIL.Image"].fromarray(array)
+        made.info = dict(value.info)
+        return made
     return sys.modules["torch"].from_numpy(array).to(value.device) if is_tensor(value) else array
 
 
 def copied_value(value: Any) -> Any:
     """Return a copy of an image or a tensor that may be written into; anything else as it is."""
     if is_picture(value):
-        return value.copy()
+        made = value.copy()
+        for name, one in {"format": value.format, **_attributes(value)}.items():
+            setattr(made, name, one)
+        return made
     return value.clone() if is_tensor(value) else value
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.registry import ENGINES
-from pecan_ray.engines.users_order import UsersOrder
+from pecan_ray.engines.users_order import UsersOrder, led_to
+from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.options import EngineName, OnError
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.shape import plan_shape
@@ -63,7 +64,40 @@ def run_produced(
     What has no rows tells of bad elements only.
     With the python engine everything runs in the calling thread, and an exception of a user's function is raised
     as it is, with a note that names operator, file and element.
+
+    Where the plan's order leads to a batch that cannot be made, the epoch goes on in the user's order, which runs once
+    more over what was yielded before.
     """
+    given = 0
+    try:
+        for produced in _run(plan, engine, seed, epoch, on_error, users_order):
+            given += bool(produced.rows)
+            yield produced
+        return
+    except (BatchShapeError, OrderError) as error:
+        if users_order is None:
+            raise
+        led = error
+    again = _run(users_order.plan, engine, seed, epoch, on_error, None)
+    rest = _behind(again, given)
+    first = next(rest, None)  # raises what the user's order raises
+    users_order.go_back(led.message if isinstance(led, OrderError) else led_to(led))
+    if first is not None:
+        yield first
+    yield from rest
+
+
+def _behind(produced: Iterator[Produced], count: int) -> Iterator[Produced]:
+    """Yield what comes behind so many batches, which have been yielded before."""
+    for one in produced:
+        if not count:
+            yield one
+        count -= bool(one.rows and count)
+
+
+def _run(
+    plan: Plan, engine: EngineName, seed: int, epoch: int, on_error: OnError, users_order: UsersOrder | None
+) -> Generator[Produced, None, None]:
     shape = plan_shape(plan)
     leases = AllLeases(tuple(plan.sources()), epoch, shape.repetitions)
     options = EngineOptions(seed=seed, order="strict", on_error=on_error, users_order=users_order)

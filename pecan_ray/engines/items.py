@@ -34,6 +34,8 @@ class Item:
     members: list[Item] | None = None
     """For a batch: the items that it was made of, without their values."""
     partial: bool = False
+    rank: int | None = None
+    """For a batch of a round: the trainer that it is for."""
     kept: bool = False
     """It comes from a cache: what stands before the point has been done to it."""
 

@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NoReturn
 
 from pecan_ray.engines.contract import BadElement, Leases
+from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import PecanError, SourceError, StorageOutageError, is_interrupt, told
 from pecan_ray.options import OnError
@@ -75,7 +77,7 @@ def read_lease(
     number, key = lease.spans[0][0] >> OUTPUT_BITS, lease.key
     missing = deque(lease.spans)
     try:
-        for value in _values(source, lease, number):
+        for value in values_of(source, lease, number):
             begin, end = number << OUTPUT_BITS, (number + 1) << OUTPUT_BITS
             start, stop = missing[0]
             if start <= begin and end <= stop:
@@ -136,15 +138,15 @@ def _leave_out(
     undelivered: UndeliveredPositions,
 ) -> None:
     """End a split at its element `number`, which cannot be read, and say why: the rest of it is dealt with."""
-    length, estimate = lease.split.elements, ""
-    if length is None and (found := _estimated_length(lease, number, error, undelivered)):
+    length, estimate, spans = lease.split.elements, "", tuple(missing)
+    open_end = length is None and any(stop == END for _, stop in spans)
+    if open_end and (found := _estimated_length(lease, number, error, undelivered)):
         length, estimate = found
-    spans = tuple(missing)
     left_out = _elements_behind(length, number, spans)
     how_many = ""
     if estimate:
         how_many = f" About {left_out} elements are left out, estimated by {estimate}."
-    elif length is None and any(stop == END for _, stop in spans):
+    elif open_end:
         how_many = f" At least {left_out} left out: nothing tells how many elements the rest of the split holds."
     bad = BadElement(
         f"read {type(source).__name__}",
@@ -152,6 +154,8 @@ def _leave_out(
         f"{error}{how_many}",
         first=origin_of(lease, number),
         elements_left_out=left_out,
+        estimated=bool(estimate),
+        open_end=open_end and not estimate,
     )
     undelivered.add([], bad)
     leases.ended(lease, number)
@@ -209,13 +213,16 @@ def _runs(lease: Lease, first: int, rows: int, columns: Columns, spans: tuple[tu
         yield Run(lease, first + start, stop - start, cut, spans)
 
 
-def _values(source: Source, lease: Lease, start: int) -> Iterator[Element]:
+def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
     """Read a split; whatever a source raises becomes a `SourceError` that says where."""
-    number = start
+    number, generation = start, forks.generation
     try:
         for value in source.read(lease.split, start):
+            if forks.generation != generation:
+                _end_child(source, lease, number)
             yield value
             number += 1
+            generation = forks.generation
     except PecanError:
         raise
     except BaseException as error:
@@ -226,9 +233,11 @@ def _values(source: Source, lease: Lease, start: int) -> Iterator[Element]:
 
 def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple[Columns, int]]:
     """Read the columns of a split, and their lengths; whatever a source raises becomes a `SourceError`."""
-    number = start
+    number, generation = start, forks.generation
     try:
         for columns in source.read_columns(lease.split, start):
+            if forks.generation != generation:
+                _end_child(source, lease, number)
             lengths = {name: len(column) for name, column in columns.items()}
             if len(set(lengths.values())) > 1:
                 raise ValueError(f"read_columns gave columns of unequal lengths: {lengths}")
@@ -236,12 +245,18 @@ def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple
             if rows:
                 yield columns, rows
             number += rows
+            generation = forks.generation
     except PecanError:
         raise
     except BaseException as error:
         if _from_outside(error):
             raise
         raise _unreadable(source, lease, number, error) from error
+
+
+def _end_child(source: Source, lease: Lease, number: int) -> NoReturn:
+    where, file = lease.split.where(number), lease.split.file_of(number)
+    forks.end_child(f"read {type(source).__name__}", where, file=file, element=number)
 
 
 def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
@@ -256,7 +271,17 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
         at = AtWork(f"read {type(source).__name__}", origin_of(lease, number), reads=True)
         return Sighting(("read", lease.epoch, lease.key, number), text, at)
 
-    return {_values.__code__: recognize, _columns.__code__: recognize}
+    return {values_of.__code__: recognize, _columns.__code__: recognize}
+
+
+def reading_stages(sources: Sequence[Source]) -> dict[CodeType, Recognized]:
+    """Return the functions by which a stack shows that one of some sources is being read."""
+    mine = set(map(id, sources))
+
+    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
+        return ThreadStage("reading") if id(local.get("source")) in mine else None
+
+    return {values_of.__code__: recognize, _columns.__code__: recognize}
 
 
 def _from_outside(error: BaseException) -> bool:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 import numpy as np
 
 from pecan_ray.engines.contract import Slot, Slots, is_plain
 from pecan_ray.engines.layout import ColumnPlace, Layout
+from pecan_ray.engines.stages import Recognized, ThreadStage
 
 ALIGNMENT = 64
+
+
+def waiting_for_room(slots: Slots) -> dict[CodeType, Recognized]:
+    """Return the function by which a stack shows that a batch waits for memory, that is for others to be taken."""
+    acquire: Any = type(slots).acquire
+    return {acquire.__code__: lambda _: ThreadStage("blocked")}
 
 
 def lay_out(sizes: list[int]) -> tuple[list[int], int]:

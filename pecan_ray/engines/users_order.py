@@ -60,10 +60,18 @@ class UsersOrder:
 
     def take(self, where: str, error: PecanError, run: Sequence[ElementOp]) -> None:
         """Note that an element has failed in the other order and not in this one, which is run from now on."""
-        said = failed_in_order(where, error, run, self.ops(run))
+        self.go_back(failed_in_order(where, error, run, self.ops(run)))
+
+    def go_back(self, said: str) -> None:
+        """Note why this order is run from now on."""
         with self._lock:
             self.said = self.said or said
             self.taken = True
+
+
+def led_to(error: PecanError) -> str:
+    """Say that an order has led to an error of which it is not known whether the user's would."""
+    return f"AutoOrder's order of operators led to this: {error.message} The job goes back to your order"
 
 
 def failed_in_order(where: str, error: PecanError, run: Sequence[ElementOp], users: Sequence[ElementOp]) -> str:

@@ -7,14 +7,19 @@ from typing import TYPE_CHECKING
 from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from pecan_ray.integrations.lightning_data import PecanDataModule
     from pecan_ray.integrations.ray_train import PecanDataConfig, PipelineShard
+    from pecan_ray.integrations.transformers_trainer import PecanTrainer, PipelinesInTrainer
 
-__all__ = ["PecanDataConfig", "PipelineShard"]
+__all__ = ["PecanDataConfig", "PecanDataModule", "PecanTrainer", "PipelineShard", "PipelinesInTrainer"]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "PecanDataConfig": "pecan_ray.integrations.ray_train",
+        "PecanDataModule": "pecan_ray.integrations.lightning_data",
+        "PecanTrainer": "pecan_ray.integrations.transformers_trainer",
         "PipelineShard": "pecan_ray.integrations.ray_train",
+        "PipelinesInTrainer": "pecan_ray.integrations.transformers_trainer",
     },
 )

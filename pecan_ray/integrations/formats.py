@@ -10,9 +10,11 @@ import numpy as np
 from pecan_ray.engines.contract import REGISTERED, is_plain
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.options import Format
+from pecan_ray.plan.operators import Plan
 
 if TYPE_CHECKING:
     from pecan_ray.integrations.devices import OnDevice
+    from pecan_ray.integrations.jax_arrays import OnMesh
 
 Converter = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -45,6 +47,25 @@ def device_copies(device: str | None) -> OnDevice | None:
     from pecan_ray.integrations.devices import on_device
 
     return on_device(device)
+
+
+def mesh_copies(
+    sharding: Any, format: str, plan: Plan, rank: int | None, world_size: int | None
+) -> tuple[OnMesh, int | None, int | None]:
+    """Return what places batches on a mesh of JAX, and the rank and world size of this process of JAX.
+
+    Raises PlanError where the mesh does not divide the batches, and for what is no sharding.
+    """
+    if format != "jax":
+        raise PlanError(
+            f'sharding must be "dynamic", "static" or "off", or with format="jax" a jax.sharding.NamedSharding, but '
+            f"got {sharding!r:.80} with format={format!r}."
+        )
+    converter("jax")  # it says what is missing
+    from pecan_ray.integrations.jax_arrays import on_mesh, place_of_process
+
+    rank, world_size = place_of_process(rank, world_size)
+    return on_mesh(sharding, plan, rank or 0, world_size or 1), rank, world_size
 
 
 def _numeric(value: Any) -> bool:
@@ -90,4 +111,12 @@ def _all_strings(value: Any) -> bool:
 def _jax() -> Converter:
     import jax.numpy as jnp
 
-    return lambda batch: {name: jnp.asarray(value) if _numeric(value) else value for name, value in batch.items()}
+    from pecan_ray.integrations.jax_arrays import must_fit
+
+    def convert(name: str, value: Any) -> Any:
+        if not _numeric(value):
+            return value
+        must_fit(name, value)
+        return jnp.asarray(value)
+
+    return lambda batch: {name: convert(name, value) for name, value in batch.items()}

@@ -15,6 +15,7 @@ from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.integrations.async_batches import AsyncBatches
 from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style
+from pecan_ray.integrations.notebook import pipeline_html
 from pecan_ray.integrations.passes import Passes
 from pecan_ray.integrations.train_context import train_place
 from pecan_ray.options import Config
@@ -60,6 +61,16 @@ class Runnable(Protocol):
     @property
     def plan(self) -> Plan:
         """What it is."""
+        ...
+
+    @property
+    def engine(self) -> str:
+        """What runs it."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """What its random numbers are derived from."""
         ...
 
     @property
@@ -154,6 +165,10 @@ class FrameworkMethods:
         make: Callable[..., Self] = cls
         return make(RayDataset(dataset), name=name, seed=seed, config=config)
 
+    def _repr_html_(self: Runnable) -> str:
+        """Return what a notebook shows: the operators, of which none is run for that."""
+        return pipeline_html(self.name, self.engine, self.seed, self.plan)
+
     def iter_batches_async(self: Runnable, **options: Any) -> AsyncBatches:
         """Return batches for ``async for``: the event loop goes on while one is waited for.
 
@@ -179,10 +194,13 @@ class FrameworkMethods:
             raise MissingExtraError(
                 'to_tf_dataset needs TensorFlow: pip install "pecan_ray[tf]".', extra="tf"
             ) from error
+        inferred = spec is None
         if spec is None:
             spec = tf_dataset.spec_of(self.plan, self.peek(LOOKED_AT), padded_elements(self))
         begin = functools.partial(self.iter_batches, **options)
-        return tf_dataset.tf_dataset(Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs), spec)
+        return tf_dataset.tf_dataset(
+            Passes(begin, what=f"{self.name}.to_tf_dataset()", epochs=epochs), spec, inferred=inferred
+        )
 
     def to_keras(
         self: Runnable,
@@ -213,6 +231,8 @@ class FrameworkMethods:
                 raise PlanError(f"to_keras: {error}. Pass steps=..., the batches of an epoch of Keras.") from error
         begin = functools.partial(self.iter_batches, epochs=epochs, **options)
         columns = [names for names in (x, y, sample_weight) if names is not None]
+        if not all(columns):
+            raise PlanError(f"to_keras(x, y) need the name of a column each, or several, but got {x!r} and {y!r}.")
         if y is None and sample_weight is not None:
             raise PlanError(f"to_keras: sample_weight={sample_weight!r} needs y=..., the targets that it weighs.")
         return KerasBatches(

@@ -49,6 +49,8 @@ class HeldDataset:
     def __init__(self, dataset: Any, columns: Sequence[str] | None) -> None:
         self.dataset = dataset
         self.columns = tuple(columns) if columns is not None else None
+        if self.columns is not None and len(set(self.columns)) != len(self.columns):
+            raise PlanError(f"from_torch_dataset(columns={list(self.columns)}): two columns have the same name.")
         self._at_home = True
         """It is in the process in which the pipeline was written, whose random numbers are the user's."""
 
@@ -69,11 +71,24 @@ class HeldDataset:
         """Yield samples, of which the data set gives several at once."""
         self._reseed()
         for first in range(start, stop, LOT):
-            for sample in self.dataset.__getitems__(list(range(first, min(first + LOT, stop)))):
-                yield self._element(sample)
+            indices = list(range(first, min(first + LOT, stop)))
+            samples = list(self.dataset.__getitems__(indices))
+            if len(samples) != len(indices):
+                raise PlanError(
+                    f"{type(self.dataset).__name__}.__getitems__ was asked for {len(indices)} samples, from index "
+                    f"{first} on, and gave {len(samples)}: it must give one for each index."
+                )
+            yield from map(self._element, samples)
 
     def _element(self, sample: Any) -> Element:
+        if sample is None:
+            raise PlanError(f"a sample of {type(self.dataset).__name__} is None: its __getitem__ returns nothing.")
         if isinstance(sample, Mapping):
+            if self.columns is not None and {*self.columns} != {*map(str, sample)}:
+                raise PlanError(
+                    f"from_torch_dataset(columns={list(self.columns)}): samples of {type(self.dataset).__name__} are "
+                    f"dicts, whose keys are the columns: {sorted(map(str, sample))}. Leave columns out."
+                )
             return {str(name): _value(value) for name, value in sample.items()}
         values = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
         names = self.columns or getattr(sample, "_fields", None) or tuple(map(str, range(len(values))))

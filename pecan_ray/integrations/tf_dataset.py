@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -16,21 +16,40 @@ from pecan_ray.plan.splits import Element
 BATCHING = (Batch, PaddedBatch, BucketByLength)
 
 
-def tf_dataset(passes: Iterable[Element], spec: Mapping[str, Any]) -> Any:
+NUMBERS = "biufc"
+"""Kinds of dtypes among which one is cast to another one."""
+CASTS: dict[bool, Literal["safe", "same_kind"]] = {True: "safe", False: "same_kind"}
+"""What may be cast, by whether the user has not asked for the dtype."""
+
+
+def tf_dataset(passes: Iterable[Element], spec: Mapping[str, Any], *, inferred: bool = False) -> Any:
     """Return a dataset of which each iteration is a pass.
 
+    Columns are cast to the dtypes of a spec that the user has given, within their kind, and never where they would lose
+    anything against an `inferred` one.  Raises PlanError for a spec that is none.
     TensorFlow takes the memory of a column as it is where that is aligned as it wants it, and copies it otherwise.
     """
 
+    must_be_spec(spec)
+
     def elements() -> Iterator[dict[str, Any]]:
         for batch in passes:
-            must_fit(batch, spec)
+            must_fit(batch, spec, inferred)
             yield {name: batch[name] for name in spec}
 
     return tf.data.Dataset.from_generator(elements, output_signature=dict(spec))
 
 
-def must_fit(batch: Element, spec: Mapping[str, Any]) -> None:
+def must_be_spec(spec: Any) -> None:
+    """Raise PlanError, naming the column, for what does not say of columns what tensors they are."""
+    if not isinstance(spec, Mapping) or not spec:
+        raise PlanError(f"to_tf_dataset(spec=...) needs a dict with a tf.TensorSpec for each column, but got {spec!r}.")
+    for name, want in spec.items():
+        if not isinstance(want, tf.TensorSpec):
+            raise PlanError(f"to_tf_dataset(spec=...): column {name!r} needs a tf.TensorSpec, but got {want!r}.")
+
+
+def must_fit(batch: Element, spec: Mapping[str, Any], inferred: bool = False) -> None:
     """Raise PlanError, naming the column, for a batch that is not as the dataset says."""
     for name, want in spec.items():
         if name not in batch:
@@ -41,6 +60,14 @@ def must_fit(batch: Element, spec: Mapping[str, Any]) -> None:
                 f"to_tf_dataset: column {name!r} is {list(shape)} in this batch, but the dataset says {want.shape}, as "
                 f"the first batches were. Pass spec={{{name!r}: tf.TensorSpec(shape, dtype)}} with None for lengths "
                 "that vary, for this column and all others."
+            )
+        has, wants = np.asarray(batch[name]).dtype, np.dtype(want.dtype.as_numpy_dtype)
+        if has.kind in NUMBERS and wants.kind in NUMBERS and not np.can_cast(has, wants, CASTS[inferred]):
+            said = "as the first batches were" if inferred else "as spec=... says"
+            raise PlanError(
+                f"to_tf_dataset: column {name!r} is {has} in this batch, and would lose something as {wants}, {said}. "
+                f"Cast it in the pipeline, or pass spec={{{name!r}: tf.TensorSpec(shape, dtype)}} with the dtype that "
+                "is meant, for this column and all others."
             )
 
 

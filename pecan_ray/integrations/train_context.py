@@ -7,6 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from pecan_ray.errors import PlanError
+
 _begun: Counter[tuple[str, str]] = Counter()
 """How often this worker has begun a job of a pipeline in a run: workers that run the same loop agree on it."""
 
@@ -39,6 +41,8 @@ def train_place() -> TrainPlace | None:
 def placed(name: str, rank: int | None, world_size: int | None, job: str | None) -> tuple[int, int, str | None]:
     """Return rank, world size and the job's name, for a pipeline of a name: those of the Ray Train run unless given."""
     place = train_place() if rank is None and world_size is None else None
+    if rank is None and world_size is not None and world_size > 1:
+        raise PlanError(f"iter_batches(world_size={world_size}) needs rank=..., which of them this trainer is.")
     if place is None:
         return 0 if rank is None else rank, 1 if world_size is None else world_size, job
     if job is None and place.world_size > 1:

@@ -42,6 +42,7 @@ class Adoption:
             if reverted:
                 done.append(UseUsersOrder(worker.name))
         done.append(EndStrangers())
+        self._job.remote_io.again()
 
     def _on_adopted(self, event: events.WorkerAdopted, now: float, done: Instructions) -> None:
         worker = self._job.fleet.workers.get(event.worker)

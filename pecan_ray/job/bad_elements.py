@@ -13,7 +13,8 @@ from dataclasses import replace
 
 from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job.messages import LeftOutElement
-from pecan_ray.sampling.budget import over_budget
+from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.sampling.budget import BadCount, over_budget
 
 MOST_REMEMBERED = 100_000
 """Identities that are kept: the oldest ones are forgotten first."""
@@ -31,12 +32,13 @@ def digest_of(identity: Hashable) -> int:
 class BadElements:
     """Counts bad elements against the error budget."""
 
-    def __init__(self, job: str, share: float, dealt: Iterable[int] = ()) -> None:
-        """`dealt`: digests of those that a run before this one has dealt with, and that are read again."""
-        self._job, self._share, self._dealt = job, share, frozenset(dealt)
+    def __init__(self, job: str, share: float, start: ResumePoint | None = None) -> None:
+        """`start`: where a run before this one was; what it has dealt with may be read again."""
+        self._job, self._share, self._start = job, share, start
+        self._dealt = frozenset(start.bad if start is not None else ())
         self._known: dict[Hashable, int | None] = {}
         """With the epochs in which they were read."""
-        self.count = 0
+        self.counted = BadCount()
         self.last: LeftOutElement | None = None
 
     def add(self, elements: Iterable[LeftOutElement]) -> list[LeftOutElement]:
@@ -48,16 +50,22 @@ class BadElements:
             self._known[one.identity] = None if one.origin is None else one.origin.epoch
             while len(self._known) > MOST_REMEMBERED:
                 del self._known[next(iter(self._known))]
-            self.count += one.elements
+            self.counted = self.counted.plus(one.elements, estimated=one.estimated, open_end=one.open_end)
             self.last = one
             fresh.append(one)
         return fresh
 
-    def digests(self, epoch: int, *, goes_on: bool) -> tuple[int, ...]:
-        """Return what stands for the bad elements of an epoch, of which a run before has had some where it `goes_on`.
+    @property
+    def count(self) -> int:
+        """So many elements, or at least so many."""
+        return self.counted.elements
+
+    def digests(self, epoch: int) -> tuple[int, ...]:
+        """Return what stands for the bad elements of an epoch, those included that a run before this one has had of it.
 
         By these they are known where a plan that cannot be cut is run again.  Of very many only some are told.
         """
+        goes_on = self._start is not None and self._start.epoch == epoch
         mine = [digest_of(identity) for identity, known in self._known.items() if known in (epoch, None)]
         return tuple(sorted({*mine[-MOST_TOLD:], *(self._dealt if goes_on else ())})[:MOST_TOLD])
 
@@ -71,7 +79,7 @@ class BadElements:
         if self.last is None:
             return None
         last = f"{self.last.where} in {self.last.op}: {self.last.error}"
-        return over_budget(self._job, self.count, good, self._share, last)
+        return over_budget(self._job, self.counted, good, self._share, last)
 
 
 class QuarantineQueue:

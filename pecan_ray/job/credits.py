@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 MOST_AHEAD = 4
 """Messages of one worker that are under way at a time: they keep the trainer busy until the worker is woken."""
 FEW_AHEAD = 2
@@ -23,11 +25,11 @@ class CreditBook:
         """Tell whether the queue has room for another message."""
         return queued_bytes < self._prefetch_bytes
 
-    def opened(self, worker: str, room: bool) -> dict[str, int]:
+    def opened(self, worker: str, room: bool, always: Collection[str] = ()) -> dict[str, int]:
         """Note a new stream; return the credits to grant."""
         self._open[worker] = 0
         self._without.add(worker)
-        return self.freed(room)
+        return self.freed(room, always)
 
     def closed(self, worker: str) -> None:
         """Note that a stream is over."""
@@ -38,13 +40,12 @@ class CreditBook:
         """Return how many messages may be on their way from a worker."""
         return self._open.get(worker, 0)
 
-    def freed(self, room: bool) -> dict[str, int]:
-        """Return the credits to grant now: every stream has one while there is room."""
-        if not room or not self._without:
-            return {}
-        granted = dict.fromkeys(sorted(self._without), 1)
+    def freed(self, room: bool, always: Collection[str] = ()) -> dict[str, int]:
+        """Return the credits to grant now: every stream has one while there is room, and some of them in any case."""
+        mine = self._without if room else self._without.intersection(always)
+        granted = dict.fromkeys(sorted(mine), 1)
         self._open.update(granted)
-        self._without.clear()
+        self._without.difference_update(granted)
         return granted
 
     def used(self, worker: str, nbytes: int, queued_bytes: int, room: bool) -> dict[str, int]:

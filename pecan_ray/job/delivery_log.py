@@ -16,6 +16,8 @@ MOST_STEPS = 8
 """So many batches ranks may be out of step when their states are merged,"""
 MOST_KEPT = 512
 """and with many ranks fewer: so many batches that all have used are kept."""
+MOST_AHEAD = 2
+"""So many of the batches that a loop was given it may not have used yet: loaders of others fetch one ahead."""
 
 
 @dataclass(frozen=True)
@@ -27,47 +29,90 @@ class Delivery:
     epoch: int
     spans: LeaseSpans
     """What yields the elements in it."""
+    worker: str = ""
+    """Who made it."""
 
 
 class DeliveryLog:
     """The last deliveries of all ranks, from the first on that some rank has not used.
 
-    Ranks use batches in the order in which they came; those that were given back are never used.
+    Ranks use batches in the order in which they came, and those of rounds in the order of turns; those that were given
+    back are never used.
     """
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, rounds: bool = False) -> None:
         self._deliveries: list[deque[Delivery]] = [deque() for _ in range(world_size)]
+        self._rounds = rounds
+        self._without_turn: list[dict[str, deque[Delivery]]] = [{} for _ in range(world_size)]
+        """Of each rank, by worker, batches of rounds that have no turn yet."""
         self._kept = [0] * world_size
-        """Batches that each rank has received and not given back."""
+        """Batches that each rank has received and not given back, and that have their turn."""
         self.used_by_all = 0
         """So many batches every rank has used."""
         self._steps = min(MOST_STEPS, MOST_KEPT // world_size) if world_size > 1 else 0
+        self._used_and_kept = max(MOST_AHEAD, self._steps)
 
     def received(self, rank: int, kept: int, deliveries: Iterable[Delivery], returned: Iterable[int] = ()) -> None:
         """Note what has come, but for what goes back: `kept` batches in all.
 
-        A rank that is alone leaves out what it has used.
+        A rank that is alone leaves out what it has used, but for the last ones.
         """
+        gone = set(returned)
+        if self._rounds:
+            waiting = self._without_turn[rank]
+            for one in deliveries:
+                waiting.setdefault(one.worker, deque()).append(one)
+            if gone:
+                left = ((worker, deque(one for one in mine if one.id not in gone)) for worker, mine in waiting.items())
+                self._without_turn[rank] = {worker: mine for worker, mine in left if mine}
+            return
         known = self._deliveries[rank]
         known.extend(deliveries)
-        if gone := set(returned):
+        if gone:
             known = self._deliveries[rank] = deque(one for one in known if one.id not in gone)
         self._kept[rank] = kept
-        for _ in range(len(known) - (kept - max(0, self.used_by_all - self._steps))):
+        self._forget(rank)
+
+    def take_turns(self, workers: Sequence[str]) -> None:
+        """Note the turns of rounds, by the workers that have made these: of each, every rank's next batch is used."""
+        for rank, waiting in enumerate(self._without_turn if workers else ()):
+            for worker in workers:
+                mine = waiting[worker]
+                self._deliveries[rank].append(mine.popleft())
+                if not mine:
+                    del waiting[worker]
+            self._kept[rank] += len(workers)
+            self._forget(rank)
+
+    def _forget(self, rank: int) -> None:
+        known = self._deliveries[rank]
+        for _ in range(len(known) - (self._kept[rank] - self.first_known)):
             known.popleft()
 
     def used(self, batches: Sequence[int]) -> None:
         """Note how many batches each rank has used: what all have used is forgotten, rank by rank as they report."""
         self.used_by_all = min(batches)
 
+    def oldest_epoch(self, newest: int) -> int:
+        """Return the first epoch of which something is known here; `newest`: where nothing is."""
+        return min((known[0].epoch for known in self._deliveries if known), default=newest)
+
     def knows(self, batches: int) -> bool:
-        """Tell whether every rank has told of so many batches."""
-        return min(self._kept) >= batches
+        """Tell whether every rank has told of so many batches, and what came since is not forgotten."""
+        return min(self._kept) >= batches >= self.first_known
+
+    @property
+    def first_known(self) -> int:
+        """After so many batches of each rank a state may still be taken."""
+        return max(0, self.used_by_all - self._used_and_kept)
 
     def beyond(self, batches: int) -> Iterator[Delivery]:
         """Yield what the ranks have beyond so many batches each."""
         for kept, deliveries in zip(self._kept, self._deliveries, strict=True):
             yield from islice(reversed(deliveries), max(0, kept - batches))
+        for waiting in self._without_turn:
+            for mine in waiting.values():
+                yield from mine
 
     def before(self, batches: int) -> Iterator[tuple[Delivery, ...]]:
         """Yield what each rank has as its last one of so many batches, as the one before that, and so on."""

@@ -163,6 +163,14 @@ class WorkerLost:
 
 
 @dataclass(frozen=True)
+class NodesLeave:
+    """Nodes will be taken away, as was announced to Ray: by the cloud, by an operator, or by Ray's autoscaler."""
+
+    nodes: tuple[tuple[str, float | None], ...]
+    """Their ids, and in how many seconds each is gone; None: that was not said."""
+
+
+@dataclass(frozen=True)
 class WorkerAsked:
     """A worker asks or tells something; perhaps not for the first time."""
 
@@ -206,6 +214,14 @@ class ScaleAsked:
 
 
 @dataclass(frozen=True)
+class RemoteIoSet:
+    """What all workers together may read of object stores has changed."""
+
+    bytes_per_s: float | None
+    """None: as much as they can."""
+
+
+@dataclass(frozen=True)
 class RoomAsked:
     """Another job has no place for a worker on one of our nodes."""
 
@@ -238,6 +254,13 @@ class ControllerRestarted:
 
 
 @dataclass(frozen=True)
+class JournalsKept:
+    """What a job of this name has left that had not ended is kept."""
+
+    where: str
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """Nothing happened but the time."""
 
@@ -259,14 +282,17 @@ Event: TypeAlias = (
     | WorkerReady
     | WorkerAdopted
     | WorkerLost
+    | NodesLeave
     | WorkerAsked
     | WorkerTold
     | OrderFailed
     | WorkerFailed
     | ScaleAsked
+    | RemoteIoSet
     | RoomAsked
     | BidsHeard
     | JobFailed
     | ControllerRestarted
+    | JournalsKept
     | TimePassed
 )

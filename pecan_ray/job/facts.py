@@ -10,6 +10,7 @@ from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.placement import Prices
 from pecan_ray.plan.splits import LeaseKey
+from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.sampling.spans import Span
 
@@ -33,6 +34,12 @@ class WorkerFacts:
     batches: int = 0
     bytes: int = 0
     threads: int = 0
+    remote_bytes: int = 0
+    """Read of object stores, and"""
+    node_bytes: int = 0
+    """of its node's disk instead."""
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    """What its threads have done with their time."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +52,8 @@ class JobFacts:
     elements: int = 0
     bytes: int = 0
     bad_elements: int = 0
+    bad_estimated: int = 0
+    bad_open_ends: int = 0
     left_out_elements: int = 0
     dropped: tuple[tuple[LeaseKey, tuple[Span, ...]], ...] = ()
     """What lost workers held where data is visited at most once."""
@@ -56,7 +65,9 @@ class JobFacts:
     """What was measured while the numbers of workers were fixed."""
     deployments: tuple[tuple[float, Deployment], ...] = ()
     epoch_ends: tuple[float, ...] = ()
-    """When each epoch was over, in seconds since the job began."""
+    """When each of the newest epochs was over, in seconds since the job began, and"""
+    epochs_before: float = 0.0
+    """when those before them were."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds that each operator took of an element in AutoOrder's sample; empty: not all were measured."""
     comparison: PlacementComparison | None = None
@@ -65,6 +76,8 @@ class JobFacts:
     """What the user has said that things cost; None: nothing."""
     hosts: int = 1
     trainers: int = 1
+    held_up: tuple[float, ...] = ()
+    """For so many seconds other ranks waited for each one that lacked its batch of a round; empty: no rounds."""
     reverted: str = ""
     """Why the job went back to the user's order of operators; empty if it did not."""
     lost: str = ""

@@ -33,6 +33,10 @@ class FleetWorker:
     pid: int = 0
     running: bool = False
     draining: bool = False
+    leaves: float | None = None
+    """When its process will be ended from outside, as was announced; None: nothing was."""
+    told_to_end: bool = False
+    """It was announced to the process itself, and not to all of its node."""
     heard: float = 0.0
     """When it told something last."""
     unplaced: str = ""
@@ -57,14 +61,20 @@ class FleetWorker:
 class Fleet:
     """Wanted, requested and running workers."""
 
-    def __init__(self, job: str, cpus_per_worker: float = 1.0) -> None:
+    def __init__(self, job: str, cpus_per_worker: float = 1.0, remote_io: float | None = None) -> None:
         self._job, self._cpus_per_worker = job, cpus_per_worker
+        self.remote_io = remote_io
+        """Bytes a second that all of them together may read of object stores; None: as many as they can."""
         self.workers: dict[str, FleetWorker] = {}
         self.past: dict[str, FleetWorker] = {}
+        self.changes = 0
+        """Grows whenever a worker begins to run, or is gone."""
         self.losses = Losses()
         self.wanted = Deployment(0, 0)
         self.hosts: dict[str, float] = {}
         """The trainers' nodes and their CPUs."""
+        self.leaving: dict[str, float] = {}
+        """Nodes that will be taken away, as was announced, and when."""
         self._shares: dict[str, int] = {}
         """Local workers that are wanted on each of them."""
         self._made = {"local": 0, "remote": 0}
@@ -74,10 +84,14 @@ class Fleet:
         self.wanted = target
         power = [max(cpus, LEAST_POWER) for cpus in self.hosts.values()]
         self._shares = dict(zip(self.hosts, spread_by_power(target.local, power), strict=True)) if power else {}
+        return self.fill(now)
+
+    def fill(self, now: float) -> list[Instruction]:
+        """Request what lacks, but for nodes that are about to go."""
         staying = self._staying()
         done: list[Instruction] = []
         for host, count in self._wanted_by_host():
-            for _ in range(count - len(staying.get(host, ()))):
+            for _ in range(0 if host in self.leaving else count - len(staying.get(host, ()))):
                 done.append(self.request(host, now))
         return done
 
@@ -88,7 +102,7 @@ class Fleet:
         """Return the workers of each trainer's node, and the remote ones (host ""): first those that run."""
         staying: dict[str, list[FleetWorker]] = {}
         for worker in sorted(self.workers.values(), key=lambda worker: not worker.running):
-            if not worker.draining:
+            if not worker.draining and worker.leaves is None:
                 staying.setdefault(worker.host, []).append(worker)
         return staying
 
@@ -96,6 +110,7 @@ class Fleet:
         """Return the workers to drain; those that run only when none is awaited, or a job might have none."""
         staying = self._staying()
         surplus = [worker for host, count in self._wanted_by_host() for worker in staying.get(host, [])[count:]]
+        surplus += [one for one in self.workers.values() if one.leaves is not None and not one.draining]
         if all(worker.running or worker.draining for worker in self.workers.values()):
             return surplus
         return [worker for worker in surplus if not worker.running]
@@ -121,7 +136,13 @@ class Fleet:
     def start(self, worker: FleetWorker) -> StartWorker:
         """Have a worker started that was requested."""
         sharing = max(1, self._shares.get(worker.host, 1))
-        return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved)
+        share = None if self.remote_io is None else self.remote_io / max(1, self.wanted.workers)
+        return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved, share)
+
+    def came(self, worker: FleetWorker, now: float) -> None:
+        """Note that a worker runs."""
+        worker.running, worker.heard = True, now
+        self.changes += 1
 
     def drain(self, worker: FleetWorker) -> Instruction:
         """Let a worker go: at once if it does not run."""
@@ -134,12 +155,15 @@ class Fleet:
     def gone(self, name: str) -> None:
         """Take a worker off the job."""
         worker = self.workers.pop(name, None)
+        self.changes += 1
         if worker is not None and worker.running:
             self.past[name] = worker
 
     def lacks(self, host: str) -> bool:
         """Tell whether fewer workers are requested or run for a host than are wanted."""
         wanted = self._shares.get(host, 0) if host else self.wanted.remote
+        if host in self.leaving:
+            return False  # nothing can be started there any more
         return len(self._staying().get(host, ())) < wanted
 
     def running(self, *, draining: bool = False) -> Deployment:
@@ -186,6 +210,9 @@ class Fleet:
             )
         if not self.workers and self.wanted.workers == 0 and self.hosts:
             waits["none"] = "no worker is wanted"
+        leaving = [host for host in self.hosts if host in self.leaving]
+        if leaving and not self.workers:
+            waits["leaving"] = f"no worker is started on node {', '.join(leaving)}, which is about to be taken away"
         return waits
 
     def waited_since(self, now: float, silent_after_s: float) -> dict[Hashable, float]:

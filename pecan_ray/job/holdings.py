@@ -57,6 +57,11 @@ class WorkerHoldings:
         return bool(self.holdings or self.group)
 
     @property
+    def grouped(self) -> bool:
+        """Whether it gets leases of its group alone."""
+        return self.apart or self.rank is not None
+
+    @property
     def runs_apart(self) -> bool:
         """Whether it works on what is suspected of having killed other workers."""
         return self.apart and self.holds

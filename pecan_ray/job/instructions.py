@@ -45,6 +45,8 @@ class StartWorker:
     """So many workers of the job share that node."""
     reserve: bool = True
     """Reserve CPUs for it; if not, it runs beside whatever has them."""
+    remote_io: float | None = None
+    """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,14 @@ class UseUsersOrder:
     """Let a worker run the operators in the user's order from now on, also on what it has begun."""
 
     worker: str
+
+
+@dataclass(frozen=True)
+class LimitRemoteIo:
+    """Let a worker read no more than so many bytes a second of object stores from now on; None: as many as it can."""
+
+    worker: str
+    bytes_per_s: float | None
 
 
 @dataclass(frozen=True)
@@ -130,6 +140,7 @@ Instruction: TypeAlias = (
     | DrainWorker
     | KillWorker
     | UseUsersOrder
+    | LimitRemoteIo
     | Answer
     | TellTrainers
     | Log

@@ -13,7 +13,7 @@ import json
 import pickle
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, cast, get_args
 
 from pecan_ray.errors import JournalError
@@ -192,6 +192,10 @@ def _entry(body: bytes, number: int) -> JournalEntry:
             entry = _unpickled(body, number)
             if not isinstance(entry, get_args(JournalEntry)):
                 raise TypeError(f"it is a {type(entry).__name__}")
+            if lacking := [one.name for one in fields(entry) if not hasattr(entry, one.name)]:
+                raise TypeError(f"a {type(entry).__name__} without {', '.join(lacking)}")
+            if more := vars(entry).keys() - {one.name for one in fields(entry)}:
+                raise TypeError(f"a {type(entry).__name__} with {', '.join(sorted(map(repr, more)))}")
             return cast(JournalEntry, entry)
         written = json.loads(body)
         if "journal" in written:

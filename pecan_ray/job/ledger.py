@@ -20,8 +20,9 @@ from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Leftovers
-from pecan_ray.job.queues import Queues
+from pecan_ray.job.queues import NoLease, Queues, WantedSplits
 from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.rounds import Rounds
 from pecan_ray.job.suspects import WHOLE_PLAN, Suspects
 from pecan_ray.job.suspicion import Suspicion
 from pecan_ray.job.turns import all_given, assigned, elsewhere, give_out_again, has_work, next_lease
@@ -40,7 +41,8 @@ class Ledger:
         self.queues = Queues(shape, start)
         self.made = MadeBatches({} if start is None else {start.epoch: start.made})
         self.workers: dict[str, WorkerHoldings] = {}
-        self.leftovers = Leftovers(shape.world_size, shape.batch_size, only_full=shape.drop_remainder)
+        self.leftovers = Leftovers(shape.groups, shape.batch_size, only_full=shape.drop_remainder)
+        self.rounds = Rounds(shape.world_size, made=shape.coordinated)
         self.counts = [0] * shape.world_size
         """Batches of this epoch that each rank has received and not given back."""
         self.dropped: list[Lease] = []
@@ -49,8 +51,6 @@ class Ledger:
         """Grows whenever a worker that was told to wait might be told something else."""
         self._lost: dict[str, WorkerHoldings] = {}
         """Of the workers those that are gone, and about which ranks have yet to settle."""
-        self._regrouped = False
-        """Leftovers of this epoch were distributed."""
         self._end, self._whole = EpochEnd(), WholePlan()
         self.suspects = Suspects()
 
@@ -99,18 +99,17 @@ class Ledger:
             self._whole.begin(worker)
         return assigned(self.shape, self.epoch, self.made, self.counts)
 
-    def take(self, worker: str, branch: int = 0) -> Lease | Literal["wait", "none", "stop"]:
-        """Give a worker its next lease of a branch; "none" ends the branch for this assignment."""
+    def take(self, worker: str, branch: int = 0, wanted: WantedSplits = None) -> Lease | NoLease | Literal["stop"]:
+        """Give a worker its next lease of a branch, `wanted` ones first; "none" ends the branch for this assignment."""
         state = self._living(worker)
         if state is None:
             return "stop"
-        answer = next_lease(worker, branch, state, self.queues, self.suspects)
+        answer = next_lease(worker, branch, state, self.queues, self.suspects, wanted)
         return state.give(answer) if isinstance(answer, Lease) else answer
 
     def share(self, worker: str, branch: int = 0) -> int:
         """Return how many leases of a branch a worker may take at a time, so that all have work to the end."""
-        state = self.workers.get(worker)
-        group = state.group if state is not None else ()
+        group = self.workers[worker].group if worker in self.workers else ()
         return len(group) or self.queues.share(worker, branch, len(self.workers))
 
     def ended(self, worker: str, epoch: int, key: LeaseKey, elements: int) -> None:
@@ -143,12 +142,11 @@ class Ledger:
         if state is None:
             return "return"
         self.changes += 1
-        state.working = False
-        state.finished_epoch, state.made = self.epoch, batches
+        state.working, state.finished_epoch, state.made = False, self.epoch, batches
         rest = rows if self.shape.serial and self.shape.drop_remainder else 0
         self.left_out_elements += self._whole.ended(worker, batches, rest)
         others = any(other.holds for name, other in self.workers.items() if name != worker)
-        alone = self.shape.world_size == 1 and self.closing() and not (others or self.leftovers)
+        alone = self.shape.groups == 1 and self.closing() and not (others or self.leftovers or self.rounds.revoked)
         flush = alone or state.rank is not None or self.shape.one_at_a_time or self.shape.sharding == "off"
         if not flush:
             for lease, returned in state.take_back(leftover):
@@ -186,6 +184,7 @@ class Ledger:
             return
         del self.workers[worker], self._lost[worker]
         self.changes += 1
+        self.rounds.gone(worker)
         if worker == self._whole.runner and not self._all_made():
             # What take, skip or zip yield depends on the whole sequence: it is run again from its beginning.
             if state.died:
@@ -206,6 +205,7 @@ class Ledger:
         if state is not None:
             state.received += batches
             self._fulfil(state, spans)
+            self.rounds.received(rank, worker, batches)
         self._advance()
 
     def given_back(self, rank: int, epoch: int, spans: LeaseSpans, batches: int, rows: int) -> None:
@@ -214,6 +214,7 @@ class Ledger:
             return
         self.counts[rank] -= batches
         self._whole.given_back(batches)
+        self.rounds.given_back(rank, batches)
         if self.shape.serial or self.shape.sharding == "off":
             # A batch of a whole plan cannot be made from its positions alone.
             self.left_out_elements += rows
@@ -225,7 +226,7 @@ class Ledger:
 
     def allowed(self) -> int:
         """Return how many batches of this epoch every rank may use."""
-        return self._end.allowed(self.counts)
+        return self.rounds.in_epoch if self.shape.coordinated else self._end.allowed(self.counts)
 
     def keeps(self) -> int | None:
         """Return how many batches every rank keeps, where the richer ones must give back; None while all may go on."""
@@ -237,7 +238,7 @@ class Ledger:
 
     def regrouping(self) -> bool:
         """Tell whether leftovers of the epoch are being made into batches, each for a certain rank."""
-        return self._regrouped and (bool(self.leftovers.groups) or any(one.regroups for one in self.workers.values()))
+        return bool(self.leftovers.groups) or any(one.regroups for one in self.workers.values())
 
     def _all_made(self) -> bool:
         """Tell whether the trainers have all batches of the whole plan."""
@@ -245,7 +246,7 @@ class Ledger:
 
     def _drained(self) -> bool:
         """Tell whether all data of the epoch was either delivered or returned."""
-        if not self.closing() or self.leftovers.groups:
+        if not self.closing() or self.leftovers.groups or self.rounds.revoked:
             return False
         if self.shape.runs_whole:
             return self._all_made()
@@ -257,13 +258,12 @@ class Ledger:
             if not self._end.even(self.counts):
                 return  # the richer ranks give back first
             self.left_out_elements += self.leftovers.distribute()
-            self._regrouped = True
             self.changes += 1
             if not self.leftovers.groups:
                 self._next_epoch()
 
     def _next_epoch(self) -> None:
-        self._regrouped, latecomers, self._end = False, self._end.latecomers, EpochEnd()
+        latecomers, self._end = self._end.latecomers, EpochEnd()
         self.ran_dry = self.shape.epochs is None and not any(self.counts)
         self.left_out_elements += self._whole.rest
         self.made.end(self.epoch, self.counts)
@@ -271,6 +271,7 @@ class Ledger:
         self.counts = [0] * self.shape.world_size
         self._whole = WholePlan()
         self.leftovers.begin_epoch()
+        self.rounds.begin_epoch()
         self.suspects.begin_epoch()
         for worker in filter(self._living, latecomers):
             self.queues.join(worker)

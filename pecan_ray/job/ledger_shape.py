@@ -31,11 +31,25 @@ class LedgerShape:
     """The plan cannot be cut: one worker gets every split of an epoch, in order."""
     in_order: bool = False
     """It can be, and makes one sequence: one worker at a time gets splits, in order, and ranks get batches in turn."""
+    coordinated: bool = False
+    """Workers make rounds, a batch for each rank."""
+    counts: bool = False
+    """Of a plan that cannot be cut it is known how many elements its first batches took."""
 
     @property
     def one_at_a_time(self) -> bool:
         """Whether one worker at a time runs the plan."""
         return self.serial or self.in_order
+
+    @property
+    def any_order(self) -> bool:
+        """Whether splits are shuffled, and no result hangs on the order in which they come."""
+        return self.shuffle_seed is not None and not self.one_at_a_time
+
+    @property
+    def groups(self) -> int:
+        """So many ranks the leftovers of an epoch are dealt to: to none of several where one worker makes rounds."""
+        return 1 if self.coordinated else self.world_size
 
     @property
     def runs_whole(self) -> bool:
@@ -62,12 +76,14 @@ class Assignment:
     delivered: tuple[int, ...] = ()
     """Not empty: the batches go to the ranks in turn.  So many of each were delivered before,"""
     again: bool = False
-    """and are made again, in order, and left out."""
+    """and are made again, in order, and left out,"""
+    behind: int = 0
+    """but for so many that all ranks have: the plan begins behind the elements that went into them."""
 
     def numbers(self) -> Iterator[int]:
         """Yield the number in the epoch of each batch that is made."""
         if self.again or not self.delivered:
-            return itertools.count()
+            return itertools.count(self.behind)
         first = min(self.delivered) * len(self.delivered)
         return (number for number in itertools.count(first) if not self.has(number))
 

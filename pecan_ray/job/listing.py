@@ -10,6 +10,7 @@ from pecan_ray.job import events
 from pecan_ray.job.instructions import BeginListing, Instructions, Log
 from pecan_ray.job.listing_digest import ListingCheck
 from pecan_ray.job.resume_point import KnownListing
+from pecan_ray.job.summing_up import begins_behind
 from pecan_ray.job.waiting import Waits
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ class SourceListing:
         self._job, self._ledger, self._waits = job, job.ledger, waits
         known = job.spec.start.listings if job.spec.start is not None else ()
         self._check = ListingCheck(known or (KnownListing(),) * job.spec.shape.branches)
+        self._of_unknown_length: set[int] = set()
+        """Sources of which that was said."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.SplitsListed: self._on_listed,
             events.ListingResumed: self._on_resumed,
@@ -41,8 +44,22 @@ class SourceListing:
 
     def _on_listed(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
         self._ledger.add_splits(event.branch, event.splits)
+        self._note_unknown_lengths(event, now, done)
         listed = self._ledger.queues.listings[event.branch]
         self._check_data(self._check.add(event.branch, event.splits, listed.__getitem__), event.branch, now, done)
+
+    def _note_unknown_lengths(self, event: events.SplitsListed, now: float, done: Instructions) -> None:
+        """Say once of a source that it must be read again, since it does not tell how long its splits are."""
+        spec = self._job.spec
+        unknown = not all(split.elements is not None for split in event.splits)
+        if unknown and event.branch not in self._of_unknown_length and begins_behind(spec):
+            self._of_unknown_length.add(event.branch)
+            text = (
+                f"source {event.branch} does not tell how many elements its splits hold: those that went into the "
+                "batches before are counted by reading them again, without running operators"
+            )
+            self._job.tell("state", text, now)
+            done.append(Log("warning", f"job {spec.name}: {text}"))
 
     def _on_ended(self, event: events.ListingEnded, now: float, done: Instructions) -> None:
         self._ledger.end_listing(event.branch)

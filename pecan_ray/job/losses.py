@@ -49,6 +49,11 @@ class Losses:
     def _known(self, loss: Loss) -> bool:
         return any(_together(loss, other) for other in self._in_a_row)
 
+    def asked_to_end(self, worker: str, node: str, requested: float, now: float) -> str:
+        """Note that a worker's process was asked to end, which is no loss; return why the job cannot go on, if so."""
+        asked = Loss(worker, node, "process", "its process was asked to end (SIGTERM)", requested, now)
+        return "" if self._known(asked) else self._in_a_row_with(asked)
+
     def add(self, loss: Loss, *, expected: bool = False) -> str:
         """Note a loss; return why the job cannot go on, or nothing if it can.
 
@@ -60,6 +65,9 @@ class Losses:
         self.count += 1
         if expected or loss.cause == "node" or self._known(loss):
             return ""
+        return self._in_a_row_with(loss)
+
+    def _in_a_row_with(self, loss: Loss) -> str:
         self._in_a_row.append(loss)
         if len(self._in_a_row) <= MOST_IN_A_ROW:
             return ""

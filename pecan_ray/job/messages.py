@@ -13,8 +13,10 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.rounds import Turns
 from pecan_ray.job.windows import StepTotals
-from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin
+from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Split
+from pecan_ray.plan.stage_seconds import StageSeconds
 
 Placement: TypeAlias = Literal["local", "remote"]
 LogLevel: TypeAlias = Literal["info", "warning", "error"]
@@ -37,6 +39,10 @@ class LeftOutElement:
     """Its own, or that of the first of them."""
     kept: bytes = b""
     """All that is known of it, pickled, where it shall be kept and no batch takes it to a trainer."""
+    estimated: bool = False
+    """So many by estimate."""
+    open_end: bool = False
+    """So many at least: nothing tells how long the split was that broke."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,10 @@ class WorkerProgress:
     bytes: int = 0
     threads: int = 0
     """At work now."""
+    remote_bytes: int = 0
+    """That its process has read of object stores, and"""
+    node_bytes: int = 0
+    """of its node's disk instead."""
     stuck: str = ""
     """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
     stuck_s: float = 0.0
@@ -56,6 +66,10 @@ class WorkerProgress:
     """Why it runs the user's order of operators instead of another one; empty as long as it need not."""
     at: AtWork | None = None
     """With what it has been busy for long; None: with nothing, or it waits for a storage that fails."""
+    told_to_end: bool = False
+    """Its process was asked to end (SIGTERM), and is about to be killed."""
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    """What its threads have done with their time."""
 
 
 # --- what a worker asks -------------------------------------------------------------------------------------
@@ -76,6 +90,10 @@ class AskLeases:
     branch: int
     most: int = 1
     lengths: Lengths = ()
+    look: int = 0
+    """So many of the next splits it would look at, to say which of them it has at hand: answered with `Offered`;"""
+    at_hand: tuple[int, ...] = ()
+    """the indices of these, of those that it was offered last: they go first."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +132,16 @@ class Assigned:
     """Leases are to be asked for in lots of about so many seconds of work."""
 
 
-Reply: TypeAlias = Assigned | tuple[Lease, ...] | Literal["stop", "flush", "return", "noted"]
+@dataclass(frozen=True)
+class Offered:
+    """The answer to `AskLeases` of a worker that would look at what comes next."""
+
+    leases: tuple[Lease, ...]
+    splits: tuple[Split, ...]
+    """Some of the next ones: nobody has them, and anybody may take them meanwhile."""
+
+
+Reply: TypeAlias = Assigned | tuple[Lease, ...] | Offered | Literal["stop", "flush", "return", "noted"]
 
 
 # --- what a trainer says ------------------------------------------------------------------------------------
@@ -219,6 +246,14 @@ class Orders:
     """so many are aimed at: local, remote."""
     waits: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
+    coordinated: bool = False
+    """Batches come in rounds, and are used when these have their turn."""
+    first_turn: int = 0
+    """Number of the first of the"""
+    turns: Turns = ()
+    """turns of complete rounds, in the order in which their batches are used."""
+    revoked: tuple[str, ...] = ()
+    """Workers that are gone, of which batches without a turn must be given back."""
     quarantine: tuple[LeftOutElement, ...] = ()
     """Bad elements that no batch brings, which this trainer shall keep, but for those that it has said to have;"""
     quarantined: int = 0

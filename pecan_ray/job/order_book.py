@@ -64,11 +64,17 @@ class OrderBook:
             met=len(self._met),
             wanted=(wanted.local, wanted.remote),
             waits=waits,
+            coordinated=ledger.shape.coordinated,
+            first_turn=ledger.rounds.first,
+            turns=ledger.rounds.turns,
+            revoked=ledger.rounds.revoked,
         )
         own = _own(ledger, ranks, unkept)
         if (shared, own) == (self._shared, self._own):
             return False, False
-        allowance_only = own == self._own and replace(shared, allowed=self._shared.allowed) == self._shared
+        before = self._shared
+        as_before = replace(shared, allowed=before.allowed, first_turn=before.first_turn, turns=before.turns)
+        allowance_only = own == self._own and as_before == before
         self._shared, self._own = replace(shared, number=self._shared.number + 1), own
         return True, not allowance_only
 

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from pecan_ray.errors import PlanError
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, expected_workers
@@ -145,16 +146,15 @@ class Placing:
 
 def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: Visitation, trainers: int) -> Placing:
     """Return the placing of a new job; bounds that the user left open follow from the room that there is."""
-    remote_only = options.mode.startswith("cachew")
+    max_remote = fitting(room.remote_cpus, cpus_per_worker) if options.max_remote is None else options.max_remote
+    check_room(options, max_remote)
     policy = AutoPlacement(
         options.mode,
         GCP_TPU_V2 if options.prices is None else options.prices,
         len(room.host_cpus),
         options.threshold,
         max_local=max(1, fitting(room.host_cpus, cpus_per_worker)) if options.max_local is None else options.max_local,
-        max_remote=max(int(remote_only), fitting(room.remote_cpus, cpus_per_worker))
-        if options.max_remote is None
-        else options.max_remote,
+        max_remote=max_remote,
         min_local=options.min_local,
         min_remote=options.min_remote,
         max_per_hour=options.max_per_hour,
@@ -170,6 +170,27 @@ def begin(options: AutoWorkers, room: Room, cpus_per_worker: float, visitation: 
     meter = WindowMeter(trainers, options.window_batches or policy.window_batches, options.window_s)
     meter.hurried = options.mode == "auto"
     return Placing(policy, meter, options.patience_s, policy.start, trainers)
+
+
+def check_room(options: AutoWorkers, max_remote: int) -> None:
+    """Refuse at once a job that needs workers on other nodes, where none has a place: it would wait for ever."""
+    if max_remote or options.mode == "collocated":
+        return
+    needs = {
+        f"mode={options.mode!r} runs remote workers only": options.mode.startswith("cachew"),
+        "max_local=0 allows remote workers only": options.max_local == 0,
+        "max_local_cpu_fraction=0 allows remote workers only": options.max_local_cpu_fraction == 0,
+        f"min_remote={options.min_remote} asks for remote workers": options.min_remote > 0,
+    }
+    why = next((need for need, there in needs.items() if there), "")
+    if why:
+        where = (
+            "max_remote=0 allows none" if options.max_remote == 0 else "no node but the trainers' own holds a worker"
+        )
+        raise PlanError(
+            f"{why}, and {where}: change that, add nodes to the cluster (or lower cpus_per_worker, if theirs are too "
+            "few), or give max_remote=N where an autoscaler brings nodes up."
+        )
 
 
 def fitting(nodes: Iterable[float], cpus_per_worker: float) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pecan_ray.errors import ClusterError, OpError
@@ -16,10 +18,11 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
+    Offered,
     Reply,
     WorkerQuestion,
 )
-from pecan_ray.job.turns import any_will_do
+from pecan_ray.job.turns import any_will_do, offered
 from pecan_ray.job.worker_calls import WorkerCalls
 from pecan_ray.plan.splits import Lease, LeaseKey
 from pecan_ray.plan.stretches import OpOrders
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 LEAST_LOT_S = 0.5
 CALLS_PER_SECOND = 30.0
 """So many calls for leases a job answers each second: with many workers each asks for more at a time."""
+MISSING_SHARE = 4
+"""Of what is not at hand, workers that look get so many times less at once: others might bring it."""
+MOST_OFFERED = 512
+"""Splits that a worker may look at for one lot of leases."""
 MOST_LOGGED = 100
 """Bad elements that are told one by one."""
 
@@ -46,8 +53,10 @@ class Questions:
         """The order of operators is known."""
         self._op_orders: list[tuple[OpOrders, tuple[str, ...]]] = [(job.spec.op_order, ())]
         """In which operators run, and which decoders take over what follows them, of each version of the plan."""
-        self._version_of: dict[int, int] = {}
-        """The version of the plan that each epoch runs, once it has begun."""
+        self._versions: list[tuple[int, int]] = []
+        """From which epoch on which version of the plan is run,"""
+        self._begun = -1
+        """as far as epochs have begun, of which this is the newest one."""
         self.reverted = ""
         """Why every assignment is of the plan as the user wrote it, which is version 0."""
         self._left_out = 0
@@ -89,7 +98,19 @@ class Questions:
 
         They are the newest ones, if nothing of it was given out.
         """
-        return self._op_orders[0 if self.reverted else self._version_of.get(epoch, -1)]
+        return self._op_orders[0 if self.reverted else self._version_of(epoch)]
+
+    def _version_of(self, epoch: int) -> int:
+        begun = self._versions if epoch <= self._begun else []
+        return next((version for first, version in reversed(begun) if first <= epoch), len(self._op_orders) - 1)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Note that an epoch has begun, unless it had: it keeps the version that it runs."""
+        newest = len(self._op_orders) - 1
+        if epoch > self._begun:
+            self._begun = epoch
+            if not self._versions or self._versions[-1][1] != newest:
+                self._versions.append((epoch, newest))
 
     def distribute_static(self, workers: list[str]) -> None:
         """With static sharding, distribute the splits once all workers have come: then work may begin."""
@@ -176,18 +197,31 @@ class Questions:
         answer = self._ledger.next_assignment(worker)
         if not isinstance(answer, Assignment):
             return None if answer == "wait" else "stop"
-        version = self._version_of.setdefault(answer.epoch, len(self._op_orders) - 1)
-        version = 0 if self.reverted else version
+        if answer.behind and self._job.bad.digests(answer.epoch):
+            answer = replace(answer, behind=0)  # what was left out is in no batch, so that its elements do not tell
+        self._begin_epoch(answer.epoch)
+        version = 0 if self.reverted else self._version_of(answer.epoch)
         lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 
-    def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | None:
+    def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | None:
+        leases = self._taken(worker, question)
+        if not leases or not question.look:
+            return leases
+        most, workers = min(question.look, MOST_OFFERED), self._ledger.workers
+        return Offered(leases, offered(worker, question.branch, most, workers, self._ledger.queues))
+
+    def _taken(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | None:
         if self._job.error is not None or question.epoch != self._ledger.epoch:
             return ()
         leases: list[Lease] = []
-        most = min(question.most, self._ledger.share(worker, question.branch))
+        wanted = deque(question.at_hand)
+        fewer = MISSING_SHARE if question.look and not wanted else 1
+        most = min(max(1, question.most // fewer), self._ledger.share(worker, question.branch))
         while len(leases) < most:
-            answer = self._ledger.take(worker, question.branch)
+            if leases and question.at_hand and not wanted:
+                break  # while these are worked on others may bring more
+            answer = self._ledger.take(worker, question.branch, wanted)
             if not isinstance(answer, Lease):
                 return tuple(leases) if leases or answer != "wait" else None
             leases.append(answer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Literal, TypeAlias
 
@@ -13,6 +14,8 @@ from pecan_ray.plan.splits import Lease, Split
 
 NoLease: TypeAlias = Literal["wait", "none"]
 NOTHING_FRESH = (0, 0)
+WantedSplits: TypeAlias = "deque[int] | None"
+"""Indices of splits that go first, of those that were offered: what was looked for is taken out."""
 
 
 class Queues:
@@ -80,9 +83,14 @@ class Queues:
         return all(listing.complete for listing in self.listings)
 
     @property
+    def known(self) -> int:
+        """How many splits are known."""
+        return sum(map(len, self.listings))
+
+    @property
     def empty_source(self) -> bool:
         """Whether there is not a single split, as far as is known."""
-        return not any(map(len, self.listings))
+        return not self.known
 
     @property
     def passes_left(self) -> bool:
@@ -154,13 +162,21 @@ class Queues:
         may_come = not self.listed and (not self._shape.static or worker in self._own)
         return may_come or any(queue or queue.passes_left for queues in self._shared for queue in queues)
 
-    def take(self, worker: str, branch: int) -> Lease | NoLease:
-        """Return the next lease of a branch for a worker; "wait" while more are being listed."""
+    def offer(self, worker: str, branch: int, most: int) -> list[Split]:
+        """Offer a worker up to so many of the next splits of a branch: none where their order tells on the result."""
+        if self._shape.one_at_a_time:
+            return []
+        own = self._own.get(worker)
+        queues = ([own[branch]] if own else []) + self._shared[branch]
+        return next((offered for queue in queues if (offered := queue.offer(most))), [])
+
+    def take(self, worker: str, branch: int, wanted: WantedSplits = None) -> Lease | NoLease:
+        """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed."""
         if self._shape.serial and self._shape.shuffle_seed is not None and not self.listed:
             return "wait"  # what is drawn before would come in another order when it must be made again
         own = self._own.get(worker)
         for queue in ([own[branch]] if own else []) + self._shared[branch]:
-            lease = queue.take()
+            lease = queue.take(wanted)
             if lease is not None:
                 return lease
         if not self.listings[branch].complete:

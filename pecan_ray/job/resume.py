@@ -7,8 +7,9 @@ beyond the batch after which it was taken.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from typing import TypeAlias
 
 from pecan_ray.job.delivery_log import Delivery, DeliveryLog
 from pecan_ray.job.ledger import Ledger
@@ -18,6 +19,8 @@ from pecan_ray.plan.splits import END, LeaseKey
 from pecan_ray.sampling.spans import Span, Spans
 
 WHOLE = ((0, END),)
+Missing: TypeAlias = dict[LeaseKey, "tuple[Span, ...] | Spans"]
+"""Of each split what is missing: an interval, or more of them."""
 MOST_INTERVALS = 4096
 """So many intervals of the last batches a state holds at most: some 15 KB."""
 MOST_TOLD = 64
@@ -43,7 +46,7 @@ class ResumePoints:
 
         `complete`: called with the point, adds what else is known.
         """
-        self._told = {told: point for told, point in self._told.items() if told >= log.used_by_all}
+        self._told = {told: point for told, point in self._told.items() if told >= log.first_known}
         if batches not in self._told:
             point = resume_point(ledger, log, batches)
             if point is None:
@@ -60,7 +63,7 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
         return None
     beyond = list(log.beyond(batches))
     epoch = min((one.epoch for one in beyond), default=ledger.epoch)
-    missing: dict[LeaseKey, Spans] = {}
+    missing: Missing = {}
     _add(missing, ((key, spans) for one in beyond if one.epoch == epoch for key, spans in one.spans.items()))
     if ledger.shape.runs_whole:
         counts = ledger.counts if epoch == ledger.epoch else ()
@@ -70,6 +73,8 @@ def resume_point(ledger: Ledger, log: DeliveryLog, batches: int) -> ResumePoint 
     steps = tuple(_steps(log, batches, len(branches)))
     if epoch < ledger.epoch:
         points = [ended(passes, tuple(_rests(missing, branch))) for branch in branches]
+    elif ledger.finished:  # another run may have more epochs, and nothing of the next one was begun
+        points = [BranchPoint() for _ in branches]
     else:
         _add(missing, _begun(ledger))
         queues = enumerate(ledger.queues.common)
@@ -94,7 +99,7 @@ def _steps(log: DeliveryLog, batches: int, branches: int) -> Iterator[Step]:
 
 
 def _of_branches(delivery: Delivery, branches: int) -> tuple[tuple[Rest, ...], ...]:
-    had: dict[LeaseKey, Spans] = {}
+    had: Missing = {}
     _add(had, delivery.spans.items())
     return tuple(tuple(_rests(had, branch)) for branch in range(branches))
 
@@ -110,16 +115,21 @@ def _begun(ledger: Ledger) -> Iterator[tuple[LeaseKey, Iterable[Span]]]:
         yield from (((branch, rest.repetition, rest.index), rest.spans) for rest in queue.rests())
 
 
-def _add(missing: dict[LeaseKey, Spans], more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
+def _add(missing: Missing, more: Iterable[tuple[LeaseKey, Iterable[Span]]]) -> None:
     for key, spans in more:
-        known = missing.setdefault(key, Spans())
-        for start, stop in spans:
+        told, known = tuple(spans), missing.get(key)
+        if known is None and len(told) == 1 and told[0][0] < told[0][1]:
+            missing[key] = told  # most splits have one interval: a hundred thousand sets would take a while
+            continue
+        if not isinstance(known, Spans):
+            known = missing[key] = Spans(known or ())
+        for start, stop in told:
             known.add(start, stop)
 
 
-def _rests(missing: Mapping[LeaseKey, Spans], branch: int) -> Iterator[Rest]:
-    for (of, repetition, index), spans in sorted(missing.items()):
-        if of == branch and spans:
+def _rests(missing: Missing, branch: int) -> Iterator[Rest]:
+    for of, repetition, index in sorted(missing):
+        if of == branch and (spans := missing[of, repetition, index]):
             yield Rest(index, repetition, tuple(spans))
 
 

@@ -18,12 +18,15 @@ from pecan_ray.job.delivery_log import MOST_STEPS
 from pecan_ray.job.listing_digest import groups_of, read_marks
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.state_numbers import StateNumbers, whole
+from pecan_ray.job.state_rests import packed_rests, unpacked_rests
 from pecan_ray.options import IterOptions, Order
 from pecan_ray.plan.splits import END, OUTPUT_BITS
 from pecan_ray.sampling.spans import Span
 
-FORMAT = 1
-"""Grows whenever what was written before cannot be read as it is."""
+FORMAT = 2
+"""Grows whenever what is written cannot be read by versions before."""
+FORMATS = (1, FORMAT)
+"""What is read; 1 tells rests behind each other, and not by columns."""
 ELEMENT = 1 << OUTPUT_BITS
 MOST_SEED = 1 << 256
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, zlib.error)
@@ -84,10 +87,10 @@ class SavedState:
         """Return what was saved; raises StateError where it is no state, a newer one, or damaged."""
         if not isinstance(state, Mapping) or not isinstance(state.get("pecan_ray_state"), int):
             raise StateError("this is no state of pecan_ray: pass what state_dict() has returned.")
-        if state["pecan_ray_state"] != FORMAT:
+        if state["pecan_ray_state"] not in FORMATS:
             raise StateError(
-                f"the state has format {state['pecan_ray_state']}, and this version of pecan_ray reads {FORMAT}: load "
-                "it with the version that has saved it, or a newer one."
+                f"the state has format {state['pecan_ray_state']}, and this version of pecan_ray reads {FORMATS[0]} to "
+                f"{FORMAT}: load it with the version that has saved it, or a newer one."
             )
         fields = {name: value for name, value in state.items() if name != "checksum"}
         try:
@@ -203,7 +206,7 @@ def _branch(point: BranchPoint, numbers: StateNumbers) -> dict[str, Plain]:
         "begun": cursor.taken,
         "missing": numbers.packed([number for pair in cursor.missing for number in pair]),
         "grown": numbers.packed([number for pair in cursor.grown for number in pair]),
-        "rests": numbers.packed(list(_numbers(point.rests))),
+        "rests": packed_rests(point.rests, numbers),
     }
 
 
@@ -212,7 +215,9 @@ def _branch_of(source: Mapping[str, Plain], numbers: StateNumbers) -> BranchPoin
     if any(later < one for pair in pairwise(grown) for one, later in zip(*pair, strict=True)):
         raise ValueError("an order of splits shrinks")
     cursor = Cursor(whole(source["repetition"]), whole(source["begun"]), missing, grown)
-    return BranchPoint(cursor, tuple(_rests(numbers.unpacked(source["rests"]))))
+    rests = source["rests"]
+    of_columns = isinstance(rests, dict)
+    return BranchPoint(cursor, tuple(unpacked_rests(rests, numbers) if of_columns else _rests(numbers.unpacked(rests))))
 
 
 def _step(step: Step, numbers: StateNumbers) -> dict[str, Plain]:

@@ -55,11 +55,18 @@ class BeginRun:
 
 
 @dataclass(frozen=True)
+class MoveToDisk(Generic[SharedEntry]):
+    """Memory holds no more, and somebody has not read this; answered by `disk_failed` if at all."""
+
+    entry: SharedEntry
+
+
+@dataclass(frozen=True)
 class EndGroup:
     """Nobody has read for long."""
 
 
-GroupInstruction: TypeAlias = Hand[SharedEntry] | Finish | Produce | BeginRun | EndGroup
+GroupInstruction: TypeAlias = Hand[SharedEntry] | MoveToDisk[SharedEntry] | Finish | Produce | BeginRun | EndGroup
 
 
 @dataclass(frozen=True)
@@ -92,8 +99,13 @@ class _Reader:
 class ShareGroup(Generic[SharedEntry]):
     """The readers of a group and the window between them and its run."""
 
-    def __init__(self, capacity_bytes: int, linger_s: float, *, max_lag: int | None = None) -> None:
-        self.window: SlidingWindow[tuple[Place, SharedEntry]] = SlidingWindow(capacity_bytes, max_lag=max_lag)
+    def __init__(
+        self, capacity_bytes: int, linger_s: float, *, max_lag: int | None = None, disk_bytes: int = 0
+    ) -> None:
+        """`capacity_bytes`: of the window in memory; `disk_bytes`: of what it holds besides, on disk."""
+        self.window: SlidingWindow[tuple[Place, SharedEntry]] = SlidingWindow(
+            capacity_bytes, max_lag=max_lag, overflow_bytes=disk_bytes
+        )
         self._exact = max_lag is not None
         self._places: deque[Place] = deque()
         """Of what the window holds."""
@@ -150,6 +162,10 @@ class ShareGroup(Generic[SharedEntry]):
             self._admit()
         self._held = entry, nbytes, place
         return self._go_on()
+
+    def disk_failed(self) -> None:
+        """Nothing can be moved to disk any more."""
+        self.window.stop_overflow()
 
     def ran_out(self) -> list[GroupInstruction[SharedEntry]]:
         """The run has given all entries of its epochs."""
@@ -228,6 +244,7 @@ class ShareGroup(Generic[SharedEntry]):
             (entry, nbytes, place), self._held = self._held, None
             self.window.push((place, entry), nbytes)
             self._places.append(place)
+            done += [MoveToDisk(moved) for _, moved in self.window.take_overflow()]
             while len(self._places) > len(self.window):
                 self._places.popleft()
             self._next = replace(place, index=place.index + 1)

@@ -40,6 +40,8 @@ class JobSpec:
     """Go on there also with other data than it had."""
     op_order: OpOrders = ()
     """The order of operators as the user wrote it."""
+    remote_io: float | None = None
+    """Bytes a second that all workers together may read of object stores, at first; None: as many as they can."""
     ordered: bool = True
     """The order of operators is known; if not, workers start meanwhile, and begin when it is."""
 

@@ -39,11 +39,15 @@ def spent_by_epoch(
     hosts: int,
     ends: Sequence[float],
     waiting: float = 0.0,
+    before: float = 0.0,
 ) -> tuple[Cost, ...]:
-    """Return the cost of each epoch that has ended, and when it did; the first one includes the start."""
+    """Return the cost of each epoch that has ended, and when it did; the first one includes the start.
+
+    `before`: when those were over that came before them.
+    """
     return tuple(
         spent(deployments, prices, hosts, since=begin, until=end, waiting=waiting)
-        for begin, end in pairwise([0.0, *ends])
+        for begin, end in pairwise([before, *ends])
     )
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields
+from itertools import islice
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
@@ -22,6 +23,10 @@ MANY = 1 << 40
 GROWTH = 1.25
 """While a listing goes on, what is listed joins the shuffled order when there are so many times more splits, or when
 the order is used up: so a few numbers tell how an order has come about."""
+MOST_PASSED = 1 << 17
+"""So many splits are passed over at most: some 20 MB."""
+MOST_NAMES = 2048
+"""Files that are named in one offer."""
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -56,7 +61,8 @@ class SplitQueue:
     """Leases that wait in the passes over a source: first those that came back, then what nobody has begun.
 
     Without shuffling splits go in the order of the listing.  With it they go in a random order of all of them; while
-    the listing goes on, in that order of the ones known so far.
+    the listing goes on, in that order of the ones known so far.  Of these, some may be offered: then those go next that
+    are wanted (Quiver §4.7), and the others after all that were not offered, in the order in which they were looked at.
     """
 
     def __init__(
@@ -81,6 +87,8 @@ class SplitQueue:
         self._at = 0
         self._order: range | Indices = range(0) if self._seed is None else np.empty(0, np.int64)
         self._grown = array("q")
+        self._passed: OrderedDict[int, int] = OrderedDict()
+        """Offered and not taken, with their places in the order: the one that was looked at longest ago first."""
         self._seen = self._first
         self._replay: deque[tuple[int, int]] = deque()
         """Of a run before this one, how its order grew: nothing is begun before it has grown so again."""
@@ -96,7 +104,8 @@ class SplitQueue:
     def cursor(self) -> Cursor:
         """Return how far the pass has come."""
         grown = (*zip(self._grown[::2], self._grown[1::2], strict=True), *self._replay)
-        return Cursor(self._repetition, self._at, tuple(self._missing), grown)
+        passed = ((place, place + 1) for place in self._passed.values())
+        return Cursor(self._repetition, self._at, tuple(sorted([*self._missing, *passed])), grown)
 
     def rests(self) -> Iterator[Rest]:
         """Yield what has come back, or has not been listed since a run before this one."""
@@ -114,15 +123,16 @@ class SplitQueue:
 
     def __len__(self) -> int:
         fresh = self._fresh()
-        return fresh + len(self._returned)
+        return fresh + len(self._passed) + len(self._returned)
 
     def __bool__(self) -> bool:
-        return self._fresh() > 0 or bool(self._returned)
+        return self._fresh() > 0 or bool(self._passed or self._returned)
 
     def __iter__(self) -> Iterator[Lease]:
         """Yield what waits, in no particular order where it is shuffled."""
         self.catch_up()
         yield from self._returned
+        yield from map(self._lease, self._passed)
         if not self._replay:
             yield from (self._lease(int(index)) for index in self._order[self._at :])
             yield from (self._lease(index) for index in self._unnoticed[max(0, self._at - len(self._order)) :])
@@ -155,21 +165,56 @@ class SplitQueue:
         """Number of splits in a pass, as far as they are known."""
         return len(range(self._first, len(self._listing), self._step))
 
-    def take(self) -> Lease | None:
-        """Return the next lease, or None if none waits now."""
+    def offer(self, most: int) -> list[Split]:
+        """Return up to so many of the next splits, each once: from now on they go last, but for those that are wanted.
+
+        What was offered before is offered again when there is nothing else.  Without shuffling there are no offers.
+        """
+        if self._seed is None:
+            return []
+        offered: list[Split] = []
+        again = deque(islice(self._passed, most))
+        names = 0
+        while len(offered) < most and names < MOST_NAMES:
+            if self._fresh() and len(self._passed) < MOST_PASSED:
+                index, place = self._begin_next()
+                self._passed[index] = place
+            elif again:
+                index = again.popleft()
+                self._passed.move_to_end(index)
+            else:
+                break
+            offered.append(self._listing[index])
+            names += 1 + len(offered[-1].files)
+        return offered
+
+    def take(self, wanted: deque[int] | None = None) -> Lease | None:
+        """Return the next lease, or None if none waits now.
+
+        `wanted`: indices of splits that go first if they wait and were offered; what was looked for is taken out.
+        """
         fresh = self._fresh()
         if self._returned:
             return self._returned.popleft()
+        while wanted:
+            index = wanted.popleft()
+            if self._passed.pop(index, None) is not None:
+                return self._lease(index)
+        if not fresh and self._passed:
+            return self._lease(self._passed.popitem(last=False)[0])
         if not fresh:
             if self._replay or not self.passes_left:
                 return None
             self.begin(self._epoch, self._repetition + 1)
             self.catch_up()
+        return self._lease(self._begin_next()[0])
+
+    def _begin_next(self) -> tuple[int, int]:
+        """Begin the next split that is fresh; return its index and its place in the order."""
         if self._at >= len(self._order):
             self._notice(len(self._listing))
-        index = int(self._order[self._at])
         self._at += 1
-        return self._lease(index)
+        return int(self._order[self._at - 1]), self._at - 1
 
     def _lease(self, index: int) -> Lease:
         return Lease(self._epoch, self._listing[index], branch=self._branch, repetition=self._repetition)

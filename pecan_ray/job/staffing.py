@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.job import events
+from pecan_ray.job.departures import Departures
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.fleet import FleetWorker
 from pecan_ray.job.instructions import Instructions, KillWorker, Log
@@ -15,7 +16,7 @@ from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.questions import Questions
 from pecan_ray.job.sharing import PoolBid, Sharing
 from pecan_ray.job.suspects import hung
-from pecan_ray.job.suspicion import CRASHED, Suspicion
+from pecan_ray.job.suspicion import CRASHED, SILENT, Suspicion
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
 
@@ -31,6 +32,7 @@ class Staffing:
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
         self.sharing = Sharing()
+        self.departures = Departures(job, self)
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
@@ -42,6 +44,7 @@ class Staffing:
             events.ScaleAsked: self._on_scale,
             events.RoomAsked: self._on_room_asked,
             events.BidsHeard: self._on_bids,
+            **self.departures.handlers,
         }
 
     # --- numbers -------------------------------------------------------------------------------------------
@@ -94,7 +97,7 @@ class Staffing:
     def _scale(self, target: Deployment, now: float, done: Instructions) -> None:
         self._job.tell("scale", f"{target.local} local and {target.remote} remote workers wanted", now)
         done += self._fleet.scale(target, now)
-        self._shed(now, done)
+        self.shed(now, done)
 
     def _on_room_asked(self, event: events.RoomAsked, now: float, done: Instructions) -> None:
         """Give up a local worker for a job that has no place, where the user's bounds and the work allow it."""
@@ -128,16 +131,17 @@ class Staffing:
         """Return what the job bids for nodes that others may want as well."""
         return self._placement.bids(self._fleet, self.sharing.nodes)
 
-    def _shed(self, now: float, done: Instructions) -> None:
+    def shed(self, now: float, done: Instructions) -> None:
         """Drain the workers that are too many, and have splits distributed once as many are there as are wanted."""
         while surplus := self._fleet.too_many():
             for worker in surplus:
-                self._drain(worker, now, done)
+                self.drain(worker, now, done)
         here = [worker.name for worker in self._fleet.workers.values() if worker.running and not worker.draining]
         if here and len(here) == self._fleet.wanted.workers:
             self._questions.distribute_static(here)
 
-    def _drain(self, worker: FleetWorker, now: float, done: Instructions) -> None:
+    def drain(self, worker: FleetWorker, now: float, done: Instructions) -> None:
+        """Let a worker go: it takes no more work, and what it has finished is fetched."""
         self._job.tell("drain", f"{worker.name} drains", now)
         ran = worker.running
         done.append(self._fleet.drain(worker))
@@ -145,7 +149,7 @@ class Staffing:
             return
         self._orders.remove_worker(worker.name)
         self._placement.changed(self._fleet, now)
-        self._ledger.lost(worker.name)
+        self._ledger.lost(worker.name, died=CRASHED if worker.told_to_end else None)
         self._draining[worker.name] = None
         if self._placement.fast_removal:
             self._release(worker.name, now, done)
@@ -168,6 +172,7 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.node, worker.pid, worker.unplaced, worker.heard = event.node, event.pid, "", now
+            self.departures.placed(worker, now, done)
 
     def _on_unplaced(self, event: events.WorkerUnplaced, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
@@ -198,17 +203,19 @@ class Staffing:
         worker = self._fleet.workers.get(event.worker)
         if worker is None or worker.running:
             return
-        worker.running, worker.heard = True, now
+        self._fleet.came(worker, now)
         self._ledger.join(worker.name)
         self._orders.add_worker(worker.name)
         self._job.tell("worker", f"{worker.name} runs as process {worker.pid}", now)
         self._placement.changed(self._fleet, now)
-        self._shed(now, done)
+        self.shed(now, done)
 
     def _on_told(self, event: events.WorkerTold, now: float, done: Instructions) -> None:
         worker = self._fleet.workers.get(event.worker)
         if worker is not None:
             worker.told, worker.heard = event.progress, now
+            if event.progress.told_to_end:
+                self.departures.told_to_end(worker, now, done)
             if event.progress.fell_back:
                 self._questions.revert(event.progress.fell_back, now, done)
             if (by := hung(event.progress, self._job.spec.hung_after_s)) is not None:
@@ -235,7 +242,8 @@ class Staffing:
         needed = not (worker.draining or self._job.over)
         apart = (held := self._ledger.workers.get(name)) is not None and held.runs_apart
         loss = Loss(name, worker.node, cause, why, worker.requested, now)
-        self._ledger.lost(name, died=by if self._fleet.losses.blames_work(loss, self._ledger.shape) else None)
+        blamed = self._fleet.losses.blames_work(loss, self._ledger.shape) and not self.departures.excuses(worker)
+        self._ledger.lost(name, died=by if blamed else None)
         self._questions.forget(name)
         self._placement.changed(self._fleet, now)
         if not needed:
@@ -254,4 +262,11 @@ class Staffing:
             return
         if self._fleet.lacks(worker.host):
             done.append(self._fleet.request(worker.host, now))
-        self._shed(now, done)
+        self.shed(now, done)
+
+    def look(self, now: float, done: Instructions) -> None:
+        """Act on time that has passed: on ends that have come near, and on workers that were not heard."""
+        self.departures.hand_over(now, done)
+        silent_s = self._job.spec.silent_after_s
+        for worker in self._fleet.silent(now, silent_s):
+            self.lose(worker, "stream", f"it has said nothing for {silent_s:.0f} s", now, done, SILENT)

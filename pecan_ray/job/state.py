@@ -34,14 +34,16 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.job.order_book import OrderBook
 from pecan_ray.job.placement_loop import PlacementLoop
 from pecan_ray.job.questions import Questions
+from pecan_ray.job.remote_io import RemoteIoShares
 from pecan_ray.job.resume import ResumePoints
 from pecan_ray.job.resume_point import ResumePoint
+from pecan_ray.job.rounds import HeldUp
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
+from pecan_ray.job.story import EpochEnds, Story
 from pecan_ray.job.summing_up import completed, job_facts, made_again
-from pecan_ray.job.suspicion import SILENT
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
@@ -54,23 +56,23 @@ class JobState:
         self.spec = spec
         self.error: BaseException | None = None
         self.ledger = Ledger(spec.shape, spec.start)
-        self.log = DeliveryLog(spec.shape.world_size)
+        self.log = DeliveryLog(spec.shape.world_size, rounds=spec.shape.coordinated)
         self._points = ResumePoints()
-        self.fleet = Fleet(spec.name, spec.cpus_per_worker)
+        self.fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
+        self.remote_io = RemoteIoShares(self)
         self.trainers = Trainers(spec.name, spec.shape.world_size, spec.trainer_timeout_s, now)
-        self.bad = BadElements(spec.name, spec.error_budget, spec.start.bad if spec.start is not None else ())
+        self.bad = BadElements(spec.name, spec.error_budget, spec.start)
         self.quarantine = QuarantineQueue()
         self.placement = PlacementLoop(spec, now)
-        self.told: list[JobEvent] = []
-        """What is worth telling in the report."""
+        self.told = Story()  # for the report
         self.began = now
+        self.held_up = HeldUp(spec.shape.world_size)
         self.rows = self.bytes = 0
         """Elements that trainers have received and kept, and their bytes."""
-        self.epoch_ends: list[float] = []
-        self._begun = self._ended = False
-        self._orders = OrderBook()
+        self.epoch_ends = EpochEnds()
+        self._begun, self._ended, self._orders = False, False, OrderBook()
         self._waits = Waits(spec.say_after_s)
-        self._listing = SourceListing(self, self._waits)
+        self.listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
         self.staffing = Staffing(self, self._orders, self.questions)
         self.adoption = Adoption(self)
@@ -80,13 +82,15 @@ class JobState:
             events.TrainerListens: self._on_listens,
             events.TrainerLeft: self._on_left,
             events.JobFailed: self._on_failed,
-            events.WorkerFailed: self._on_worker_failed,
+            events.WorkerFailed: self._on_failed,
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
-            **self._listing.handlers,
+            events.JournalsKept: self._on_journals_kept,
+            **self.listing.handlers,
             **self.questions.handlers,
             **self.staffing.handlers,
             **self.adoption.handlers,
+            **self.remote_io.handlers,
         }
 
     def handle(self, event: events.Event, now: float) -> list[Instruction]:
@@ -95,9 +99,10 @@ class JobState:
         if self._ended:
             return _after_the_end(self.spec.name, event)
         self._handlers[type(event)](event, now, done)
-        self.epoch_ends += [now - self.began] * (self.ledger.epoch - len(self.epoch_ends))
+        self.epoch_ends.reach(self.ledger.epoch, now - self.began)
         self.questions.answer_waiting(now, done)
         self.staffing.release_drained(now, done)
+        self.remote_io.deal(done)
         self._renew_orders(done)
         return done
 
@@ -155,6 +160,9 @@ class JobState:
         if self.spec.shape.world_size == 1:
             self.log.used([report.progress.yielded])
         self.log.received(report.rank, report.kept, report.deliveries, back.ids if back is not None else ())
+        if self.spec.shape.coordinated:
+            self.log.take_turns(self.ledger.rounds.take_turns(min(self.trainers.used)))
+            self.held_up.look(now, self.ledger.rounds, self.trainers.used_by_held)
         if back is not None:
             self.rows -= back.rows
             self.ledger.given_back(report.rank, back.epoch, back.spans, back.batches, back.rows)
@@ -195,16 +203,16 @@ class JobState:
         """Go on where the process before this one was: its workers work on, and trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
         if self._begun:
-            done += [self._listing.go_on(), FindRoom(self.trainers.nodes)]
+            done += [self.listing.go_on(), FindRoom(self.trainers.nodes)]
         self.adoption.begin(done)
         done.append(TellTrainers(tuple(self.trainers.present)))
 
-    def _on_failed(self, event: events.JobFailed, now: float, done: Instructions) -> None:
-        self.fail(event.error, now, done)
+    def _on_journals_kept(self, event: events.JournalsKept, now: float, done: Instructions) -> None:
+        self.tell("journal", kept_as(event.where), now)
 
-    def _on_worker_failed(self, event: events.WorkerFailed, now: float, done: Instructions) -> None:
-        # One that is fenced off may have failed since its controller was gone.
-        if event.worker in self.fleet.workers:
+    def _on_failed(self, event: events.JobFailed | events.WorkerFailed, now: float, done: Instructions) -> None:
+        # A worker that is fenced off may have failed since its controller was gone.
+        if isinstance(event, events.JobFailed) or event.worker in self.fleet.workers:
             self.fail(event.error, now, done)
 
     def fail(self, error: BaseException, now: float, done: Instructions) -> None:
@@ -217,25 +225,19 @@ class JobState:
 
     def _on_time(self, event: events.TimePassed, now: float, done: Instructions) -> None:
         if self.trainers.complete:
-            self.log.used([trainer.progress.yielded for trainer in self.trainers.ranks.values()])
+            self.log.used(self.trainers.used)
+        self.ledger.made.forget(self.log.oldest_epoch(self.ledger.epoch))
         for rank in self.trainers.silent(now):
             trainer = self.trainers.ranks[rank]
             self.trainers.leave(rank)
-            error = ClusterError(
-                f"job {self.spec.name}: rank {rank} on node {trainer.came.node} has not been heard for "
-                f"{now - trainer.heard:.0f} s (Config(trainer_timeout_s=...)): its process has died or hangs, so the "
-                "others stop."
-            )
             if trainer.progress.queued or not self.ledger.finished:
-                self.fail(error, now, done)
+                self.fail(_silent(self.spec.name, rank, trainer.came.node, now - trainer.heard), now, done)
         deserted = not self.trainers.ranks and self.trainers.orphaned(now)
         self._end_if_deserted(done, orphaned=deserted or (not self.trainers.present and bool(self.trainers.ranks)))
         if self._ended:
             return
         if not self.over:
-            for worker in self.fleet.silent(now, self.spec.silent_after_s):
-                why = f"it has said nothing for {self.spec.silent_after_s:.0f} s"
-                self.staffing.lose(worker, "stream", why, now, done, SILENT)
+            self.staffing.look(now, done)
         since = self.fleet.waited_since(now, self.spec.silent_after_s)
         for text in self._waits.look(now, {} if self.over else self._waiting_for(now), since):
             self.tell("waiting", text, now)
@@ -248,14 +250,16 @@ class JobState:
             waits["ranks"] = (
                 f"{missing} of {self.spec.shape.world_size} did not come within {{seconds}}: each rank must call "
                 "iter_batches() with the same job name on the same Ray cluster"
+                + "".join(f"; {difference}, and was refused" for difference in self.trainers.refused.values())
             )
             return waits
         if not self.questions.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
         elif not self.ledger.queues.listed and self.questions.idle:
-            splits = sum(map(len, self.ledger.queues.listings))
-            waits["listing"] = f"the sources are being listed: {splits} splits are known so far"
+            waits["listing"] = f"the sources are being listed: {self.ledger.queues.known} splits are known so far"
         waits.update(self.fleet.waiting_for(now, self.spec.silent_after_s))
+        if by := spell(list(self.held_up.by)):
+            waits["round"] = f"{by} must yet receive a batch of the round that others wait for, for {{seconds}} so far"
         for worker, ranks in self.ledger.unsettled().items():
             waits["settle", worker] = f"{spell(sorted(ranks))} must yet say what came from {worker}, which is gone"
         return waits
@@ -264,7 +268,7 @@ class JobState:
 
     def tell(self, kind: str, text: str, now: float) -> None:
         """Note an event for the report."""
-        self.told.append(JobEvent(now - self.began, kind, text))
+        self.told.add(JobEvent(now - self.began, kind, text))
 
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
@@ -279,8 +283,7 @@ class JobState:
 
     def resume_point(self, batches: int) -> ResumePoint | None:
         """Return where the job stands after so many batches of each rank; None before they were reported."""
-        listed = self._listing.known
-        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point, listed()))
+        return self._points.at(self.ledger, self.log, batches, lambda point: completed(self, point))
 
     def bids(self) -> tuple[PoolBid, ...]:
         """Return what the job bids for workers on nodes that others may want as well."""
@@ -296,6 +299,18 @@ class JobState:
     def facts(self, now: float) -> JobFacts:
         """Return what can be told about the job so far."""
         return job_facts(self, now)
+
+
+def kept_as(where: str) -> str:
+    """Say what becomes of the journal of a job of the same name that had not ended."""
+    return f"what a run before this one has left, which had not ended, is kept as {where}"
+
+
+def _silent(job: str, rank: int, node: str, seconds: float) -> ClusterError:
+    return ClusterError(
+        f"job {job}: rank {rank} on node {node} has not been heard for {seconds:.0f} s "
+        "(Config(trainer_timeout_s=...)): its process has died or hangs, so the others stop."
+    )
 
 
 def _after_the_end(job: str, event: events.Event) -> list[Instruction]:

@@ -14,7 +14,7 @@ may exceed, and while leftovers are regrouped the batches of that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -74,7 +74,7 @@ class TrainerState:
         self.yielded = self.rows = 0
         self.first_batch_s: float | None = None
         self.waited_s, self.steps = 0.0, StepTotals()
-        self.queue = TrainerQueue()
+        self.queue = TrainerQueue(world_size)
         self.unused = 0
         """Batches that were in it when the training loop ended."""
         self._adopted = -1
@@ -150,25 +150,29 @@ class TrainerState:
             self._error = orders.error
         if fresh := self.outgoing.to_keep(orders):
             done.append(Quarantine(fresh))
+        self.queue.take_turns(orders.first_turn, orders.turns)
+        for worker in orders.revoked:  # this rank has settled about it
+            self._give_back(self.queue.revoke(worker), done)
         for worker in orders.newcomers:
             if worker not in self._seen and not orders.finished:
                 self._seen.add(worker)
                 self._streams.add(worker)
                 done.append(OpenStream(worker))
-                _grant(self._credits.opened(worker, self._room()), done)
+                _grant(self._credits.opened(worker, self._room(), self.queue.starved(orders, [worker])), done)
         self._consider_giving_back(done)
         for worker in orders.settle:
             self._settle(worker)
         self.queue.forget_before(orders.epoch - 1)
-        _grant(self._credits.freed(self._room()), done)
+        self._grant_freed(done)
 
     def _on_batches(self, event: BatchesCame, now: float, done: list[TrainerInstruction]) -> None:
         for batch in event.batches:
-            self.queue.add(batch)
+            self.queue.add(batch, in_turn=not self.orders.coordinated)
             self.outgoing.acknowledge(batch)
         self.outgoing.left_out(event.left_out)
         nbytes = sum(batch.nbytes for batch in event.batches)
-        _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, self._room()), done)
+        room = self._room() or bool(self.queue.starved(self.orders, [event.worker]))
+        _grant(self._credits.used(event.worker, nbytes, self.queue.nbytes, room), done)
 
     def _on_stream_ended(self, event: StreamEnded, now: float, done: list[TrainerInstruction]) -> None:
         self._streams.discard(event.worker)
@@ -207,7 +211,7 @@ class TrainerState:
             done.append(RaiseError(self._error))
         elif self._within is not None and self.queue.has_left(self._within, self.orders.epoch):
             done.append(EndOfEpoch())
-        elif self.queue and self._usable(self.queue.head):
+        elif self.queue.usable(self.orders):
             self._hand_over(self._wanted_since, now, done)
         elif self.orders.finished and not self.queue:
             done.append(EndOfData())
@@ -234,32 +238,23 @@ class TrainerState:
         if self.first_batch_s is None:
             self.first_batch_s = now - self._began
         done.append(HandOver(batch))
-        _grant(self._credits.freed(self._room()), done)
+        self._grant_freed(done)
 
-    def _usable(self, batch: ReceivedBatch) -> bool:
-        if self.world_size == 1 or batch.epoch < self.orders.epoch:
-            return True
-        return batch.epoch == self.orders.epoch and self.queue.used(batch.epoch) < self.orders.allowed
+    def _grant_freed(self, done: list[TrainerInstruction]) -> None:
+        _grant(self._credits.freed(self._room(), self.queue.starved(self.orders, self._streams)), done)
 
     def _held(self) -> bool:
-        return bool(self.queue) and self._wanted_since is not None and not self._usable(self.queue.head)
+        return bool(self.queue) and self._wanted_since is not None and not self.queue.usable(self.orders)
 
     def _adopt_held(self, done: list[TrainerInstruction]) -> None:
         """While this rank waits for others, its batches must not take the memory that theirs are made in."""
-        if self._held():
+        if self._held() and (newest := self.queue.newest) is not None:
             done.extend(Adopt(batch) for batch in self.queue if batch.id > self._adopted)
-            self._adopted = max(self._adopted, self.queue.newest.id)
+            self._adopted = max(self._adopted, newest.id)
 
     def _room(self) -> bool:
-        """Tell whether to take more: what is regrouped also without room, unless the loop will make some by itself.
-
-        With a batch of a later epoch in the queue, nothing is regrouped any more: these orders are of the past.
-        """
-        if self._credits.room(self.queue.nbytes):
-            return True
-        if not self.orders.regrouping or self.queue.newest.epoch > self.orders.epoch:
-            return False
-        return not self._usable(self.queue.head)
+        """Tell whether to take more."""
+        return self._credits.room(self.queue.nbytes) or self.queue.may_exceed(self.orders)
 
     def _consider_giving_back(self, done: list[TrainerInstruction]) -> None:
         """Return the newest batches of an epoch beyond those to keep: none of them was used, since this bounds use.
@@ -269,10 +264,12 @@ class TrainerState:
         keep, epoch = self.orders.keep, self.orders.epoch
         if keep is None or self.outgoing.unacknowledged:
             return
-        mine = self.queue.give_back(epoch, keep)
+        self._give_back(self.queue.give_back(epoch, keep), done)
+
+    def _give_back(self, mine: Sequence[ReceivedBatch], done: list[TrainerInstruction]) -> None:
         if mine:
-            self.outgoing.give_back(epoch, mine)
-            done.extend(Discard(batch) for batch in mine)
+            self.outgoing.give_back(mine[0].epoch, mine)
+            done.extend(map(Discard, mine))
 
     def _settle(self, worker: str) -> None:
         if worker not in self._streams and worker not in self._settled:
@@ -285,7 +282,7 @@ class TrainerState:
 
         Else a batch that such a worker has left might be what those ranks wait for, who have never met it.
         """
-        if not self.queue or self._room() or self._usable(self.queue.head):
+        if not self.queue or self._room() or self.queue.usable(self.orders):
             return
         for worker in self.orders.settle:
             if worker in self._streams and not self._credits.granted(worker):

@@ -1,39 +1,50 @@
-"""A trainer's queue: batches that were received and not used, and how many of each epoch were either."""
+"""A trainer's queue: batches that were received and not used, and how many of each epoch were either.
+
+They are used in the order in which they came; those of coordinated reads in the order of their rounds' turns, and a
+batch whose round has none yet waits with its worker's others.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import chain
 
+from pecan_ray.job.messages import Orders
+from pecan_ray.job.rounds import Turns, spelled_turns
 from pecan_ray.job.trainer_events import ReceivedBatch
 
 
 class TrainerQueue:
-    """Batches in the order in which they came."""
+    """Batches in the order in which they are used, and those without a turn."""
 
-    def __init__(self) -> None:
-        self.nbytes = 0
+    def __init__(self, world_size: int = 1) -> None:
+        self.nbytes, self._alone = 0, world_size == 1
         self._batches: deque[ReceivedBatch] = deque()
+        self._without_turn: dict[str, deque[ReceivedBatch]] = {}
+        """By worker, in the order in which they came; none is empty."""
+        self._with_turn = 0
+        """So many batches have got their turn."""
         self._received: Counter[int] = Counter()
         """Batches of each epoch that were received and not given back;"""
         self._used: Counter[int] = Counter()
         """of these, those that the training loop has."""
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self._batches) + sum(map(len, self._without_turn.values()))
 
     def __iter__(self) -> Iterator[ReceivedBatch]:
-        return iter(self._batches)
+        return chain(self._batches, *self._without_turn.values())
 
     @property
-    def head(self) -> ReceivedBatch:
-        """The batch that is used next."""
-        return self._batches[0]
+    def head(self) -> ReceivedBatch | None:
+        """The batch that is used next; None: there is none, or its turn is not known."""
+        return self._batches[0] if self._batches else None
 
     @property
-    def newest(self) -> ReceivedBatch:
-        """The batch that came last."""
-        return self._batches[-1]
+    def newest(self) -> ReceivedBatch | None:
+        """The batch that came last; None: there is none."""
+        return max(self, key=lambda batch: batch.id) if self._without_turn else next(reversed(self._batches), None)
 
     def used(self, epoch: int) -> int:
         """Return how many batches of an epoch the training loop has."""
@@ -44,13 +55,59 @@ class TrainerQueue:
 
         The job goes on to the next one when the ranks have all of one.
         """
-        return self.head.epoch > epoch if self else jobs > epoch
+        return jobs > epoch if self.head is None else self.head.epoch > epoch
 
-    def add(self, batch: ReceivedBatch) -> None:
-        """Add a batch that has come."""
-        self._batches.append(batch)
+    def add(self, batch: ReceivedBatch, *, in_turn: bool = True) -> None:
+        """Add a batch that has come; unless `in_turn`, it is used when its round has its turn."""
+        if in_turn:
+            self._batches.append(batch)
+        else:
+            self._without_turn.setdefault(batch.worker, deque()).append(batch)
         self.nbytes += batch.nbytes
         self._received[batch.epoch] += 1
+
+    def take_turns(self, first: int, turns: Turns) -> None:
+        """Put batches in the order of turns, of which the first one has this number."""
+        for worker in spelled_turns(first, turns, self._with_turn):
+            mine = self._without_turn[worker]
+            self._batches.append(mine.popleft())
+            self._with_turn += 1
+            if not mine:
+                del self._without_turn[worker]
+
+    def usable(self, orders: Orders) -> bool:
+        """Tell whether the next batch is here and may be used: all ranks have as many, or its round has its turn."""
+        head = self.head
+        if head is None or self._alone or orders.coordinated or head.epoch < orders.epoch:
+            return head is not None
+        return head.epoch == orders.epoch and self.used(head.epoch) < orders.allowed
+
+    def may_exceed(self, orders: Orders) -> bool:
+        """Tell whether to take more without room: what is regrouped, unless the loop will make some by itself.
+
+        With a batch of a later epoch here, nothing is regrouped any more: these orders are of the past.
+        """
+        newest = self.newest
+        if not orders.regrouping or newest is None or newest.epoch > orders.epoch:
+            return False
+        return not self.usable(orders)
+
+    def starved(self, orders: Orders, workers: Iterable[str]) -> list[str]:
+        """Return the workers that may send without room: this rank has no batch to use, and may hold up their rounds.
+
+        Else ranks could fill their queues with different rounds, and each wait for what another one has no room for.
+        """
+        if not orders.coordinated or self.head is not None:
+            return []
+        return [worker for worker in workers if worker not in self._without_turn]
+
+    def revoke(self, worker: str) -> list[ReceivedBatch]:
+        """Take out the batches of a worker that have no turn, and never will."""
+        mine = list(self._without_turn.pop(worker, ()))
+        self.nbytes -= sum(batch.nbytes for batch in mine)
+        for batch in mine:
+            self._received[batch.epoch] -= 1
+        return mine
 
     def use(self) -> ReceivedBatch:
         """Take out the batch that is used next."""
@@ -73,8 +130,9 @@ class TrainerQueue:
 
     def clear(self) -> list[ReceivedBatch]:
         """Take out everything."""
-        batches = list(self._batches)
+        batches = list(self)
         self._batches.clear()
+        self._without_turn.clear()
         self.nbytes = 0
         return batches
 

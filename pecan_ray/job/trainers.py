@@ -52,6 +52,8 @@ class Trainers:
         self.ranks: dict[int, RegisteredTrainer] = {}
         self.present: list[int] = []
         """The ranks that have come and not left."""
+        self.refused: dict[int, str] = {}
+        """In what ranks differed that have not come as the others are since."""
 
     def come(self, event: TrainerCame, now: float) -> PecanError | None:
         """Register a trainer; return why it cannot be, if so."""
@@ -67,8 +69,10 @@ class Trainers:
                 "this cluster: pass iter_batches(job=...) with a name of its own."
             )
         if self.ranks and (difference := _difference(next(iter(self.ranks.values())).came, event)):
+            self.refused[event.rank] = difference
             return PecanError(f"job {self._job}: {difference}. All ranks of a job must run the same pipeline.")
         if known is None:
+            self.refused.pop(event.rank, None)
             self.ranks[event.rank] = RegisteredTrainer(event, now)
             self.present.append(event.rank)
         return None
@@ -88,6 +92,16 @@ class Trainers:
         """Return a trainer, unless it is another process than the one that has registered."""
         trainer = self.ranks.get(rank)
         return trainer if trainer is not None and trainer.came.incarnation == incarnation else None
+
+    @property
+    def used(self) -> list[int]:
+        """How many batches each rank that has come has used."""
+        return [one.progress.yielded for one in self.ranks.values()]
+
+    @property
+    def used_by_held(self) -> list[int]:
+        """How many of them those have used that wait for others."""
+        return [one.progress.yielded for one in self.ranks.values() if one.held]
 
     @property
     def complete(self) -> bool:

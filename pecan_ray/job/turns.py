@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pecan_ray.job.holdings import WorkerHoldings, within, without
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.leftovers import Group, Leftovers
-from pecan_ray.job.queues import NoLease, Queues
+from pecan_ray.job.queues import NoLease, Queues, WantedSplits
 from pecan_ray.job.suspects import Suspects
 from pecan_ray.job.whole_plan import MadeBatches, WholePlan
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.behind import first_missing
+from pecan_ray.plan.splits import Lease, Split
 
 
 def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mapping[str, WorkerHoldings]) -> bool:
@@ -24,7 +25,9 @@ def elsewhere(worker: str, shape: LedgerShape, whole: WholePlan, workers: Mappin
 def assigned(shape: LedgerShape, epoch: int, made: MadeBatches, counts: Sequence[int]) -> Assignment:
     """Return what a worker is told that may begin, with what ranks have of a sequence."""
     if shape.runs_whole:
-        return Assignment(epoch, delivered=made.by_rank(epoch, counts), again=True)
+        delivered = made.by_rank(epoch, counts)
+        behind = first_missing(delivered) if shape.counts else 0
+        return Assignment(epoch, delivered=delivered, again=True, behind=behind)
     return Assignment(epoch, delivered=tuple(counts) if shape.in_order and shape.world_size > 1 else ())
 
 
@@ -42,15 +45,28 @@ def any_will_do(worker: str, shape: LedgerShape, workers: Mapping[str, WorkerHol
     return not (mine or shape.one_at_a_time) and shape.sharding == "dynamic"
 
 
-def next_lease(worker: str, branch: int, state: WorkerHoldings, queues: Queues, suspects: Suspects) -> Lease | NoLease:
+def next_lease(
+    worker: str,
+    branch: int,
+    state: WorkerHoldings,
+    queues: Queues,
+    suspects: Suspects,
+    wanted: WantedSplits = None,
+) -> Lease | NoLease:
     """Return the next lease of a branch for a worker: of its group, if it has one, without what kills workers."""
     while True:
-        grouped = state.apart or state.rank is not None
-        answer = state.take_of_group(branch) if grouped else queues.take(worker, branch)
+        answer = state.take_of_group(branch) if state.grouped else queues.take(worker, branch, wanted)
         if not isinstance(answer, Lease):
             return answer
         if (lease := suspects.without_deadly(answer)) is not None:
             return lease
+
+
+def offered(
+    worker: str, branch: int, most: int, workers: Mapping[str, WorkerHoldings], queues: Queues
+) -> tuple[Split, ...]:
+    """Return up to so many of the next splits, of which a worker may want some; the others go last from now on."""
+    return () if workers[worker].grouped else tuple(queues.offer(worker, branch, most))
 
 
 def give_out_again(

@@ -63,3 +63,8 @@ class MadeBatches:
     def end(self, epoch: int, counts: Sequence[int]) -> None:
         """Note that an epoch is over."""
         self.epochs[epoch] = self.of(epoch, counts)
+
+    def forget(self, before: int) -> None:
+        """Drop the epochs of which no state can be taken any more."""
+        for epoch in [epoch for epoch in self.epochs if epoch < before]:
+            del self.epochs[epoch]

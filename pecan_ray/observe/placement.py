@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Sequence
 
 from pecan_ray.job.comparing import MeasuredRival, PlacementComparison
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.placing import PlacementStep
 
 HEAD = ("", "batch", "waits", "cost", "measured", "")
 AS_DEAR = 0.01
@@ -29,7 +32,7 @@ def explain_placement(facts: JobFacts) -> str:
     last = facts.timeline[-1].decision
     lines = [f"job {facts.job}: {wanted}"]
     if not found.stopped:
-        lines.append(f"  it wants {last.target} ({last.phase}): {last.reason}")
+        lines.append(f"  it wants {last.target} ({last.phase}{_decided(facts.timeline)}): {last.reason}")
     chosen = running if found.stopped else str(last.target)
     table = [HEAD, *(cells(rival, found, facts.prices is not None, chosen) for rival in found.rivals)]
     widths = [max(len(row[column]) for row in table) for column in range(len(HEAD) - 1)]
@@ -37,6 +40,18 @@ def explain_placement(facts: JobFacts) -> str:
         padded = [cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
     return "\n".join(lines)
+
+
+def _decided(timeline: Sequence[PlacementStep]) -> str:
+    """Say when the newest reason was given, if windows have come since: its figures are of that time."""
+    newest = timeline[-1].decision
+    told = newest.target, newest.phase, newest.reason
+    same = list(
+        itertools.takewhile(
+            lambda step: (step.decision.target, step.decision.phase, step.decision.reason) == told, reversed(timeline)
+        )
+    )
+    return f", decided at {same[-1].seconds:.0f} s" if len(same) > 1 else ""
 
 
 def spell_objective(found: PlacementComparison) -> str:

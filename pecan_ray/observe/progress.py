@@ -2,58 +2,123 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
+from pecan_ray.observe.pace import RecentPace, TrainerPace, details, spelled
+from pecan_ray.observe.standard_streams import occupy_standard_streams
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.share_session import ShareClient
-
-logger = logging.getLogger("pecan_ray")
 
 TERMINAL_S = 0.5
 LOG_S = 60.0
 
 
 class Progress:
-    """Rewrites one line on a terminal; elsewhere logs a line a minute."""
+    """A bar on a terminal, one output that rewrites itself in a notebook; a line a minute elsewhere, in logs of jobs.
 
-    def __init__(self, name: str, wanted: bool | None) -> None:
-        self._name = name
-        self._terminal = sys.stderr.isatty() if wanted is None else wanted
-        self._every = TERMINAL_S if self._terminal else LOG_S
+    The bar is tqdm's, which knows narrow windows and what others print.  A notebook gets a line: tqdm's bar needs
+    widgets there, which not every notebook shows.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wanted: bool | None,
+        pace: RecentPace,
+    ) -> None:
+        """`wanted`: False shows nothing, True a bar in any case."""
+        occupy_standard_streams()  # before anything is opened for the job
+        self._name, self._shows, self._pace = name, wanted is not False, pace
+        self.dollars: Callable[[], float | None] = lambda: None
+        """Tells what has been paid so far, if it is known."""
+        self._notebook = _notebook() if self._shows else None
+        self._terminal = self._notebook is None and _on_terminal(wanted)
+        self._every = TERMINAL_S if self._terminal or self._notebook is not None else LOG_S
         self._last = time.monotonic()
-        self._width = 0
+        self._bar: Any = None
+        """On a terminal, once there is something to show."""
+        self._output: Any = None
+        """In the notebook; None before there is one."""
 
-    def show(self, client: BatchClient | ShareClient) -> None:
-        """Show the state of a client, if the last time was long enough ago."""
+    def show(self, client: BatchClient | ShareClient, epoch: int) -> None:
+        """Show how a client is doing with a batch of an epoch in hand, if the last time was long enough ago."""
+        if not self._shows:
+            return
+        progress = client.progress() if isinstance(client, ShareClient) else None
+        yielded = client.read if isinstance(client, ShareClient) else client.state.yielded
+        self._pace.epoch(epoch, yielded - 1)
         now = time.monotonic()
         if now - self._last < self._every:
             return
         self._last = now
-        text = f"pecan {self._name}: {client.line() if isinstance(client, ShareClient) else line(client)}"
-        if self._terminal:
-            sys.stderr.write("\r" + text.ljust(self._width))
-            sys.stderr.flush()
-            self._width = len(text)
+        pace, workers, dollars = self._pace.look(progress or client.progress()), who_works(client), self.dollars()
+        text = f"pecan {self._name}: {spelled(pace, workers, dollars)}"
+        if self._notebook is not None:
+            self._show_in_notebook(self._notebook, text)
+            return
+        try:
+            if self._terminal:
+                self._show_bar(pace, details(pace, workers, dollars))
+            else:
+                sys.stderr.write(f"{text}\n")
+                sys.stderr.flush()
+        except (OSError, ValueError):
+            self._shows = False  # a terminal that is gone ends no training
+
+    def _show_bar(self, pace: TrainerPace, text: str) -> None:
+        bar = self._opened(pace.total)
+        bar.total = pace.total
+        bar.set_postfix_str(text, refresh=False)
+        bar.update(pace.batches - bar.n)
+        bar.refresh()
+
+    def _opened(self, total: int | None) -> Any:
+        if self._bar is None:
+            from tqdm.auto import tqdm  # 40 ms that only those pay who see it
+
+            name = f"pecan {self._name}"
+            self._bar = tqdm(total=total, desc=name, unit=" batches", file=sys.stderr, dynamic_ncols=True)
+        return self._bar
+
+    def _show_in_notebook(self, notebook: Any, text: str) -> None:
+        """Rewrite the output of the cell that the job began in."""
+        data = {"text/plain": text}
+        if self._output is None:
+            self._output = notebook.display(data, raw=True, display_id=True)
         else:
-            logger.info(text)
+            self._output.update(data, raw=True)
 
     def end(self) -> None:
         """Leave the cursor on a fresh line."""
-        if self._terminal and self._width:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
-            self._width = 0
+        if self._bar is not None:
+            with contextlib.suppress(OSError, ValueError):
+                self._bar.close()
+            self._bar = None
 
 
-def line(client: BatchClient) -> str:
-    """Spell out batches per second, waiting and workers."""
-    trainer, orders = client.progress(), client.state.orders
-    elapsed = max(trainer.elapsed_s, 1e-9)
+def _on_terminal(wanted: bool | None) -> bool:
+    """Say whether to show a bar; a program that was started without standard error (``2>&-``) has no place for one."""
+    error: Any = sys.stderr
+    if error is None or error.closed:
+        return False
+    return bool(error.isatty()) if wanted is None else wanted
+
+
+def _notebook() -> Any:
+    """Return IPython's `display` module in the kernel of a notebook; None elsewhere, and in IPython's terminal."""
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return None if getattr(shell, "kernel", None) is None else ipython.display
+
+
+def who_works(client: BatchClient | ShareClient) -> str:
+    """Say how many workers run, or what a reader of a shared group has skipped."""
+    if isinstance(client, ShareClient):
+        return f"skipped {client.skipped}, of the shared group {client.group}"
+    orders = client.state.orders
     local, remote = orders.wanted
-    return (
-        f"{trainer.yielded} batches, {trainer.yielded / elapsed:.1f}/s, {trainer.rows / elapsed:.0f} elements/s, "
-        f"waited {100 * trainer.waited_s / elapsed:.0f}%, {orders.running} of {local + remote} workers "
-        f"({local} local, {remote} remote)"
-    )
+    return f"{orders.running} of {local + remote} workers ({local} local, {remote} remote)"

@@ -5,17 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import Any
 
+from pecan_ray.job.bottleneck import Bottleneck, bottleneck
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.run_time import RunTime
 from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator, wait_share
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
+from pecan_ray.observe.report_html import report_html
+from pecan_ray.observe.time_spent import numbers_of, time_lines
 from pecan_ray.placement import Cost, Prices
-from pecan_ray.plan.windows import Deployment
+from pecan_ray.plan.stage_seconds import StageSeconds
+from pecan_ray.plan.windows import Deployment, Window
+from pecan_ray.sampling.budget import BadCount
 
+HELD_UP_SHARE = 0.01
+"""The text names ranks that others waited for during this share of the time."""
 MOST_EPOCHS = 10
 """Newest epochs of which the text tells what they cost."""
 
@@ -29,9 +38,15 @@ class WorkerReport:
     batches: int
     threads: int
     """At the end; 0: it has not said."""
+    remote_bytes: int = 0
+    """Read of object stores, and"""
+    node_bytes: int = 0
+    """of its node's disk instead."""
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    """What its threads have done with their time."""
 
-    def __getitem__(self, name: str) -> str | int:
-        found: dict[str, str | int] = asdict(self)
+    def __getitem__(self, name: str) -> Any:
+        found: dict[str, Any] = asdict(self)
         return found[name]
 
 
@@ -53,6 +68,7 @@ class Report:
 
     job: str
     seconds: float
+    """Since the job's controller began, as in `events`, `deployments` and `timeline`."""
     batches: int
     elements: int
     waited_s: float = 0.0
@@ -60,7 +76,13 @@ class Report:
     first_batch_s: float | None = None
     bytes: int = 0
     epochs: int = 0
+    """That the training loop has finished."""
     bad_elements: int = 0
+    bad_estimated: int = 0
+    """So many of the bad elements lay behind breaks in splits whose length is estimated."""
+    bad_open_ends: int = 0
+    """Breaks behind which nothing tells how many elements lay: each counts as one, so that there are at least so many
+    bad elements."""
     unkept_elements: int = 0
     """Bad elements that this trainer was told of and could not write to the quarantine file."""
     left_out_elements: int = 0
@@ -78,7 +100,7 @@ class Report:
     cost: Cost | None = None
     """At the prices of `AutoWorkers`; None where none were given."""
     epoch_costs: tuple[Cost, ...] = ()
-    """Of the epochs that are over; the first one includes the start."""
+    """Of the epochs that are over, the newest 1,000 of them; the very first one includes the start."""
     operator_costs: dict[str, float] = field(default_factory=dict)
     """$ that input has cost (remote workers, and hosts whose trainers waited), dealt to operators by the time that
     they took in AutoOrder's sample."""
@@ -87,8 +109,14 @@ class Report:
     prices: Prices | None = None
     hosts: int = 1
     trainers: int = 1
+    held_up: tuple[float, ...] = ()
+    """With coordinated reads: so many seconds others waited for each rank that lacked its batch of a round."""
     steps: StepTotals = field(default_factory=StepTotals)
     """Sums over this trainer's steps, without the first ones and without what they waited for until then."""
+    time: RunTime = field(default_factory=RunTime)
+    """Where this program's time has gone since `iter_batches()` was called."""
+    bottleneck: Bottleneck | None = None
+    """What holds the run up; None of a report without a `time`."""
     shared: SharedReading | None = None
     """For a reader of a shared group: workers and events are the group's, and so is the bill, which no reader has."""
 
@@ -118,7 +146,10 @@ class Report:
         """Combine the controller's facts with what a trainer has seen."""
         cost = cost_so_far(facts, trainer)
         workers = {
-            name: WorkerReport(worker.placement, worker.elements, worker.batches, worker.threads)
+            name: WorkerReport(
+                *(worker.placement, worker.elements, worker.batches, worker.threads),
+                *(worker.remote_bytes, worker.node_bytes, worker.stages),
+            )
             for name, worker in facts.workers.items()
         }
         return cls(
@@ -131,6 +162,8 @@ class Report:
             bytes=facts.bytes,
             epochs=facts.epochs,
             bad_elements=facts.bad_elements,
+            bad_estimated=facts.bad_estimated,
+            bad_open_ends=facts.bad_open_ends,
             left_out_elements=facts.left_out_elements,
             workers_lost=facts.workers_lost,
             workers=workers,
@@ -145,23 +178,48 @@ class Report:
             prices=facts.prices,
             hosts=facts.hosts,
             trainers=facts.trainers,
+            held_up=facts.held_up,
             steps=trainer.steps,
         )
 
     @classmethod
-    def of_debug(cls, name: str, batches: int, elements: int, bad: int, seconds: float) -> Report:
+    def of_debug(cls, name: str, batches: int, elements: int, bad: BadCount, seconds: float, epochs: int = 0) -> Report:
         """Report a run without workers."""
         job = f"{name} (debug, in this process)"
-        return cls(job=job, seconds=seconds, batches=batches, elements=elements, bad_elements=bad)
+        return cls(
+            job,
+            seconds,
+            batches,
+            elements,
+            bad_elements=bad.elements,
+            bad_estimated=bad.estimated,
+            bad_open_ends=bad.open_ends,
+            epochs=epochs,
+        )
+
+    def with_time(
+        self, time: RunTime, *, op_seconds: tuple[tuple[str, float], ...] = (), debug: bool = False
+    ) -> Report:
+        """Add where the time of the program has gone, and what holds it up.
+
+        `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process.
+        """
+        return replace(self, time=time, bottleneck=bottleneck(numbers_of(self, time, op_seconds, debug)))
 
     def __str__(self) -> str:
-        seconds = max(self.seconds, 1e-9)
+        whole, behind = self.time.total_s or self.seconds, self.time.pace_s
+        elements, batches = self.elements / max(whole, 1e-9), self.batches / max(whole, 1e-9)
+        pace = f", {(self.batches - 1) / behind:.1f} behind the first" if self.batches > 1 and behind else ""
+        epochs = f" of {self.epochs} finished epoch{'s' * (self.epochs != 1)}" if self.epochs else ""
         lines = [
-            f"pecan job {self.job}: {self.batches} batches, {self.elements} elements in {self.seconds:.1f} s "
-            f"({self.batches / seconds:.1f} batches/s, {self.elements / seconds:.0f} elements/s)",
-            f"  the trainer waited {self.waited_s:.1f} s ({100 * self.waited_s / seconds:.0f}%) for input"
-            + (f", {self.first_batch_s:.1f} s of it for the first batch" if self.first_batch_s is not None else ""),
+            f"pecan job {self.job}: {self.batches} batches, {self.elements} elements{epochs} in {whole:.1f} s from "
+            f"iter_batches() on ({elements:.0f} elements/s; {batches:.1f} batches/s{pace})",
+            *(f"  {line}" for line in time_lines(self.time)),
         ]
+        if self.bottleneck is not None:
+            lines.append(f"  bottleneck: {self.bottleneck.text}")
+            if self.bottleneck.longer is not None:
+                lines.append(f"  in a longer run: {self.bottleneck.longer.text}")
         if self.shared is not None:
             lines.append(
                 f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
@@ -171,13 +229,20 @@ class Report:
             lines.append(
                 f"  {name} ({worker.placement}): {worker.elements} elements in {worker.batches} batches"
                 + (f", {worker.threads} threads" if worker.threads else "")
+                + (f", {worker.remote_bytes / 1e6:,.1f} MB from object stores" if worker.remote_bytes else "")
+                + (f", {worker.node_bytes / 1e6:,.1f} MB of theirs from its node" if worker.node_bytes else "")
             )
         if self.bad_elements:
-            lines.append(f"  {self.bad_elements} bad elements were left out (on_error)")
+            lines.append(f"  {self._bad_in_words()}")
         if self.unkept_elements:
             lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
         if self.left_out_elements:
             lines.append(f"  {self.left_out_elements} elements of remainders were left out")
+        slow = {rank: held_s for rank, held_s in enumerate(self.held_up) if held_s >= HELD_UP_SHARE * self.seconds}
+        for rank, held_s in sorted(slow.items(), key=lambda one: -one[1]):
+            lines.append(
+                f"  rank {rank} held the others up for {held_s:.1f} s: it had not received its batch of a round"
+            )
         if self.cost is not None:
             lines.append(
                 f"  ${self.cost.total:.4f} in all: ${self.cost.host:.4f} for hosts, ${self.cost.remote:.4f} for "
@@ -193,8 +258,25 @@ class Report:
         if self.timeline:
             lines.append(f"  {placement_so_far(self.timeline)}")
         lines += [f"  {line}" for line in self.placement.splitlines()]
-        lines += [f"  {event.seconds:7.1f} s  {event.text}" for event in self.events]
+        lines += self.event_lines()
         return "\n".join(lines)
+
+    def event_lines(self) -> list[str]:
+        """Return the text's lines about events, with their seconds since `iter_batches()` was called."""
+        before = max(0.0, self.time.total_s - self.seconds)
+        return [f"  {before + event.seconds:7.1f} s  {event.text}" for event in self.events]
+
+    def _bad_in_words(self) -> str:
+        """Say how many elements were bad, and how well that is known."""
+        count = BadCount(self.bad_elements, self.bad_estimated, self.bad_open_ends)
+        why = [f"{self.bad_estimated} of them are an estimate"] * (self.bad_estimated > 0)
+        why += [f"nothing tells how many the rest of {self.bad_open_ends} broken splits held"] * (
+            self.bad_open_ends > 0
+        )
+        return f"{count} bad elements were left out (on_error)" + (f": {', and '.join(why)}" if why else "")
+
+    def _repr_html_(self) -> str:
+        return report_html(self)
 
     def to_json(self) -> str:
         """Return the report as JSON: every field, nested ones as objects."""
@@ -208,13 +290,26 @@ def placement_so_far(timeline: Sequence[PlacementStep]) -> str:
     settled = "" if last.phase == "converged" else ", and it is still looking"
     return (
         f"AutoPlacement: {last.target} after {len(timeline)} windows, {thrown_away} of them thrown away{settled}; "
-        f"the trainer waited {100 * recent_wait_share(timeline):.0f}% of the last ones"
+        f"{_waited_lately(timeline)}"
     )
 
 
-def recent_wait_share(timeline: Sequence[PlacementStep], windows: int = 5) -> float:
-    """Return the share of the time in which the trainer waited during the newest windows that were not thrown away."""
-    used = [step.window for step in timeline if step.decision.phase != "discarded"][-windows:]
+def _waited_lately(timeline: Sequence[PlacementStep]) -> str:
+    """Say how much the trainer waits by now; the share of the whole job counts its first batches as well."""
+    used = newest_used(timeline)
+    if not used:
+        return "none of them tells yet how long the trainer waits once input flows"
+    return f"in the newest {len(used)} of the others the trainer waited {100 * recent_wait_share(timeline):.0f}%"
+
+
+def newest_used(timeline: Sequence[PlacementStep], windows: int = 5) -> list[Window]:
+    """Return the newest windows that were not thrown away."""
+    return [step.window for step in timeline if step.decision.phase != "discarded"][-windows:]
+
+
+def recent_wait_share(timeline: Sequence[PlacementStep]) -> float:
+    """Return the share of the time in which the trainer waited during those; 0 where there is none."""
+    used = newest_used(timeline)
     seconds = sum(window.batches * window.batch_time for window in used)
     return sum(window.batches * (window.wait_time or 0.0) for window in used) / seconds if seconds else 0.0
 
@@ -228,7 +323,8 @@ def cost_so_far(facts: JobFacts, trainer: TrainerProgress) -> Cost | None:
 
 
 def costs_of_epochs(facts: JobFacts, trainer: TrainerProgress) -> tuple[Cost, ...]:
-    """Return the cost of each epoch that is over."""
+    """Return the cost of each epoch that is over, of the newest ones."""
     if facts.prices is None:
         return ()
-    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, wait_share([trainer]))
+    waiting, before = wait_share([trainer]), facts.epochs_before
+    return spent_by_epoch(facts.deployments, facts.prices, facts.hosts, facts.epoch_ends, waiting, before)

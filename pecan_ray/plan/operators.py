@@ -164,6 +164,8 @@ class Autocache(Op):
     """Share of the splits that are computed again in each epoch, and kept anew."""
     key: str = ""
     """What the entries kept here are named by, beside their splits; empty: nothing is kept here."""
+    remote: bool = False
+    """Whether they are kept for other machines, too, where `Cache(remote=...)` says."""
 
     def __post_init__(self) -> None:
         if type(self.refresh) not in (int, float) or not 0 <= self.refresh < 1:

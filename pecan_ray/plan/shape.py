@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.behind import counts_its_elements
 from pecan_ray.plan.operators import (
     Autocache,
     BatchingOp,
@@ -44,6 +45,8 @@ class PlanShape:
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
     shuffles, buckets, mixes."""
+    counts: bool = False
+    """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
 
 
 def plan_shape(plan: Plan) -> PlanShape:
@@ -66,6 +69,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         shuffled=tuple(_shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
+        counts=counts_its_elements(plan),
     )
 
 

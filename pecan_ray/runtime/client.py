@@ -129,7 +129,8 @@ class BatchClient:
     def ahead(self) -> Element | None:
         """Return the columns of the batch that is used next, if it has come; it is not taken by that."""
         with self._lock:
-            return self._batches[self.state.queue.head.id].columns if self.state.queue and not self.closed else None
+            head = self.state.queue.head
+            return self._batches[head.id].columns if head is not None and not self.closed else None
 
     def _taken(self) -> Received | events.EndOfEpoch | events.EndOfData | events.RaiseError | None:
         """Take what there is for the trainer's thread; the caller has the lock."""
@@ -311,6 +312,12 @@ class BatchClient:
                 self._controller.report, pickle.dumps(report), meanwhile=lambda: self._happened(events.TrainerTime())
             )
             self._orders_came(answer, report.number)
+
+
+def has_left(client: BatchClient, epoch: int) -> bool:
+    """Tell whether a training loop has had all of an epoch."""
+    with client._lock:
+        return client.state.queue.has_left(epoch, client.state.orders.epoch)
 
 
 def _wait_for_end(job: str, threads: Sequence[threading.Thread]) -> None:

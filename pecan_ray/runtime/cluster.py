@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,7 @@ def attach() -> bool:
         _let_python_have_sigterm()
         return False
     address = os.environ.get("RAY_ADDRESS")
+    _refuse_without_folder()
     try:
         if address:
             _knock(address)
@@ -61,6 +63,17 @@ def attach() -> bool:
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _refuse_without_folder() -> None:
+    """Raise `ClusterError` where the working directory is gone: Ray's processes cannot be started in it."""
+    try:
+        os.getcwd()
+    except FileNotFoundError as error:
+        raise ClusterError(
+            "The working directory of this program was deleted, and Ray starts processes in it. Change into a folder "
+            "that exists (os.chdir), or start the program again from there."
+        ) from error
 
 
 def _let_python_have_sigterm() -> None:
@@ -153,14 +166,14 @@ def remote_selector(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> 
     """Return the label selector for workers away from the trainers."""
     if labels:
         return dict(labels)
-    if any(node["Alive"] and node.get("Labels", {}).get("pecan-role") == "remote" for node in _nodes()):
+    if any(node.get("Labels", {}).get("pecan-role") == "remote" for node in _staying_nodes()):
         return {"pecan-role": "remote"}
     return {"ray.io/node-id": f"!in({','.join(trainer_nodes)})"}
 
 
 def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     """Return the CPUs of each of the trainers' nodes and of each present node that remote workers may run on."""
-    alive = [node for node in _nodes() if node["Alive"]]
+    alive = _staying_nodes()
     cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in alive}
     remote = tuple(cpus[node["NodeID"]] for node in alive if _matches(node.get("Labels", {}), selector))
     return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
@@ -178,12 +191,22 @@ class SharedNodes:
 def nodes_for(trainer_nodes: Sequence[str], labels: Mapping[str, str]) -> SharedNodes:
     """Return the nodes for local and for remote workers."""
     selector = remote_selector(trainer_nodes, labels)
-    alive = {str(node["NodeID"]): node for node in _nodes() if node["Alive"]}
+    alive = {str(node["NodeID"]): node for node in _staying_nodes()}
     hosts = tuple(dict.fromkeys(trainer_nodes))
     local = hosts if len(hosts) == 1 and hosts[0] in alive else ()
     remote = tuple(sorted(key for key, node in alive.items() if _matches(node.get("Labels", {}), selector)))
     cpus = {key: float(alive[key]["Resources"].get("CPU", 0)) for key in dict.fromkeys((*local, *remote))}
     return SharedNodes({"local": local, "remote": remote}, cpus)
+
+
+def leaving_nodes() -> dict[str, float | None]:
+    """Return the nodes that will be taken away, and in how many seconds each is gone; None: nobody has said.
+
+    Ray is told so by `ray drain-node`, autoscalers, what watches a cloud's notices, and a node that gets SIGTERM.
+    """
+    told: dict[str, int] = ray._private.state.state.get_draining_nodes()
+    now = time.time()
+    return {node: ends_ms / 1000 - now if ends_ms else None for node, ends_ms in told.items()}
 
 
 def alive_nodes() -> set[str]:
@@ -227,12 +250,12 @@ def why_unplaced(selector: Mapping[str, str], cpus: float, job: str) -> str:
 
     Other jobs that use the CPUs are asked to make room.
     """
-    fitting = [node for node in _nodes() if node["Alive"] and _matches(node.get("Labels", {}), selector)]
+    fitting = [node for node in _staying_nodes() if _matches(node.get("Labels", {}), selector)]
     wanted = ", ".join(f"{key}={value}" for key, value in selector.items())
     if not fitting:
         return (
-            f"no live node has the labels {wanted}; add a node that has them (a second node for remote workers), "
-            "set Config(remote_labels=...), or ask for Workers(remote=0)"
+            f"no live node that stays has the labels {wanted}; add a node that has them (a second node for remote "
+            "workers), set Config(remote_labels=...), or ask for Workers(remote=0)"
         )
     largest = max(float(node["Resources"].get("CPU", 0)) for node in fitting)
     if largest < cpus:
@@ -265,6 +288,12 @@ def _holds(value: str, rule: str) -> bool:
     else:
         found = value == rule
     return found != negated
+
+
+def _staying_nodes() -> list[dict[str, Any]]:
+    """Return the nodes that live, and of which nobody has said that they will be taken away."""
+    leaving = leaving_nodes()
+    return [node for node in _nodes() if node["Alive"] and node["NodeID"] not in leaving]
 
 
 def _nodes() -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ class AutoPlacementController:
     """Controller of one job; run as a named Ray actor in the namespace `pecan`."""
 
     def __init__(self, name: str, journal: str | None) -> None:
-        """`journal`: its folder, as in `Config`.
+        """`journal`: its folder, or a bucket, as in `Config`.
 
         The job itself comes by `open`, or from the journal of a process before this one: it can be larger than what
         Ray keeps for starting an actor again.
@@ -111,9 +111,13 @@ class AutoPlacementController:
 
         Returns the facts, and whether it was the last one, who ends this actor.
         """
+        await self._host.flush()
         self._host.happened(events.TrainerLeft(rank, incarnation, unused))
         self._host.board.release(rank)
-        return await self.facts(), self._host.ended
+        facts = await self.facts()
+        if self._host.ended:
+            await self._host.tidied()
+        return facts, self._host.ended
 
     async def resume_point(self, batches: int) -> bytes:
         """Return where the job stands after so many batches of each trainer, pickled; None before they were told of.
@@ -150,6 +154,10 @@ class AutoPlacementController:
     async def scale(self, local: int, remote: int) -> None:
         """Fix the numbers of workers, as a trainer asks: from now on nothing else changes them."""
         self._host.happened(events.ScaleAsked(local, remote))
+
+    async def set_remote_io(self, bytes_per_s: float | None) -> None:
+        """Bound what all workers together read of object stores, from now on."""
+        self._host.happened(events.RemoteIoSet(bytes_per_s))
 
     # --- workers -------------------------------------------------------------------------------------------
 
@@ -191,6 +199,11 @@ class AutoPlacementController:
     async def facts(self) -> JobFacts:
         """Return the facts of the job so far."""
         return self._host.state.facts(self._host.now())
+
+    async def paid(self) -> float | None:
+        """Return the dollars that the job has cost so far; None where no prices were given."""
+        cost = self._host.state.cost(self._host.now())
+        return None if cost is None else cost.total
 
     async def op_counts(self) -> dict[str, OpCount]:
         """Return what went into and came out of operators in the first epoch, over all workers."""

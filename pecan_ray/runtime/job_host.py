@@ -21,7 +21,7 @@ from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.messages import Reply
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
-from pecan_ray.runtime.cluster import remote_selector, room_for
+from pecan_ray.runtime.cluster import leaving_nodes, remote_selector, room_for
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
@@ -52,7 +52,7 @@ class JobHost:
         self.state = self._journaled.state
         self.tasks = JobTasks(self.fail)
         self.board = NoticeBoard(self.state.orders, self.tasks)
-        self.metrics = JobMetrics(self.job.spec.name)
+        self.metrics = JobMetrics(self.job.spec.name, self.job.pipeline)
         controller = ray.get_runtime_context().current_actor
         self.workers = WorkerActors(self.job, controller, keeping, self.happened, self.board.add_worker, self.fail)
         self._keeping = keeping
@@ -79,6 +79,7 @@ class JobHost:
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
+            instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one.worker, one.bytes_per_s),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self.board.tell(one.ranks, allowance_only=one.allowance_only),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
@@ -105,6 +106,7 @@ class JobHost:
             if self._journaled.restarted:
                 self._go_on()
             self.tasks.begin("letting time pass", self._let_time_pass)
+            self.tasks.begin("looking for nodes that are taken away", self._watch_nodes)
 
     def _go_on(self) -> None:
         """Let the job know that its controller was lost: what it then wants done is of the next generation."""
@@ -143,6 +145,10 @@ class JobHost:
         actor = ray.get_runtime_context().current_actor
         asyncio.get_running_loop().call_later(self.job.config.trainer_timeout_s, ray.kill, actor)
 
+    async def tidied(self) -> None:
+        """Wait until what the job has left in a bucket is removed, for as long as that is worth."""
+        await asyncio.to_thread(self._journaled.join)
+
     def _happened_elsewhere(self, event: events.Event) -> Future[None]:
         """Let the job know what has happened in another thread; what is returned ends when that was handled."""
         assert self._loop is not None
@@ -161,6 +167,21 @@ class JobHost:
                 self._tick()
             await asyncio.sleep(TICK_S)
 
+    async def _watch_nodes(self) -> None:
+        """Tell the job of nodes that will be taken away, as Ray was told."""
+        known: set[str] = set()
+        while not self.ended:
+            try:
+                leaving = await asyncio.to_thread(leaving_nodes)
+            except ray.exceptions.RayError as error:  # no reason to end a job that has its workers
+                logger.warning("job %s cannot be told of nodes that are taken away: %s", self.job.spec.name, error)
+                leaving = {}
+            new = tuple((node, left_s) for node, left_s in leaving.items() if node not in known)
+            known.update(leaving)
+            if new and not self.ended:
+                self.happened(events.NodesLeave(new))
+            await asyncio.sleep(TICK_S)
+
     def _tick(self) -> None:
         now = time.monotonic()
         retrying = long_retry(now)
@@ -177,6 +198,11 @@ class JobHost:
         self._calls.setdefault((asked.worker, asked.channel, asked.number), []).append(answer)
         self.happened(asked)
         return await answer
+
+    async def flush(self) -> None:
+        """Let the workers finish what they write to a store that other machines read, which is bounded in time."""
+        if self.job.config.cache.remote is not None and not self.ended:
+            await self.workers.flush()
 
     # --- instructions --------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Where a journal lies: a file on the controller's node, or in a folder that the user names."""
+"""Where a journal lies: a file on the controller's node, or in a folder that the user names; a bucket gets a copy."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import hashlib
 import os
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -17,6 +18,7 @@ from urllib.parse import quote
 import ray
 
 from pecan_ray.errors import JournalError
+from pecan_ray.storage import is_remote
 
 OFF = "off"
 """No journal is kept."""
@@ -36,15 +38,11 @@ class JournalFile:
         self.path = path
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            self._fd = _held(path)
+            self.nbytes = os.fstat(self._fd).st_size
+            """So much was written."""
         except OSError as error:
             raise JournalError(f"the journal {path} cannot be opened: {error}.", path=str(path)) from error
-        self._hold()
-
-    def _hold(self) -> None:
-        # Nobody waits for this lock: who can have it knows that the process is gone.
-        with contextlib.suppress(OSError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def read(self) -> bytes:
         """Return all that was written."""
@@ -53,19 +51,25 @@ class JournalFile:
     def cut(self, nbytes: int) -> None:
         """Drop what lies behind so many bytes: an entry that was written in part."""
         os.ftruncate(self._fd, nbytes)
+        self.nbytes = nbytes
+
+    def descriptor(self) -> int:
+        """Return another descriptor of the file, which whoever asks closes."""
+        return os.dup(self._fd)
 
     def append(self, data: bytes) -> None:
         """Write an entry; raises OSError where not all of it could be."""
         written = os.write(self._fd, data)
+        self.nbytes += written
         if written != len(data):
             raise OSError(f"{written} of {len(data)} bytes could be written")
 
     def replace(self, data: bytes) -> None:
         """Write these entries in place of all others, or leave all as it is; raises OSError."""
-        write_all(self.path, data)
+        with _written_beside(self.path, data) as beside:
+            fd = _held(beside)  # before it counts: behind that nothing may fail
         os.close(self._fd)
-        self._fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        self._hold()
+        self._fd, self.nbytes = fd, len(data)
 
     def close(self) -> None:
         """Leave it as it is, for whoever goes on from it."""
@@ -87,6 +91,8 @@ class JournalPlace:
     name: str
     actor: str
     """Its id, which a process that Ray starts again has as well."""
+    bucket: str = ""
+    """Where a copy goes, for other machines: a folder of a bucket, of this job alone."""
 
     @property
     def beside_ray(self) -> bool:
@@ -110,8 +116,11 @@ class JournalPlace:
 
     def keep_job(self, pickled: bytes) -> None:
         """Write down the job, with its plan; raises OSError."""
-        head = f"{self.actor} {zlib.crc32(pickled):08x}\n".encode()
-        write_all(self.job_file, head + pickled)
+        write_all(self.job_file, self.written(pickled))
+
+    def written(self, job: bytes) -> bytes:
+        """Return a job as it is written down, with whose it is."""
+        return f"{self.actor} {zlib.crc32(job):08x}\n".encode() + job
 
     def job(self) -> bytes | None:
         """Return the job that a process of this actor has written down; None if there was none."""
@@ -180,40 +189,69 @@ def file_name(job: str) -> str:
 
 
 def place_of(folder: str | os.PathLike[str] | None, job: str) -> JournalPlace:
-    """Return the place of the actor that asks: in a folder (None: of Ray's session on this node)."""
+    """Return the place of the actor that asks: in a folder, or of Ray's session on this node (None; or a bucket)."""
     actor = str(ray.get_runtime_context().get_actor_id())
-    if folder is not None:
+    bucket = "" if folder is None or not is_remote(os.fspath(folder)) else bucket_folder(folder, job)
+    if folder is not None and not bucket:
         return JournalPlace(Path(folder), file_name(job), actor)
     node: Any = ray._private.worker._global_node
-    return JournalPlace(Path(node.get_session_dir_path()) / "pecan-journals", actor, actor)
+    return JournalPlace(Path(node.get_session_dir_path()) / "pecan-journals", actor, actor, bucket)
+
+
+def bucket_folder(root: str | os.PathLike[str], job: str) -> str:
+    """Return where in a bucket the copies of a job's journals lie."""
+    return f"{os.fspath(root).rstrip('/')}/{file_name(job)}"
 
 
 def kept_job(path: Path) -> tuple[str, bytes] | None:
     """Return which actor has written a job down, and the job, pickled; None if none has.  Raises JournalError."""
     try:
-        head, _, pickled = path.read_bytes().partition(b"\n")
+        written = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise JournalError(f"{path} cannot be read: {error}.", path=str(path)) from error
+    return job_of(written, str(path))
+
+
+def job_of(written: bytes, where: str) -> tuple[str, bytes]:
+    """Return which actor has written a job down, and the job, pickled.  Raises JournalError for a damaged one."""
+    head, _, pickled = written.partition(b"\n")
     actor, _, checksum = head.decode(errors="replace").partition(" ")
     if checksum != f"{zlib.crc32(pickled):08x}":
-        raise JournalError(f"{path} is damaged: the job cannot go on.", path=str(path))
+        raise JournalError(f"{where} is damaged: the job cannot go on.", path=where)
     return actor, pickled
 
 
 def write_all(path: Path, data: bytes) -> None:
     """Write a file whole, or leave what was there; raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with _written_beside(path, data):
+        pass
+
+
+@contextlib.contextmanager
+def _written_beside(path: Path, data: bytes) -> Iterator[Path]:
+    """Write a file under another name; behind the block it takes the place of the one that was there."""
     beside = path.with_name(f"{path.name}.new")
     try:
         fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "wb") as file:
             file.write(data)
+        yield beside
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def _held(path: Path) -> int:
+    """Open a file for adding to it, and lock it; raises OSError."""
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    # Nobody waits for this lock: who can have it knows that the process is gone.
+    with contextlib.suppress(OSError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    return fd
 
 
 def remove_stale(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 
-from pecan_ray.errors import JournalError
+from pecan_ray.errors import JournalError, PecanError
 from pecan_ray.job import events
 from pecan_ray.job.awake_clock import AwakeClock
 from pecan_ray.job.instructions import Instruction
@@ -21,7 +21,8 @@ from pecan_ray.job.journal import (
     snapshot,
 )
 from pecan_ray.job.spec import JobSpec
-from pecan_ray.job.state import JobState
+from pecan_ray.job.state import JobState, kept_as
+from pecan_ray.runtime.journal_copy import JournalCopy
 from pecan_ray.runtime.journal_file import JournalFile, JournalPlace, remove_stale
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -45,13 +46,17 @@ class JournaledJob:
         self._file: JournalFile | None = None
         self._listings: JournalFile | None = None
         """Pages of listings: they are never compacted."""
+        self._copy: JournalCopy | None = None
         self.plans: list[bytes] = []
         """Versions of the plan beyond the first."""
-        self._pages = self._written = self._compacted = 0
+        self._pages = self._written = 0
+        self._compact_beyond: float = COMPACT_BYTES
         if job is None:
             assert place is not None
             self._open(place)
             self._clock, self.state = self._replay(longest_gap_s)
+            if (kept := place.job()) is not None and place.bucket:
+                self._copied(place, kept).begin_behind()
             return
         self._clock = AwakeClock(longest_gap_s, time.monotonic)
         self.state = JobState(spec, self._clock.now())
@@ -62,19 +67,33 @@ class JournaledJob:
         try:
             if place.beside_ray:
                 remove_stale(place.folder)
-            if aside := place.put_aside(self._spec.name):
-                self._say_put_aside(place, aside)
+            aside = place.put_aside(self._spec.name)
+            kept = [self._said_kept(f"{place.folder / aside}.*")] if aside else []
             self._open(place).append(packed(opening(self._spec, self.state.began)))
             place.keep_job(job)  # the last: where it is, all that was handled is in the journal
-        except (JournalError, OSError) as error:
-            if not place.beside_ray:
-                raise JournalError(f"Config(journal={str(place.folder)!r}): no journal can be kept: {error}") from error
-            self._give_up(error)
+            if place.bucket:
+                kept += [self._said_kept(f"{other}/") for other in self._copied(place, job).begin()]
+            for one in kept:  # as all that happens: a controller that goes on from the journal knows it then
+                self.handle(one)
+        except (PecanError, OSError) as error:
+            named = place.bucket or ("" if place.beside_ray else str(place.folder))
+            if not named:
+                self._give_up(error)
+                return
+            if place.bucket:
+                self.end()
+            raise JournalError(f"Config(journal={named!r}): no journal can be kept: {error}") from error
 
-    def _say_put_aside(self, place: JournalPlace, aside: str) -> None:
-        text = f"what a run before this one has left, which had not ended, is kept as {place.folder / aside}.*"
-        logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, text)
-        self.state.tell("journal", text, self.state.began)
+    def _copied(self, place: JournalPlace, job: bytes) -> JournalCopy:
+        assert self._file is not None and self._listings is not None
+        journal, listings = ((file.descriptor(), file.nbytes) for file in (self._file, self._listings))
+        self._copy = JournalCopy(place.bucket, place.actor, place.written(job), journal, listings)
+        return self._copy
+
+    def _said_kept(self, where: str) -> events.JournalsKept:
+        said = kept_as(where)
+        logger.warning("job %s: %s; remove it, or rename it back to go on from it", self._spec.name, said)
+        return events.JournalsKept(where)
 
     def _open(self, place: JournalPlace) -> JournalFile:
         self._listings = JournalFile(place.listings)
@@ -112,12 +131,18 @@ class JournaledJob:
                 self._append(self._listings, packed(event))
             self._write(handled(event, now, done))
             self._compact(now)
+            self._tell_copy()
         return done
 
     def add_plan(self, plan: bytes) -> None:
         """Keep another version of the plan."""
         self.plans.append(plan)
         self._write(PlanAdded(plan))
+        self._tell_copy()
+
+    def _tell_copy(self) -> None:
+        if self._copy is not None and self._file is not None and self._listings is not None:
+            self._copy.grown(self._file.nbytes, self._listings.nbytes)
 
     def _write(self, entry: JournalEntry) -> None:
         if self._file is not None:
@@ -134,15 +159,24 @@ class JournaledJob:
 
     def _compact(self, now: float) -> None:
         """Let a snapshot stand for all that was written, if that is much."""
-        if self._file is None or self._written <= COMPACT_BYTES + GROWTH * self._compacted:
+        if self._file is None or self._written <= self._compact_beyond:
             return
         all_of_it = snapshot(self.state, self.plans, now, self._pages)
         data = packed(opening(self._spec, self.state.began)) + packed(all_of_it)
-        self._written = self._compacted = len(data)
         try:
             self._file.replace(data)
         except OSError as error:
-            self._give_up(error)
+            # Old and new need room at once: as long as there is room for entries, the old one says as much.
+            logger.warning(
+                "job %s: its journal %s grows on, since there is no writing what is shorter: %s",
+                *(self._spec.name, self._file.path, error),
+            )
+            self._compact_beyond = self._written + COMPACT_BYTES
+            return
+        if self._copy is not None:
+            self._copy.replaced(self._file.descriptor(), len(data))
+        self._written = len(data)
+        self._compact_beyond = COMPACT_BYTES + GROWTH * len(data)
 
     def _give_up(self, error: Exception) -> None:
         """Go on without a journal: one that lacks an event is worse than none."""
@@ -155,8 +189,12 @@ class JournaledJob:
     def end(self, *, deserted: bool = False) -> None:
         """Remove the journal: the job is over, or lost with its controller.
 
-        `deserted`: it is not over, but all its trainers are gone; a journal in the user's folder can be gone on from.
+        `deserted`: it is not over, but all its trainers are gone; what the user has named can be gone on from.
         """
+        if self._copy is not None:
+            self._copy.end(keep=deserted)
+            if deserted:
+                self._copy.join()  # before what it is made from goes
         if deserted and self._place is not None and not self._place.beside_ray:
             return
         if self._place is not None:
@@ -165,3 +203,8 @@ class JournaledJob:
             if file is not None:
                 file.remove()
         self._file = self._listings = None
+
+    def join(self) -> None:
+        """Wait until a copy that has ended is removed or complete, for as long as that is worth."""
+        if self._copy is not None:
+            self._copy.join()

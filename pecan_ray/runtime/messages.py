@@ -39,6 +39,8 @@ class Job:
     """What the plan consists of: (what it is, a hash)."""
     batches_before: int = 0
     """That each rank had used in runs before this one."""
+    pipeline: str = ""
+    """The pipeline's name."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ class WorkerInfo:
 def left_out(bad: BadElement) -> LeftOutElement:
     """Return what the job must know of a bad element."""
     origin = bad.origin or bad.first
-    return LeftOutElement(bad.identity, bad.op, bad.where, bad.error, bad.elements_left_out, origin)
+    told = LeftOutElement(bad.identity, bad.op, bad.where, bad.error, bad.elements_left_out, origin)
+    return replace(told, estimated=bad.estimated, open_end=bad.open_end)
 
 
 def left_out_whole(bad: Sequence[BadElement]) -> tuple[LeftOutElement, ...]:
@@ -85,4 +88,5 @@ def bad_element(told: LeftOutElement) -> BadElement:
             return bad
         except Exception as failed:  # unpickling runs anybody's code
             error = f"{error} (not kept: {type(failed).__name__} when it was unpickled)"
-    return BadElement(told.op, told.where, error, None, told.origin, None, told.elements)
+    bare = BadElement(told.op, told.where, error, None, told.origin, None, told.elements)
+    return replace(bare, estimated=told.estimated, open_end=told.open_end)

@@ -13,6 +13,7 @@ from pecan_ray.plan.windows import Deployment
 
 MOST_TAG_LETTERS = 200
 """Of a name in a tag."""
+JOB_TAGS = ("pecan_job", "pipeline")
 
 
 def tag_of(name: str) -> str:
@@ -24,42 +25,45 @@ def tag_of(name: str) -> str:
 
 
 class JobMetrics:
-    """Counters and gauges of one job, tagged with job, worker or rank, and placement."""
+    """Counters and gauges of one job, tagged with job and pipeline, and with worker or rank, and placement.
 
-    def __init__(self, job: str) -> None:
-        self._batches = Counter("pecan_batches", "Batches received by trainers.", ("job", "rank"))
-        self._elements = Counter("pecan_elements", "Elements received by trainers.", ("job", "rank"))
-        self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", ("job", "rank"))
-        self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", ("job", "rank"))
-        self._wait = Gauge("pecan_wait_share", "Share of time that a trainer waited for input.", ("job", "rank"))
-        self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", ("job", "rank"))
-        self._worker = Gauge(
-            "pecan_worker_elements", "Elements that a worker has produced.", ("job", "worker", "placement")
-        )
-        self._threads = Gauge("pecan_worker_threads", "Threads of a worker.", ("job", "worker", "placement"))
-        self._running = Gauge("pecan_workers", "Workers that run.", ("job", "placement"))
-        self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", ("job", "placement"))
-        self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", ("job",))
-        self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", ("job", "phase"))
-        self._cost = Counter("pecan_cost_dollars", "What has been paid, at the prices given.", ("job", "placement"))
+    The job's tag is not `job`, which a Prometheus that scrapes Ray has for itself and would rename.
+    """
+
+    def __init__(self, job: str, pipeline: str) -> None:
+        rank, worker, place = (*JOB_TAGS, "rank"), (*JOB_TAGS, "worker", "placement"), (*JOB_TAGS, "placement")
+        self._batches = Counter("pecan_batches", "Batches received by trainers.", rank)
+        self._elements = Counter("pecan_elements", "Elements received by trainers.", rank)
+        self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", rank)
+        self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", rank)
+        self._wait = Gauge("pecan_wait_share", "Share of time that a trainer waited for input.", rank)
+        self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", rank)
+        self._worker = Gauge("pecan_worker_elements", "Elements that a worker has produced.", worker)
+        self._threads = Gauge("pecan_worker_threads", "Threads of a worker.", worker)
+        self._remote = Gauge("pecan_worker_remote_bytes", "Bytes that a worker has read of object stores.", worker)
+        self._running = Gauge("pecan_workers", "Workers that run.", place)
+        self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", place)
+        self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", JOB_TAGS)
+        self._decisions = Counter("pecan_decisions", "Decisions of the placement policy.", (*JOB_TAGS, "phase"))
+        self._cost = Counter("pecan_cost_dollars", "What has been paid, at the prices given.", place)
         self._operator_cost = Counter(
-            "pecan_operator_cost_dollars", "What input has cost, dealt to operators by their time.", ("job", "operator")
+            "pecan_operator_cost_dollars",
+            "What input has cost, dealt to operators by their time.",
+            (*JOB_TAGS, "operator"),
         )
-        self._epochs = Counter("pecan_epochs", "Epochs that are over.", ("job",))
-        self._epoch_cost = Gauge(
-            "pecan_epoch_cost_dollars", "What the epoch has cost that was over last.", ("job", "placement")
-        )
+        self._epochs = Counter("pecan_epochs", "Epochs that are over.", JOB_TAGS)
+        self._epoch_cost = Gauge("pecan_epoch_cost_dollars", "What the epoch has cost that was over last.", place)
         self._paid: dict[tuple[str, str], float] = {}
         """Dollars that are counted already, by tag and its value."""
         self._over = 0
         """Epochs that are counted already."""
-        self._job = tag_of(job)
+        self._tags = dict(zip(JOB_TAGS, map(tag_of, (job, pipeline)), strict=True))
         self._steps = 0
         self._shown = (Deployment(0, 0), Deployment(0, 0))
 
     def reported(self, report: TrainerReport) -> None:
         """Take over a trainer's report."""
-        tags = {"job": self._job, "rank": str(report.rank)}
+        tags = {**self._tags, "rank": str(report.rank)}
         amounts = (
             (self._batches, sum(ack.batches for ack in report.acks)),
             (self._elements, sum(ack.rows for ack in report.acks)),
@@ -76,9 +80,10 @@ class JobMetrics:
 
     def told(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
         """Take over what a worker has done."""
-        tags = {"job": self._job, "worker": tag_of(worker), "placement": placement}
+        tags = {**self._tags, "worker": tag_of(worker), "placement": placement}
         self._worker.set(progress.elements, tags)
         self._threads.set(progress.threads, tags)
+        self._remote.set(progress.remote_bytes, tags)
 
     def job(self, state: JobState, now: float) -> None:
         """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""
@@ -88,7 +93,7 @@ class JobMetrics:
         if shown != self._shown:
             self._shown = shown
             for placement in ("local", "remote"):
-                tags = {"job": self._job, "placement": placement}
+                tags = {**self._tags, "placement": placement}
                 self._running.set(getattr(shown[0], placement), tags)
                 self._wanted.set(getattr(shown[1], placement), tags)
         placing = state.placement.placing
@@ -96,8 +101,8 @@ class JobMetrics:
         for step in list(placing.timeline)[-fresh:] if placing is not None and fresh else ():
             self._steps += 1
             if not step.window.defect():
-                self._batch_time.set(step.window.batch_time, {"job": self._job})
-            self._decisions.inc(1, {"job": self._job, "phase": step.decision.phase})
+                self._batch_time.set(step.window.batch_time, self._tags)
+            self._decisions.inc(1, {**self._tags, "phase": step.decision.phase})
 
     def _costs(self, state: JobState, now: float) -> None:
         """Count what was paid since the last time, by placement and by operator."""
@@ -112,16 +117,17 @@ class JobMetrics:
         for counter, tag, value, paid in parts:
             before = self._paid.get((tag, value), 0.0)
             if paid > before:
-                counter.inc(paid - before, {"job": self._job, tag: tag_of(value)})
+                counter.inc(paid - before, {**self._tags, tag: tag_of(value)})
                 self._paid[tag, value] = paid
 
     def _epochs_over(self, state: JobState) -> None:
         """Count the epochs that are over since the last time, and tell what the last of them has cost."""
         ends = state.epoch_ends
-        if len(ends) == self._over:
+        if ends.over == self._over:
             return
-        self._epochs.inc(len(ends) - self._over, {"job": self._job})
-        self._over = len(ends)
-        cost = state.cost(state.began + ends[-1], since=ends[-2] if len(ends) > 1 else 0.0)
+        self._epochs.inc(ends.over - self._over, self._tags)
+        self._over = ends.over
+        began, end = [ends.before, *ends.newest][-2:]
+        cost = state.cost(state.began + end, since=began)
         for placement in ("host", "remote") if cost is not None else ():
-            self._epoch_cost.set(getattr(cost, placement), {"job": self._job, "placement": placement})
+            self._epoch_cost.set(getattr(cost, placement), {**self._tags, "placement": placement})

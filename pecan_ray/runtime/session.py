@@ -43,7 +43,9 @@ from pecan_ray.runtime.keeper import keeper_of
 from pecan_ray.runtime.leaving import Leaving
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
 
@@ -68,6 +70,7 @@ class Session:
         plan: Plan,
         *,
         name: str,
+        pipeline: str,
         engine: EngineName,
         seed: int,
         config: Config,
@@ -87,7 +90,8 @@ class Session:
         payload = pickle_plan(plan)
         self.name = name
         self._options = options
-        if cluster.attach() and options.world_size > 1:
+        started, self.attached_s = cluster.attach(), time.monotonic()
+        if started and options.world_size > 1:
             logger.warning(
                 "rank %d of %d has started a Ray of its own, since there was none: other processes do not find it. "
                 "Run `ray start --head` first, so that all ranks meet on one cluster.",
@@ -100,17 +104,18 @@ class Session:
         if saved is not None:
             spec = replace(spec, start=saved.point, allow_changed_source=allow_changed_source)
         spec = replace(spec, op_order=orders_in(plan))
-        if config.journal not in (None, OFF):
+        if config.journal not in (None, OFF) and not is_remote(os.fspath(config.journal)):
             config = replace(config, journal=os.path.abspath(config.journal))  # the controller has another folder
         parts = tuple(parts or described(plan))
         before = saved.batches if saved is not None else 0
-        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, parts, before)
+        job = Job(spec, payload, sources, shape, engine, seed, options, config, look_again, parts, before, pipeline)
         self._node = cluster.this_node()
         self._incarnation = secrets.token_hex(8)
         self.controller = self._register(job, _told(parts, engine, seed, options, saved))
         me = (self.name, self._incarnation, self._node)
         self.client = BatchClient(self.controller, options.rank, options.world_size, me, options.prefetch_bytes, keep)
         self.client.start()
+        self.paid = PaidSoFar(self.client.calls, self.controller)
         self._facts: JobFacts | None = None
         self._leaving = Leaving(self.name, self.client, self.controller, options.rank, self._incarnation)
         weakref.finalize(self, self._leaving.leave_in_background).atexit = False
@@ -200,6 +205,10 @@ class Session:
         """Change the numbers of workers while the job runs."""
         self._ask(self.controller.scale, workers.local, workers.remote)
 
+    def set_remote_io(self, bytes_per_s: float | None) -> None:
+        """Bound what all workers together read of object stores, from now on."""
+        self._ask(self.controller.set_remote_io, bytes_per_s)
+
     def _ask(self, method: Any, *arguments: Any) -> Any:
         """Ask the controller, and say if it does not answer."""
         with LongWait(f"job {self.name}: {NO_ANSWER}"):
@@ -214,12 +223,20 @@ class Session:
         """Run another order of the same operators from the next epoch on that has not begun."""
         self._ask(self.controller.replan, pickle_plan(plan), order, said, decoders)
 
-    def resume_point(self) -> tuple[ResumePoint, int]:
-        """Return where the job stands after the batches that the training loop has, and how many these are."""
+    def resume_point(self, ahead: int = 0) -> tuple[ResumePoint, int]:
+        """Return where the job stands after the batches that the training loop has used, and how many these are.
+
+        `ahead`: so many of those that it was given are not used yet.
+        """
         with LongWait(f"job {self.name}: {NO_ANSWER}; it must know what the training loop has before there is a state"):
-            used = self.client.tell_all()
+            used = max(0, self.client.tell_all() - ahead)
         point = pickle.loads(self._ask(self.controller.resume_point, used))
         if not isinstance(point, ResumePoint):
+            if self.client.tell_all() > used + ahead:
+                raise StateError(
+                    "there is no state: the training loop has gone on in another thread while it was being taken. Call "
+                    "state_dict() in the thread of the loop, or while that stands between two batches."
+                )
             raise StateError("there is no state: the job does not know of all batches that were used.")
         return point, used
 
@@ -237,6 +254,7 @@ class Session:
     def close(self) -> None:
         """End the job: no actor of it is left.  With several trainers, the last one to close ends it."""
         if self._facts is None:
+            self.paid.close()
             self._facts = self._leaving.leave()
 
 
@@ -289,6 +307,8 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         as_listed=tuple(i for i, shuffled in enumerate(shape.shuffled) if any(shape.shuffled) and not shuffled),
         serial=serial,
         in_order=one_sequence and not serial,
+        coordinated=options.coordinated and options.world_size > 1,
+        counts=serial and shape.counts,
     )
     return JobSpec(
         name,
@@ -301,6 +321,7 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         config.worker_timeout_s,
         config.hung_after_s,
         say_after_s=config.placement_warning_s,
+        remote_io=config.remote_io,
         ordered=False,
     )
 

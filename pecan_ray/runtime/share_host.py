@@ -35,20 +35,25 @@ class ShareHost:
         """`changed`: readers have come or gone; `end`: called once, when all is over."""
         self.name, self.plan = name, plan
         self._changed, self._end = changed, end
-        self.state: ShareGroup[SharedBatch] = ShareGroup(plan.window_bytes, plan.linger_s, max_lag=plan.max_lag)
+        disk = plan.disk
+        self.state: ShareGroup[SharedBatch] = ShareGroup(
+            plan.window_bytes, plan.linger_s, max_lag=plan.max_lag, disk_bytes=disk.nbytes
+        )
         self._loop = asyncio.get_running_loop()
         self._readers: dict[str, GroupReader] = {}
         """Also those that read no more and hold batches."""
         self._failed: PecanError | None = None
         self._held_since: float | None = None
+        self._disk_failed = False
         self.run = ShareRun(
             unpickle_here(plan.make, f"the pipeline of the shared group {name}"),
             # What the window and the readers hold is not bounded by the lender.
-            SlotLender(plan.window_bytes),
+            SlotLender(plan.window_bytes, disk.nbytes, disk.folder),
             came=lambda loan: self._elsewhere(self._came, loan),
             over=lambda: self._elsewhere(lambda: self._perform(self.state.ran_out())),
             failed=lambda error: self._elsewhere(self._fail, error),
             forget=lambda tokens: self._elsewhere(self._forget, tokens),
+            moved=lambda shared, loan: self._elsewhere(self._moved_to_disk, shared, loan),
         )
         self._ticking = self._loop.create_task(self._tick())
 
@@ -131,6 +136,18 @@ class ShareHost:
                     "Config(share_window_bytes=...)."
                 )
             )
+
+    def _moved_to_disk(self, shared: SharedBatch, moved: Loan | OSError) -> None:
+        if isinstance(moved, Loan):
+            shared.lies_in(moved)
+        elif not self._disk_failed:
+            self._disk_failed = True
+            logger.warning(
+                "the shared group %s moves nothing to disk any more (%s: %s): readers that lag skip what %d bytes of "
+                "memory do not hold, or with max_lag hold the others back",
+                *(self.name, self.plan.disk.folder, moved, self.plan.window_bytes),
+            )
+            self.state.disk_failed()
 
     def _forget(self, tokens: tuple[str, ...]) -> None:
         for reader in self._readers.values():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from pecan_ray.job.share_group import Place, ReaderFacts
@@ -47,6 +48,15 @@ RunMaker: TypeAlias = Callable[[int | None, Mapping[str, Any] | None], SharedRun
 
 
 @dataclass(frozen=True)
+class WindowOnDisk:
+    """What a group's window may hold beside its memory."""
+
+    nbytes: int = 0
+    folder: Path | None = None
+    """On the group's node."""
+
+
+@dataclass(frozen=True)
 class GroupPlan:
     """What a group runs; it is sent by its first reader."""
 
@@ -59,6 +69,7 @@ class GroupPlan:
     linger_s: float
     reader_timeout_s: float
     max_lag: int | None
+    disk: WindowOnDisk = WindowOnDisk()
 
 
 @dataclass(frozen=True)

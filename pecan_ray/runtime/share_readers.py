@@ -25,9 +25,13 @@ class SharedBatch:
     """A loan as readers are told of it: pickled once, and put into Ray's object store for the first who needs that."""
 
     def __init__(self, loan: Loan) -> None:
+        self._stored: tuple[Any, bytes] | None = None
+        self.lies_in(loan)
+
+    def lies_in(self, loan: Loan) -> None:
+        """Those who come to it from now on find it there."""
         self.loan = loan
         self.batch = pickle.dumps(loan.batch, pickle.HIGHEST_PROTOCOL)
-        self._stored: tuple[Any, bytes] | None = None
 
     @property
     def stored(self) -> tuple[Any, bytes]:
@@ -69,7 +73,7 @@ class PipeReader:
         """`wish` and `leave`: what it does; `ended`: it holds nothing any more."""
         self.channel = ShareChannel()
         self._wish, self._leave, self._ended = wish, leave, ended
-        self._held: dict[int, SharedBatch] = {}
+        self._held: dict[int, Loan] = {}
         self._forget: tuple[str, ...] = ()
         self._loop = asyncio.get_running_loop()
         self._since = time.monotonic()
@@ -79,7 +83,7 @@ class PipeReader:
 
     def hand(self, shared: SharedBatch, skipped: int) -> None:
         """Write about a batch; what it holds stays where it is until it lets go."""
-        self._held[shared.loan.batch.number] = shared
+        self._held[shared.loan.batch.number] = shared.loan
         forget, self._forget = self._forget, ()
         self._put(pickled_frame(BatchFrame(skipped, forget, shared.batch)))
 

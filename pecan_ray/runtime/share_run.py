@@ -8,8 +8,9 @@ import threading
 from collections.abc import Callable
 
 from pecan_ray.errors import PecanError, told
-from pecan_ray.job.share_group import BeginRun, Produce
+from pecan_ray.job.share_group import BeginRun, MoveToDisk, Produce
 from pecan_ray.runtime.share_messages import RunMaker, SharedRun
+from pecan_ray.runtime.share_readers import SharedBatch
 from pecan_ray.transport.shared_slots import Loan, SlotLender
 
 logger = logging.getLogger("pecan_ray.share")
@@ -27,19 +28,29 @@ class ShareRun:
         over: Callable[[], None],
         failed: Callable[[PecanError], None],
         forget: Callable[[tuple[str, ...]], None],
+        moved: Callable[[SharedBatch, Loan | OSError], None],
     ) -> None:
-        self._make, self._lender = make, lender
+        """`moved`: a batch lies on disk now, or could not be brought there."""
+        self._make, self._lender, self._moved = make, lender, moved
         self._came, self._over, self._failed, self._forget = came, over, failed, forget
-        self._todo: queue.SimpleQueue[BeginRun | Produce | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[BeginRun | Produce | MoveToDisk[SharedBatch] | None] = queue.SimpleQueue()
         self.batches: SharedRun | None = None
         """Those of the run that is under way, or that was last."""
+        self._scaled: tuple[int, int] | None = None
+        """Local and remote workers, once somebody has changed them."""
         self._closing = False
         self._thread = threading.Thread(target=self._work, name="pecan-share-run", daemon=True)
         self._thread.start()
 
-    def do(self, instruction: BeginRun | Produce) -> None:
-        """Have something done by the thread."""
+    def do(self, instruction: BeginRun | Produce | MoveToDisk[SharedBatch]) -> None:
+        """Have something done by the thread, behind what it was told before: the disk holds up what fills it."""
         self._todo.put(instruction)
+
+    def scale(self, local: int, remote: int) -> None:
+        """Change the numbers of workers, of this run and of those to come."""
+        self._scaled = local, remote
+        if self.batches is not None:
+            self.batches.scale(local=local, remote=remote)
 
     def close(self) -> None:
         """End the run, and wait for it."""
@@ -55,6 +66,9 @@ class ShareRun:
     def _work(self) -> None:
         while (instruction := self._todo.get()) is not None and not self._closing:
             try:
+                if isinstance(instruction, MoveToDisk):
+                    self._move(instruction.entry)
+                    continue
                 if isinstance(instruction, BeginRun):
                     self._begin(instruction)
                 self._take_one()
@@ -63,12 +77,22 @@ class ShareRun:
                     self._failed(error if isinstance(error, PecanError) else PecanError(told(error)))
                 return
 
+    def _move(self, shared: SharedBatch) -> None:
+        try:
+            moved: Loan | OSError = self._lender.to_disk(shared.loan)
+        except OSError as error:
+            moved = error
+        self._moved(shared, moved)
+
     def _begin(self, run: BeginRun) -> None:
         state = None
         if self.batches is not None:
             state = None if run.anew else self.batches.state_dict()
             self.batches.close()
         self.batches = self._make(run.epochs, state)
+        if self._scaled is not None:
+            local, remote = self._scaled
+            self.batches.scale(local=local, remote=remote)
         if self._closing:  # which has closed the ones before
             self.batches.close()
 

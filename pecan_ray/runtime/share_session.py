@@ -131,7 +131,7 @@ class ShareClient:
     """Takes one reader's batches; used by one thread at a time, but for `stop`."""
 
     def __init__(self, group: str, way: _GroupPipeWay | _GroupStoreWay) -> None:
-        self._group, self._way = group, way
+        self.group, self._way = group, way
         self._began = time.monotonic()
         self._over = self._stopped = False
         self._using = threading.RLock()
@@ -153,7 +153,7 @@ class ShareClient:
             return None
         if came is None:
             raise ClusterError(
-                f"the shared group {self._group} is gone: its process or node was lost. Start the run again: another "
+                f"the shared group {self.group} is gone: its process or node was lost. Start the run again: another "
                 "group begins."
             )
         frame, batch, columns = came
@@ -192,21 +192,12 @@ class ShareClient:
         if self.read:
             yield
             return
-        with LongWait(f"the shared group {self._group} has no batch yet: its workers start, or readers lag behind"):
+        with LongWait(f"the shared group {self.group} has no batch yet: its workers start, or readers lag behind"):
             yield
 
     def progress(self) -> TrainerProgress:
         """Return how the trainer is doing."""
         return TrainerProgress(self.read, self._rows, self._waited_s, time.monotonic() - self._began)
-
-    def line(self) -> str:
-        """Return the same in words."""
-        trainer = self.progress()
-        elapsed = max(trainer.elapsed_s, 1e-9)
-        return (
-            f"{trainer.yielded} batches, {trainer.yielded / elapsed:.1f}/s, {trainer.rows / elapsed:.0f} elements/s, "
-            f"waited {100 * trainer.waited_s / elapsed:.0f}%, skipped {self.skipped}, of the shared group {self._group}"
-        )
 
 
 class ShareSession:
@@ -215,6 +206,7 @@ class ShareSession:
     def __init__(self, request: ShareRequest) -> None:
         refuse_loader_workers()
         cluster.attach()
+        self.attached_s = time.monotonic()
         self.group = request.group
         self.reader = f"{request.plan.pipeline}@{socket.gethostname()}:{os.getpid()}-{os.urandom(3).hex()}"
         self._calls = Calls()

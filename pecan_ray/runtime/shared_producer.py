@@ -93,9 +93,7 @@ class SharedProducer:
 
     async def scale(self, local: int, remote: int) -> None:
         """Change the numbers of workers, for all readers."""
-        batches = self._opened().run.batches
-        if batches is not None:
-            await asyncio.to_thread(lambda: batches.scale(local=local, remote=remote))
+        await asyncio.to_thread(self._opened().run.scale, local, remote)
 
     async def stop(self, force: bool) -> int:
         """End the group, unless it has readers and this is not forced; return how many it has."""

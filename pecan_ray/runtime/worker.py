@@ -14,8 +14,9 @@ from typing import Any
 
 import ray
 
-from pecan_ray.engines.contract import Engine, EngineOptions, Produced, SpansByKey, UnderWay
+from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
@@ -23,17 +24,27 @@ from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError, told
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.instructions import StartWorker
-from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.options import AutoWorkers
+from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import AtWork, Lease, Source
+from pecan_ray.plan.splits import AtWork, Lease, Source, Split
 from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
+from pecan_ray.runtime.sigterm import SigtermNotice
+from pecan_ray.runtime.stage_watch import StageWatch
 from pecan_ray.runtime.worker_questions import Asking, WorkerLeases, ask_again
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
-from pecan_ray.sources.files import fetch_files_ahead
-from pecan_ray.storage import forget_ahead, set_patience
+from pecan_ray.sources.files import fetch_files_ahead, on_node
+from pecan_ray.storage import (
+    bytes_from_node,
+    forget_ahead,
+    keep_source_bytes,
+    limit_remote_io,
+    remote_bytes,
+    set_patience,
+)
 from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import Offer
 from pecan_ray.transport.messages import Message
@@ -53,34 +64,34 @@ USUAL_STREAMS = 64
 class PreprocessingWorker:
     """Runs a job's plan; one process on one node."""
 
-    def __init__(self, name: str, job: Job, controller: Any, sharing: int) -> None:
-        self._name, self._job, self._controller, self._sharing = name, job, controller, sharing
-        set_patience(job.config.storage_patience_s)
-        tell_elsewhere()  # the heartbeat says what is tried again
+    def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
+        self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
+        prepare_process(job, began.remote_io)
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
-        # `take` and `zip` may leave some of a whole plan's splits unread.
         self._heartbeat = Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s))
-        asking = Asking(name, controller, self._heartbeat)
-        self._leases = WorkerLeases(asking, ahead=not job.shape.serial, coming=self._fetch_ahead)
-        self._streams = WorkerStreams(name, job, self._outbox)
+        asking = Asking(self._name, controller, self._heartbeat)
+        # `take` and `zip` may leave some of a whole plan's splits unread.
+        self._leases = WorkerLeases(asking, ahead=not job.shape.serial, coming=self._fetch_ahead, at_hand=self._at_hand)
+        self._streams = WorkerStreams(self._name, job, self._outbox)
         self._progress = WorkerProgress()
         self._engine: Engine | None = None
         self._loading: float | None = None
         """Since when a version of the plan is made an engine of."""
         self._sources: tuple[Source, ...] = ()
-        self._version = 0
-        """Of the plan that the engine was built for."""
+        self._built = (0, 0)
+        """For which version of the plan the engine was built, and behind how many of its first batches it begins."""
+        self._elements_behind: tuple[int, ...] = ()
+        """That went into these, of each source."""
         self._orders: RunOrders = {}
         """Those of the plan as the user wrote it."""
         self._users_order: UsersOrder | None = None
         """The user's order, while the engine runs another one."""
         self._use_users_order = False
         self._telling = threading.Thread(target=self._keep_telling, name="pecan-heartbeat", daemon=True)
-        self._draining = threading.Event()
-        self._over = threading.Event()
-        os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
-        keep_freed_memory()
+        self._sigterm = SigtermNotice()
+        self._draining, self._over = threading.Event(), threading.Event()
+        self._stages = StageWatch(lambda: self._engine, self._over)
 
     @ray.method(concurrency_group="control")
     def placed(self) -> tuple[str, int]:
@@ -93,10 +104,11 @@ class PreprocessingWorker:
         if not self._telling.ident:
             self._telling.start()
         if self._engine is None:
+            keep_source_bytes(self._job.config.cache, self._job.spec.name if self._job.spec.shape.any_order else "")
             self._load(self._job.plan, 0)
 
-    def _load(self, payload: bytes, version: int) -> None:
-        """Unpickle a version of the plan and build its engine."""
+    def _load(self, payload: bytes, version: int, behind: int = 0) -> None:
+        """Unpickle a version of the plan and build its engine, for what lies `behind` so many batches."""
         job = self._job
         self._loading = time.monotonic()
         load_framework(job.engine)
@@ -109,24 +121,13 @@ class PreprocessingWorker:
                 "environment."
             ) from error
         self._note_order(plan, version)
-        fixed = job.config.threads_per_worker
-        threads = fixed or usual_threads(job, self._sharing)
-        options = EngineOptions(
-            seed=job.seed,
-            threads=threads,
-            most_threads=None if fixed else MOST_PER_CPU * threads,
-            memory_bytes=job.config.ring_bytes,
-            order="strict" if job.shape.serial else job.options.order,
-            on_error=job.options.on_error,
-            count_epoch=0 if job.look_again else None,
-            users_order=self._users_order,
-            cache=job.config.cache,
-        )
+        left = left_behind(plan, behind)
+        options = engine_options(job, self._sharing, self._users_order)
         if self._engine is not None:
             self._engine.close()
         self._sources = tuple(plan.sources())
-        self._engine = build_engine(job.engine, plan, options, self._slots)
-        self._version, self._loading = version, None
+        self._engine = build_engine(job.engine, left.plan, options, self._slots)
+        self._built, self._elements_behind, self._loading = (version, behind), left.elements, None
 
     def _note_order(self, plan: Plan, version: int) -> None:
         """Keep the user's order ready for a plan in another one."""
@@ -150,6 +151,10 @@ class PreprocessingWorker:
         splits = [lease.split for lease in leases]
         fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
 
+    def _at_hand(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:
+        """Return which of some splits of a source had better go first; None where it does not matter."""
+        return on_node(self._sources[branch], splits)
+
     @ray.method(concurrency_group="run")
     def run(self) -> None:
         """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
@@ -159,14 +164,15 @@ class PreprocessingWorker:
             while not self._draining.is_set():
                 if self._job.look_again:  # what was counted in an epoch must be known when the next one begins
                     self._tell(self._engine, self._progress.threads)
-                assigned = self._leases.ask_for_work(replace(self._progress, fell_back=self._fell_back()))
+                assigned = self._leases.ask_for_work(self._so_far())
                 if assigned is None:
                     break
-                if assigned.plan_version != self._version:
-                    version = assigned.plan_version
-                    self._load(ask_again(self._controller.plan, version), version)
+                version, behind = assigned.plan_version, assigned.assignment.behind
+                if (version, behind) != self._built:
+                    self._load(ask_again(self._controller.plan, version), version, behind)
                 forget_ahead()  # what is left of the assignment before
-                self._work(self._leases.begin(assigned))
+                with self._stages.at_work():
+                    self._work(self._leases.begin(assigned))
         except PecanError as error:
             ask_again(self._controller.failed, self._name, error)
         except BaseException as error:  # of any kind: one that Ray cannot send, or would end this process for
@@ -175,21 +181,34 @@ class PreprocessingWorker:
             ask_again(self._controller.failed, self._name, failed)
         finally:
             self._outbox.close()
+            if self._engine is not None:
+                self._engine.flush()  # what this node alone has may go with it
             self._over.set()
+
+    @ray.method(concurrency_group="quota")
+    def limit_remote_io(self, bytes_per_s: float | None) -> None:
+        """Read no more than so much of object stores from now on; None: as fast as it can."""
+        limit_remote_io(bytes_per_s)
+
+    @ray.method(concurrency_group="control")
+    def flush(self) -> None:
+        """Wait until what was kept is where other machines find it, for a few seconds at most."""
+        if self._engine is not None:
+            self._engine.flush()
 
     def _keep_telling(self) -> None:
         """Say now and then that this process lives, how it gets on, and what takes it long, until it is ended."""
         told: tuple[object, ...] | None = None
-        retried, hung_after_s = 0.0, self._job.config.hung_after_s
+        retried, hung_s = 0.0, self._job.config.hung_after_s
         while True:
             engine, over, now = self._engine, self._over.is_set(), time.monotonic()  # no engine while it is built
             under_way = engine.under_way(now) if engine is not None else None  # asked every time, since it compares
             retrying = long_retry(now)
             retried = now if retrying else retried
             # What is being read while the storage fails begins anew once it does not.
-            long = None if over else retrying or counted_from(self._load_under_way(now) or under_way, retried, now)
+            long = None if over else retrying or counted_from(loading(self._loading, now) or under_way, retried, now)
             threads, long_s = engine.threads if engine is not None else 0, now - long.since if long else 0.0
-            news = (threads, long.text if long else "", self._fell_back(), over, long_s > hung_after_s)
+            news = (threads, long.text if long else "", self._fell_back(), over, self._sigterm.came, long_s > hung_s)
             if news != told or self._heartbeat.due(now, self._leases.lot_s):
                 told, self._heartbeat.told = news, now
                 self._tell(engine, threads, long, long_s)
@@ -198,18 +217,15 @@ class PreprocessingWorker:
             else:
                 self._over.wait(NEWS_S)
 
-    def _load_under_way(self, now: float) -> UnderWay | None:
-        if (since := self._loading) is None:
-            return None
-        at = AtWork("the loading of the pipeline") if now - since > LOADING_S else None
-        return UnderWay("the pipeline has been loading for {seconds}", since, at)
-
     def _tell(self, engine: Engine | None, threads: int, long: UnderWay | None = None, long_s: float = 0.0) -> None:
-        progress = replace(self._progress, threads=threads, fell_back=self._fell_back())
+        progress = replace(self._so_far(), threads=threads, told_to_end=self._sigterm.came)
         if long is not None:
             progress = replace(progress, stuck=long.text, stuck_s=long_s, at=long.at)
         counts = dict(engine.counts()) if engine is not None else {}
         self._controller.told.remote(self._name, progress, counts)
+
+    def _so_far(self) -> WorkerProgress:
+        return with_bytes_read(replace(self._progress, fell_back=self._fell_back(), stages=self._stages.seconds))
 
     def _fell_back(self) -> str:
         """Return why the user's order is run in place of another one; empty if no element has called for it."""
@@ -217,9 +233,9 @@ class PreprocessingWorker:
 
     def _work(self, assignment: Assignment) -> None:
         leftovers: list[Produced] = []
-        made, numbers = 0, assignment.numbers()
+        made, numbers = assignment.behind, assignment.numbers()
         assert self._engine is not None
-        batches = self._engine.batches(self._leases)
+        batches = self._engine.batches(leases_behind(self._leases, self._sources, self._elements_behind))
         for produced in batches:
             if self._draining.is_set():
                 batches.close()
@@ -235,13 +251,12 @@ class PreprocessingWorker:
         for leftover in leftovers:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)
-        keeps = not self._job.shape.drop_remainder
-        made += sum(leftover.rows > 0 for leftover in leftovers if keeps)
+        made += sum(is_batch(leftover, self._job.spec.shape) for leftover in leftovers)
         flush = self._leases.end(spans, made, sum(leftover.rows for leftover in leftovers))
         for leftover in leftovers:
             if not flush:
                 release(leftover)
-            elif leftover.rows and keeps:
+            elif is_batch(leftover, self._job.spec.shape):
                 self._put_out(leftover, assignment, next(numbers))
             else:
                 self._end_data(leftover)
@@ -254,21 +269,16 @@ class PreprocessingWorker:
 
     def _put_out(self, produced: Produced, assignment: Assignment, number: int) -> None:
         """Put a batch out for the rank that it is for, unless that has it from a worker before this one."""
-        rank = assignment.rank
+        rank = assignment.rank if produced.rank is None else produced.rank
         if assignment.delivered:
             if assignment.has(number):
                 release(produced)
                 return
             rank = number % len(assignment.delivered)
         self._outbox.put(produced, rank)
-        done = self._progress
-        self._progress = replace(
-            done,
-            threads=self._engine.threads if self._engine is not None else 0,
-            elements=done.elements + produced.rows,
-            batches=done.batches + 1,
-            bytes=done.bytes + nbytes(produced),
-        )
+        done, threads = self._progress, self._engine.threads if self._engine is not None else 0
+        made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes(produced))
+        self._progress = WorkerProgress(*made, threads)
 
     @ray.method(concurrency_group="control")
     def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
@@ -302,6 +312,66 @@ class PreprocessingWorker:
         self._leases.stopped.set()
 
 
+def loading(since: float | None, now: float) -> UnderWay | None:
+    """Return what to say of a pipeline that has been loading since then; None: it is not."""
+    if since is None:
+        return None
+    at = AtWork("the loading of the pipeline") if now - since > LOADING_S else None
+    return UnderWay("the pipeline has been loading for {seconds}", since, at)
+
+
+def prepare_process(job: Job, remote_io: float | None) -> None:
+    """Make a process one that works for a job, and reads no more than so much of object stores until it is told."""
+    set_patience(job.config.storage_patience_s)
+    tell_elsewhere()  # the heartbeat says what is tried again
+    limit_remote_io(remote_io)
+    os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
+    keep_freed_memory()
+
+
+def left_behind(plan: Plan, batches: int) -> PlanBehind:
+    """Return what is left of a plan behind so many of its batches, as the job has found that it can be told."""
+    left = plan_behind(plan, batches) if batches else PlanBehind(plan, ())
+    if left is None:
+        raise PecanError(f"the plan cannot begin behind its first {batches} batches: start the run again.")
+    return left
+
+
+def leases_behind(leases: WorkerLeases, sources: Sequence[Source], elements: Sequence[int]) -> Leases:
+    """Return a worker's leases but for the first elements of each source."""
+    if not any(elements):
+        return leases
+    return LeasesBehind(leases, sources, elements, take_unread=functools.partial(leases.take, unread=True))
+
+
+def with_bytes_read(progress: WorkerProgress) -> WorkerProgress:
+    """Add what this process has read of buckets, and of its node's disk instead."""
+    return replace(progress, remote_bytes=remote_bytes(), node_bytes=bytes_from_node())
+
+
+def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> EngineOptions:
+    """Return how a worker's engine runs a job's plan; `users_order`: where it is another one than that."""
+    fixed = job.config.threads_per_worker
+    threads = fixed or usual_threads(job, sharing)
+    return EngineOptions(
+        seed=job.seed,
+        threads=threads,
+        most_threads=None if fixed else MOST_PER_CPU * threads,
+        memory_bytes=job.config.ring_bytes,
+        order="strict" if job.shape.serial else job.options.order,
+        on_error=job.options.on_error,
+        count_epoch=0 if job.look_again else None,
+        users_order=users_order,
+        cache=job.config.cache,
+        ranks=job.spec.shape.world_size if job.spec.shape.coordinated else None,
+    )
+
+
+def is_batch(leftover: Produced, shape: LedgerShape) -> bool:
+    """Tell whether what is left at the end is a batch for somebody, if it is not returned."""
+    return leftover.rows > 0 and not shape.drop_remainder and (leftover.rank is not None or not shape.coordinated)
+
+
 def usual_threads(job: Job, sharing: int) -> int:
     """Return the threads of a worker: as Ray reserves where workers come and go, else all CPUs that it can have.
 
@@ -314,8 +384,11 @@ def usual_threads(job: Job, sharing: int) -> int:
 
 @functools.lru_cache(maxsize=8)
 def worker_actor(world_size: int) -> Any:
-    """Return the actor class; its groups keep long runs and streams from delaying control messages."""
-    groups = {"run": 1, "stream": max(USUAL_STREAMS, world_size), "control": 2}
+    """Return the actor class; its groups keep long runs and streams from delaying control messages.
+
+    Of two quotas the one that was sent last holds: one thread takes them in their order.
+    """
+    groups = {"run": 1, "stream": max(USUAL_STREAMS, world_size), "control": 2, "quota": 1}
     remote: Any = ray.remote
     return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)
 
@@ -334,4 +407,4 @@ def make_worker(instruction: StartWorker, selector: Mapping[str, str], job: Job,
             f"Ray refuses the labels {dict(selector)} with which nodes are chosen for {instruction.worker}: "
             f"{error}. Correct Config(remote_labels=...)."
         ) from error
-    return made.remote(instruction.worker, job, controller, instruction.sharing)
+    return made.remote(instruction, job, controller)

@@ -18,6 +18,7 @@ from pecan_ray.errors import PecanError, WorkerStartError
 from pecan_ray.job.events import (
     Event,
     JobFailed,
+    NodesLeave,
     WorkerAdopted,
     WorkerLost,
     WorkerPlaced,
@@ -29,6 +30,7 @@ from pecan_ray.job.instructions import AdoptWorker, StartWorker
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
+    leaving_nodes,
     local_selector,
     named_actors,
     remote_selector,
@@ -43,6 +45,8 @@ logger = logging.getLogger("pecan_ray.controller")
 
 DEAD_S = 10.0
 """A process that was ended and still runs after this time hangs: it is ended by a signal."""
+MOST_FLUSH_S = 8.0
+"""A worker ends its writing sooner by itself, unless its process is frozen."""
 REASON_S = 2.0
 """What is in the way of workers without a place is looked up once in this time for all of them."""
 
@@ -54,6 +58,8 @@ class WorkerActor:
     name: str
     handle: Any = None
     """None: Ray has not made it yet."""
+    host: str = ""
+    """The one node that it may run on; empty: several."""
     node: str = ""
     pid: int = 0
     keeper: int = 0
@@ -91,7 +97,7 @@ class WorkerActors:
         """Start a worker and follow it."""
         host, labels = instruction.host, self._job.config.remote_labels
         selector = local_selector(host) if host else remote_selector(self.trainer_nodes, labels)
-        actor = self._actors[instruction.worker] = WorkerActor(instruction.worker)
+        actor = self._actors[instruction.worker] = WorkerActor(instruction.worker, host=host)
         following = self._start(actor, instruction, selector)
         self._tasks.begin(f"following {actor.name}", self._follow, actor, following)
 
@@ -107,7 +113,7 @@ class WorkerActors:
     def adopt(self, instruction: AdoptWorker) -> None:
         """Follow a worker that another process has started."""
         handle = self._found.pop(instruction.worker, None)
-        actor = WorkerActor(instruction.worker, handle, instruction.node, instruction.pid)
+        actor = WorkerActor(instruction.worker, handle, node=instruction.node, pid=instruction.pid)
         self._actors[actor.name] = actor
         if handle is not None:
             self._met(WorkerInfo(actor.name, actor.node, actor.pid, handle, instruction.placement))
@@ -165,9 +171,8 @@ class WorkerActors:
                 await self._tell_of_death(actor, error)
         except ray.exceptions.RayTaskError as error:
             self._happened(JobFailed(error.cause if isinstance(error.cause, PecanError) else error))
-        except ray.exceptions.ActorUnschedulableError:  # for the labels of a node that lives Ray waits
-            if not actor.killed:
-                self._happened(WorkerLost(actor.name, "node", "the node that it was to be started on is gone"))
+        except ray.exceptions.ActorUnschedulableError:  # for the labels of a node that lives, and stays, Ray waits
+            await self._tell_of_node(actor)
         except (ray.exceptions.RayError, OSError) as error:
             if not actor.killed:
                 self._happened(WorkerLost(actor.name, "process", f"Ray cannot reach it: {error}"))
@@ -183,6 +188,17 @@ class WorkerActors:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
         else:
             self._happened(WorkerLost(actor.name, "process", "its process died"))
+
+    async def _tell_of_node(self, actor: WorkerActor) -> None:
+        """Tell that a worker cannot be placed on the one node that it is for, which is gone, or about to go."""
+        leaving = await asyncio.to_thread(leaving_nodes) if actor.host else {}
+        if actor.killed:
+            return
+        if actor.host in leaving:
+            self._happened(NodesLeave(tuple(leaving.items())))  # so that no other one is asked for
+            self._happened(WorkerLost(actor.name, "node", f"its node {actor.host} is taken away"))
+        else:
+            self._happened(WorkerLost(actor.name, "node", "the node that it was to be started on is gone"))
 
     async def _reason(self, selector: Mapping[str, str]) -> str:
         """Return what is in the way of workers with a selector; asked once for all that wait."""
@@ -207,6 +223,22 @@ class WorkerActors:
         actor = self._actors.get(name)
         if actor is not None and actor.handle is not None and not actor.killed:
             actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
+
+    def limit_remote_io(self, name: str, bytes_per_s: float | None) -> None:
+        """Let a worker read no more than so much of object stores; one that Ray is yet to make is told when it runs."""
+        actor = self._actors.get(name)
+        if actor is not None and actor.handle is not None and not actor.killed:
+            told = actor.handle.limit_remote_io.remote(bytes_per_s)
+            told.future().add_done_callback(lambda future: future.exception())
+
+    async def flush(self) -> None:
+        """Wait until those that live have written what they write behind, for a few seconds at most."""
+        living = [one for one in self._actors.values() if one.node and not (one.killed or one.ended)]
+        calls = [asyncio.ensure_future(one.handle.flush.remote()) for one in living if one.handle is not None]
+        for call in calls:
+            call.add_done_callback(lambda call: call.cancelled() or call.exception())
+        if calls:
+            await asyncio.wait(calls, timeout=MOST_FLUSH_S)
 
     def kill_all(self) -> None:
         """End all of them."""
@@ -238,7 +270,7 @@ class WorkerActors:
             with contextlib.suppress(ValueError):  # it is gone
                 handle = await asyncio.to_thread(ray.get_actor, name, namespace=NAMESPACE)
                 node, pid = (past[name].node, past[name].pid) if name in past else ("", 0)
-                self._actors[name] = WorkerActor(name, handle, node, pid)
+                self._actors[name] = WorkerActor(name, handle, node=node, pid=pid)
                 self.kill(name)
 
     async def _make_sure(self, actor: WorkerActor) -> None:

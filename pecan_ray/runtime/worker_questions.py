@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from pecan_ray.cache.substitution import LOOK_AHEAD
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.job.events import WorkerAsked
 from pecan_ray.job.heartbeat import Heartbeat
@@ -23,14 +24,17 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     Lengths,
+    Offered,
     WorkerProgress,
     WorkerQuestion,
 )
-from pecan_ray.plan.splits import Lease
+from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.messages import left_out, left_out_whole
 
 MOST_IN_LOT = 4096
+LEAST_LOOK = 32
+"""So many of the next splits are looked at, to find some that are at hand, however few are wanted."""
 AHEAD_S = 1.0
 """The next lot is asked for while the last one is being worked on, if a lease takes less than this: what a worker
 holds and has not begun, no other one can do at the end of an epoch."""
@@ -92,6 +96,8 @@ class Branch:
     here: deque[Lease] = field(default_factory=deque)
     asked: PendingQuestion | None = None
     """Whose answer is to come."""
+    offered: tuple[Split, ...] = ()
+    """Some of the splits that come next."""
     lease_s: float | None = None
     """How long a lease takes, lately."""
     given: float | None = None
@@ -109,13 +115,19 @@ class WorkerLeases:
     """A worker's leases, as its engine sees them: several in one call where they are soon done."""
 
     def __init__(
-        self, asking: Asking, *, ahead: bool, coming: Callable[[int, Sequence[Lease]], None] = lambda *_: None
+        self,
+        asking: Asking,
+        *,
+        ahead: bool,
+        coming: Callable[[int, Sequence[Lease]], None] = lambda *_: None,
+        at_hand: Callable[[int, Sequence[Split]], tuple[int, ...] | None] = lambda *_: None,
     ) -> None:
         """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
 
-        `coming` is given the source's number and the leases of each lot when it is here.
+        `coming` is given the source's number and the leases of each lot when it is here; `at_hand` that number and
+        splits of which it returns the indices of those that had better go first, or None where that does not matter.
         """
-        self._asking, self._ahead, self._coming = asking, ahead, coming
+        self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
         self._branches: dict[int, Branch] = {}
         self._lengths: list[tuple[tuple[int, int, int], int]] = []
         self._noting = threading.Lock()
@@ -128,29 +140,36 @@ class WorkerLeases:
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
         return assigned.assignment
 
-    def take(self, branch: int = 0) -> Lease | None:
-        """Return the next lease, or None at the end of the assignment."""
+    def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
+        """Return the next lease, or None at the end of the assignment; `unread`: it is likely not to be read."""
         mine = self._branches.setdefault(branch, Branch())
         with mine.lock:
             if self.stopped.is_set():
                 return None
             self._time(mine)
             if not mine.here:
-                asked = self._ask(branch, mine) if mine.asked is None else mine.asked
+                asked = self._ask(branch, mine, unread=unread) if mine.asked is None else mine.asked
                 mine.asked = None
-                mine.here.extend(self._asking.answer(asked))
-                self._coming(branch, tuple(mine.here))
+                answer = self._asking.answer(asked)
+                mine.here.extend(answer.leases if isinstance(answer, Offered) else answer)
+                mine.offered = answer.splits if isinstance(answer, Offered) else ()
+                if not unread:
+                    self._coming(branch, tuple(mine.here))
             if not mine.here:
                 return None
             lease = mine.here.popleft()
             if self._ahead and not mine.here and mine.lease_s is not None and mine.lease_s < AHEAD_S:
                 mine.asked = self._ask(branch, mine)
-            mine.given = time.monotonic()
+            mine.given = None if unread else time.monotonic()
             return lease
 
-    def _ask(self, branch: int, mine: Branch) -> PendingQuestion:
-        most = lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
-        return self._asking.ask(f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted()))
+    def _ask(self, branch: int, mine: Branch, *, unread: bool = False) -> PendingQuestion:
+        most = MOST_IN_LOT if unread else lot_of(mine.lease_s, self.lot_s) if self._ahead else 1
+        at_hand = None if unread else self._at_hand(branch, mine.offered)
+        look = 0 if at_hand is None else max(LEAST_LOOK, LOOK_AHEAD * most)
+        return self._asking.ask(
+            f"take:{branch}", AskLeases(self._epoch, branch, most, self._noted(), look, at_hand or ())
+        )
 
     @staticmethod
     def _time(mine: Branch) -> None:

@@ -1,11 +1,13 @@
 """From columns of Arrow to values of elements.
 
 Numbers keep their width (NumPy scalars), strings and bytes become Python's, lists of numbers become arrays of
-their own.  A null is NaN in a column of floats and None in every other one.
+their own.  A null is NaN in a column of floats and None in every other one.  Nanoseconds, which Python's times have
+not, stay: NumPy's datetime64 and timedelta64, also inside of lists and structures; of a time of day since midnight.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,12 +48,17 @@ def column_of(array: Any) -> Array:
         or pa.types.is_duration(kind)
     ):
         return np.asarray(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_time64(kind) and kind.unit == "ns":
+        return np.asarray(_since_midnight(array).to_numpy(zero_copy_only=False))
     if _is_whole(kind):
         return _whole_numbers(array)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         even = _lists_of_one_length(array)
         return objects([None if row is None else _list_value(row) for row in array]) if even is None else even
-    return objects(array.to_pylist())
+    if _is_text(kind):
+        with contextlib.suppress(pa.ArrowException):  # the list below tells what is wrong with the text
+            return np.asarray(array.to_numpy(zero_copy_only=False))
+    return objects(_exact(array))
 
 
 def objects(values: Sequence[Any]) -> Array:
@@ -102,6 +109,11 @@ def _is_whole(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind))
 
 
+def _is_text(kind: Any) -> bool:
+    text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    return bool(text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
 def _list_value(row: Any) -> Any:
     """Return a list's content: an array of numbers, or a list of whatever else it holds."""
     if not row.is_valid:
@@ -110,4 +122,47 @@ def _list_value(row: Any) -> Any:
     kind = inner.type
     if pa.types.is_floating(kind) or (_is_whole(kind) and not inner.null_count):
         return np.array(inner.to_numpy(zero_copy_only=False))
-    return array_or_list(row.as_py())
+    return array_or_list(_exact(inner))
+
+
+def _since_midnight(array: Any) -> Any:
+    return array.cast(pa.int64()).cast(pa.duration("ns"))
+
+
+def _exact(array: Any) -> list[Any]:
+    """Return an array's values as Python's, but those that count nanoseconds as NumPy's."""
+    kind = array.type
+    if not _counts_nanoseconds(kind):
+        values: list[Any] = array.to_pylist()
+        return values
+    if isinstance(array, pa.ExtensionArray):
+        return _exact(array.storage)
+    if pa.types.is_dictionary(kind):
+        return _exact(array.dictionary_decode())
+    valid = array.is_valid().to_pylist()
+    if pa.types.is_struct(kind):
+        names = [field.name for field in kind]
+        rows = zip(*map(_exact, array.flatten()), strict=True)
+        return [dict(zip(names, row, strict=True)) if there else None for row, there in zip(rows, valid, strict=True)]
+    if pa.types.is_map(kind):
+        pairs = (_exact(row.values) if there else () for row, there in zip(array, valid, strict=True))
+        return [
+            [tuple(one.values()) for one in row] if there else None for row, there in zip(pairs, valid, strict=True)
+        ]
+    if kind.num_fields:
+        return [_exact(row.values) if there else None for row, there in zip(array, valid, strict=True)]
+    numbers = _since_midnight(array) if pa.types.is_time64(kind) else array
+    return [one if there else None for one, there in zip(numbers.to_numpy(zero_copy_only=False), valid, strict=True)]
+
+
+def _counts_nanoseconds(kind: Any) -> bool:
+    """Tell whether values of a type are moments or times with nanoseconds, or hold some."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _counts_nanoseconds(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _counts_nanoseconds(kind.value_type)
+    if pa.types.is_union(kind) or pa.types.is_run_end_encoded(kind):
+        return False
+    if kind.num_fields:
+        return any(_counts_nanoseconds(kind.field(place).type) for place in range(kind.num_fields))
+    return bool(pa.types.is_temporal(kind) and getattr(kind, "unit", "") == "ns")

@@ -229,8 +229,10 @@ def compression_of(path: str) -> str | None:
 
 
 @contextmanager
-def opened(split: Split, begin: int | None = None) -> Iterator[BinaryIO]:
+def opened(split: Split, begin: int | None = None, *, listed: bool = True) -> Iterator[BinaryIO]:
     """Open a split's file, decompressed, at the split's first byte or at `begin`.
+
+    `listed`: the file is known to reach to the split's end.
 
     What fails inside names the file.  A CorruptSourceError from inside is told how much of the split had been read,
     as a share of its bytes (`share_read`), and what the file is if it looks compressed and is not called so.
@@ -239,7 +241,7 @@ def opened(split: Split, begin: int | None = None) -> Iterator[BinaryIO]:
     checked = None if kind is None else _Checked(split.path, kind, split.version)
     if checked is None:
         at = split.start if begin is None else begin
-        stream = open_stream(split.path, at, split.stop, version=split.version)
+        stream = open_stream(split.path, at, split.stop, version=split.version, at_least=(listed and split.stop) or 0)
     else:
         stream = cast(BinaryIO, io.BufferedReader(checked, OUTPUT_BYTES))
     with stream:

@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 from typing import Any, BinaryIO, ClassVar, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
@@ -46,7 +47,8 @@ class Csv:
     str; a column of integers with empty cells there is read as float64.  Empty cells (also ``NA``,
     ``null``, ``nan``) are NaN in columns of floats, None in those of integers and booleans, and stay text
     in those of text.  `types` overrides: ``{"price": "float32", "zip": "string"}`` (names of Arrow types).
-    Empty lines are not elements.
+    A number that is more than its column's type holds (``1e999``) is refused; ``inf`` is infinity.  Empty lines are
+    not elements.
 
     Files that are not compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are cut into byte ranges of about
     `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Where quoted values hold
@@ -72,7 +74,10 @@ class Csv:
             raise PlanError(f"max_record_bytes must be {MOST_RECORD_BYTES} at most, but got {self.max_record_bytes}.")
         object.__setattr__(self, "patterns", patterns_of(self.paths))
         if self.columns is not None:
-            object.__setattr__(self, "columns", tuple(self.columns))
+            names = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
+            object.__setattr__(self, "columns", names)
+            if not names:
+                raise PlanError("Csv(columns=...) names no column, which is no element: name one, or leave it out.")
         if len(self.delimiter) != 1 or not self.delimiter.isascii() or self.delimiter in '"\r\n\0':
             raise PlanError(f"delimiter must be one ASCII character, no quote or line end, but got {self.delimiter!r}.")
         for name, kind in self.types.items():
@@ -163,7 +168,7 @@ class Csv:
         """Return the names of a file's columns."""
         # Whoever reads one line must not make an object store fetch the rest.
         split = Split(index=0, path=path, stop=1, version=version)
-        with opened_for_lines(split) as stream:
+        with opened_for_lines(split, listed=False) as stream:
             first = next(self._records(stream, split), None)
             if first is None:
                 raise CorruptSourceError(f"{path} is empty: it has no header line.", path=path, offset=0, element=0)
@@ -197,7 +202,7 @@ class Csv:
                 )
         whole = Split(index=0, path=path, stop=None if self.newlines_in_values else SAMPLE_BYTES, version=version)
         given = {name: _arrow_type(name, kind) for name, kind in self.types.items()}
-        with opened_for_lines(whole) as stream:
+        with opened_for_lines(whole, listed=False) as stream:
             lines = islice(self._records(stream, whole), 1, None)
             sample = list(takewhile(lambda line: line.offset < SAMPLE_BYTES, lines))
             try:
@@ -226,6 +231,8 @@ class Csv:
             raise pa.ArrowInvalid("a carriage return stands inside the line, outside of quotes")
         if table.num_rows > len(lines):
             raise pa.ArrowInvalid("it holds several rows")
+        if schema is not None:  # while types are inferred it is open whether these are numbers
+            self._check_sizes(table, data, names)
         if b'"' in lines[-1].data:
             # Arrow takes the end of the data for the end of an open quote: what follows tells whether it is.
             empty = self.delimiter.encode() * (len(names) - 1) or b"x"
@@ -233,6 +240,23 @@ class Csv:
             if self._table(lines[-1].data + b"\n" + empty + b"\n", names, None, strings).num_rows < 2:
                 raise pa.ArrowInvalid("a quote is opened and not closed in the line")
         return table
+
+    def _check_sizes(self, table: Any, data: bytes, names: list[str]) -> None:
+        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes infinity."""
+        for column, kind in zip(table.column_names, table.schema.types, strict=True):
+            if not pa.types.is_floating(kind):
+                continue
+            infinite = pc.is_inf(table.column(column))
+            if not pc.any(infinite).as_py():
+                continue
+            texts = self._table(data, names, None, dict.fromkeys(names, pa.string())).column(column)
+            # Infinity itself is written in letters.
+            written = pc.filter(texts, pc.and_kleene(infinite, pc.match_substring_regex(texts, "[0-9]")))
+            if len(written):
+                shown, wider = _shortened(written[0].as_py()), "string" if kind == pa.float64() else "float64"
+                raise pa.ArrowInvalid(
+                    f"{shown} in column {column!r} is more than a {kind} holds; say types={{{column!r}: {wider!r}}}"
+                )
 
     def _table(self, data: bytes, names: list[str], schema: Any, types: Mapping[str, Any] | None) -> Any:
         """Return the table that Arrow makes of some bytes."""
@@ -269,6 +293,11 @@ class Csv:
         if lines[good].data.count(b'"') % 2 and not self.newlines_in_values:
             problem += " (it opens a quote: say newlines_in_values=True if values hold line ends)"
         return good, problem, before
+
+
+def _shortened(text: str, most: int = 40) -> str:
+    """Return a number for a message, the first digits of a long one."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} digits)"
 
 
 def _is_empty(data: bytes) -> bool:

@@ -11,7 +11,8 @@ from typing import BinaryIO, TypeAlias
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import SequentialSource, Source, Split
 from pecan_ray.sources.compressed import compression_of
-from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, fetch_ahead, list_files
+from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, among_several, fetch_ahead, holds, list_files
+from pecan_ray.storage.ranges import Asked
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
 """Files, folders and globs: local, ``s3://`` or ``gs://``."""
@@ -109,6 +110,27 @@ def with_files_ahead(source: Source, splits: Iterable[Split]) -> Iterator[Split]
         if len(coming) > SPLITS_AHEAD:
             yield coming.popleft()
     yield from coming
+
+
+def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
+    """Return the indices of splits of which all bytes are on this node's disk; None where that need not be known.
+
+    It need be where other jobs on the node read the same data, and take first what is here.  Known are files that are
+    elements, and byte ranges of files that are read from the front.
+    """
+    if not among_several():
+        return None
+    return tuple(split.index for split in splits if (ranges := _ranges(source, split)) and holds(ranges))
+
+
+def _ranges(source: Source, split: Split) -> list[Asked]:
+    """Return what reading a split reads; nothing where that is not known."""
+    if split.files:
+        versions = split.versions or ("",) * len(split.files)
+        return [Asked(path, 0, None, version) for path, version in zip(split.files, versions, strict=True)]
+    if isinstance(source, SequentialSource):
+        return [Asked(split.path, split.start, split.stop, split.version)]
+    return []
 
 
 def fetch_files_ahead(source: Source, splits: Iterable[Split]) -> None:

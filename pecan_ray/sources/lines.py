@@ -36,9 +36,9 @@ class TextLine(NamedTuple):
         return f"line {self.number}{behind} of {split.path} (byte {self.offset})"
 
 
-def opened_for_lines(split: Split) -> AbstractContextManager[BinaryIO]:
+def opened_for_lines(split: Split, *, listed: bool = True) -> AbstractContextManager[BinaryIO]:
     """Open a split's file for `lines_of`: at the byte before its range, which tells whether a line begins there."""
-    return opened(split, max(split.start - 1, 0))
+    return opened(split, max(split.start - 1, 0), listed=listed)
 
 
 def lines_of(stream: BinaryIO, split: Split, max_record_bytes: int, end: bytes = b"\r") -> Iterator[TextLine]:

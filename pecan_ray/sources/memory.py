@@ -91,7 +91,7 @@ class Arrays:
     ) -> None:
         if split_rows is not None:
             check_positive(split_rows=split_rows)
-        held = {name: np.asarray(value) for name, value in {**(columns or {}), **arrays}.items()}
+        held = {name: _as_array(name, value) for name, value in {**(columns or {}), **arrays}.items()}
         masked = [name for name, value in {**(columns or {}), **arrays}.items() if isinstance(value, np.ma.MaskedArray)]
         if masked:
             raise PlanError(
@@ -138,6 +138,16 @@ class Arrays:
                 rows = array[split.start : split.stop]
                 digest.update(pickle.dumps(rows) if array.dtype.hasobject else rows.tobytes())
         return f"Arrays:{digest.hexdigest()}"
+
+
+def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise PlanError(
+            f"Arrays: no array can be made of {name} ({error}). Its rows have unequal shapes: give a list of elements "
+            "to Items, or an array of dtype object."
+        ) from error
 
 
 def _own(value: Any) -> Any:

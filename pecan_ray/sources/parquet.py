@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from pyarrow import parquet as pq
 
-from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError
+from pecan_ray.errors import ColumnError, CorruptSourceError, PecanError, PlanError
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import (
@@ -52,6 +52,8 @@ class Parquet:
         if self.columns is not None:
             names = [self.columns] if isinstance(self.columns, str) else self.columns
             object.__setattr__(self, "columns", tuple(names))
+            if not self.columns:
+                raise PlanError("Parquet(columns=...) names no column, which is no element: name one, or leave it out.")
 
     def splits(self) -> Iterator[Split]:
         """Yield runs of row groups, reading the footer of one file after the other."""

@@ -21,7 +21,8 @@ class WebDataset:
     """The samples of tar archives (``.tar``, also compressed as ``.gz``, ``.bz2``, ``.xz``, ``.zst``), each a split.
 
     Neighbouring members with the same path up to the first dot of the file name are one sample: what
-    follows the dot, in lower case, is the column (bytes, undecoded), and ``__key__`` the common part.
+    follows the dot, in lower case, is the column (bytes, undecoded), and ``__key__`` the common part; of ``a.`` the
+    column is called ``""``.
     Members without an extension, hidden ones and names like ``__this__`` are not samples.  Archives
     one behind the other in a file are read as one.  Raises CorruptSourceError for archives that are cut off or damaged,
     for a column that comes twice in one sample or is a link or a device, for a sample of more than
@@ -75,9 +76,9 @@ def _named(found: Iterator[TarMember], unnamed: list[str]) -> Iterator[tuple[str
     for member in found:
         folder, name = os.path.split(member.name)
         stem, dot, extension = name.partition(".")
-        if stem and dot and extension and not (name.startswith("__") and name.endswith("__")):
+        if stem and dot and not (name.startswith("__") and name.endswith("__")):
             yield os.path.join(folder, stem), extension.lower(), member
-        elif stem and not extension and not name.startswith("_") and not unnamed:
+        elif stem and not dot and not name.startswith("_") and not unnamed:
             unnamed.append(member.name)
 
 

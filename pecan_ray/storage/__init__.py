@@ -1,40 +1,70 @@
-"""Reading bytes from local disks, S3 and Google Cloud Storage through one set of functions."""
+"""Reading and writing files on local disks, S3 and Google Cloud Storage through one set of functions."""
 
 from __future__ import annotations
 
 from pecan_ray.storage.access import (
+    among_several,
+    bytes_from_node,
+    delete_file,
     fetch_ahead,
     file_info,
     forget_ahead,
+    holds,
+    is_remote,
+    keep_on_node,
     list_files,
     list_folder,
     open_random,
     open_stream,
     read_all,
     read_many,
+    read_piece,
     read_range,
     reset_clients,
     subfolders,
+    write_file,
 )
 from pecan_ray.storage.backend import FileInfo
+from pecan_ray.storage.block_cache import BlockCache
+from pecan_ray.storage.digest import ObjectDigest
+from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
+from pecan_ray.storage.on_node import keep_source_bytes
 from pecan_ray.storage.retry import set_patience
+from pecan_ray.storage.throttle import limit_remote_io, remote_bytes
 
 __all__ = [
     "HEAD_BYTES",
+    "BlockCache",
     "FileInfo",
     "Head",
+    "ObjectDigest",
+    "among_several",
+    "bytes_from_node",
+    "changed",
+    "delete_file",
     "fetch_ahead",
     "file_info",
     "forget_ahead",
+    "holds",
+    "is_remote",
+    "keep_on_node",
+    "keep_source_bytes",
+    "limit_remote_io",
     "list_files",
     "list_folder",
+    "make_digest",
     "open_random",
     "open_stream",
     "read_all",
+    "read_digest",
     "read_many",
+    "read_piece",
     "read_range",
+    "remote_bytes",
     "reset_clients",
     "set_patience",
     "subfolders",
+    "write_digest",
+    "write_file",
 ]

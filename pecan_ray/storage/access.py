@@ -1,4 +1,4 @@
-"""The functions that sources call: they find the storage by the path's scheme.
+"""The functions that sources and caches call: they find the storage by the path's scheme.
 
 Clients and threads belong to the process that uses them: nothing here is pickled, and a forked child makes
 its own.
@@ -12,11 +12,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import cache, partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 
-from pecan_ray.errors import SourceNotFoundError, SourceReplacedError
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.storage.backend import MAGIC, Backend, FileInfo
+from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
@@ -25,6 +28,7 @@ from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.retry import unless_given_up
 from pecan_ray.storage.s3 import S3
 from pecan_ray.storage.threads import RequestThreads
+from pecan_ray.storage.throttle import throttle
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -127,15 +131,37 @@ def read_many(paths: Sequence[str], versions: Sequence[str] = ()) -> Generator[b
             yield read_range(one.path, 0, version=one.version)
 
 
-def open_stream(path: str, start: int = 0, expect: int | None = None, *, version: str = "") -> BinaryIO:
+def read_piece(path: str, start: int, stop: int | None = None, *, version: str = "") -> FileRange:
+    """Return what `read_range` does, with the size of the file and the version that the answer is of."""
+    return _read(path, start, stop, version)
+
+
+def write_file(path: str, data: bytes) -> None:
+    """Write a file or object whole, in place of one that is there; folders are made.
+
+    It is there with all its bytes or not at all, also where two write it at once.  Failures that pass are waited out;
+    raises SourcePermissionError where writing is not allowed.
+    """
+    _backend(path).write(path, data)
+
+
+def delete_file(path: str) -> None:
+    """Remove a file or object, if it is there."""
+    _backend(path).delete(path)
+
+
+def open_stream(
+    path: str, start: int = 0, expect: int | None = None, *, version: str = "", at_least: int = 0
+) -> BinaryIO:
     """Open a file for reading on from byte `start`; objects are fetched ahead in parallel ranges.
 
     `expect` is the byte up to which the reader will surely read: little behind it is fetched ahead, although it can
-    be read.  None: the end of the file.  With the `version` that a listing told, another one is refused, and what
+    be read.  None: the end of the file.  An object that had `at_least` so many bytes when it was listed, and of which
+    the store gives fewer, raises SourceError.  With the `version` that a listing told, another one is refused, and what
     `fetch_ahead` has brought is used; without it all is read of the version that is met first.
     """
     if is_remote(path):
-        return io.BufferedReader(_AheadReader(path, start, expect, version), 1 << 16)
+        return io.BufferedReader(_AheadReader(path, start, expect, version, at_least), 1 << 16)
     file = open_local(path, version)
     file.seek(start)
     return file
@@ -148,6 +174,9 @@ def open_random(path: str, *, size: int | None = None, version: str = "") -> Bin
     """
     if not is_remote(path):
         return open_local(path, version)
+    blocks = _kept.blocks_here()
+    if size is None and blocks is not None:
+        size = blocks.size(path, version)
     if size is None or not version:
         info = file_info(path)
         Asked(path, 0, None, version).check_version(info.version)
@@ -168,6 +197,46 @@ def fetch_ahead(heads: Iterable[Head]) -> None:
 def forget_ahead() -> None:
     """Drop what was announced and not fetched, and try no request for it again: something else will be read."""
     _heads(os.getpid()).forget()
+
+
+@dataclass
+class _Kept:
+    """What this process reads from its node's disk instead of from buckets."""
+
+    blocks: BlockCache | None = None
+    pid: int = 0
+
+    def blocks_here(self) -> BlockCache | None:
+        """Return the cache; None in a forked child too, which must not use its parent's index."""
+        return self.blocks if self.blocks is not None and self.pid == os.getpid() else None
+
+
+_kept = _Kept()
+
+
+def keep_on_node(blocks: BlockCache | None) -> None:
+    """Let reads of buckets by this process go through a cache on its node's disk; None: through none."""
+    if (before := _kept.blocks_here()) is not None:
+        before.close()
+    _kept.blocks, _kept.pid = blocks, os.getpid()
+
+
+def bytes_from_node() -> int:
+    """Return how many bytes this process has read from its node's disk instead of from buckets."""
+    blocks = _kept.blocks_here()
+    return 0 if blocks is None else blocks.nbytes
+
+
+def among_several() -> bool:
+    """Tell whether other jobs on this node read the same data, and take first what is here."""
+    blocks = _kept.blocks_here()
+    return blocks is not None and blocks.among_several
+
+
+def holds(ranges: Iterable[Asked]) -> bool:
+    """Tell whether this node's disk has all of some ranges of objects."""
+    blocks = _kept.blocks_here()
+    return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)
 
 
 def _expand(pattern: str) -> Iterator[FileInfo]:
@@ -228,12 +297,17 @@ def _heads(pid: int) -> Heads:
 def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRange:
     if stop is not None and stop <= start:
         return FileRange(b"", start)
-    return _backend(path).read(path, start, stop, version)
+    if not is_remote(path):
+        return _backend(path).read(path, start, stop, version)
+    ask = partial(throttle.read, partial(_backend(path).read, path))
+    blocks = _kept.blocks_here()
+    return ask(start, stop, version) if blocks is None else blocks.read(ask, path, start, stop, version)
 
 
 def _ranges(path: str, start: int, stop: int, version: str) -> list[Asked]:
-    """Return the blocks of a file that lie between two bytes."""
-    return [Asked(path, at, min(at + BLOCK_BYTES, stop), version) for at in range(start, stop, BLOCK_BYTES)]
+    """Return what lies between two bytes of a file, cut where others who read it cut it too."""
+    cuts = [start, *range((start // BLOCK_BYTES + 1) * BLOCK_BYTES, stop, BLOCK_BYTES), stop]
+    return [Asked(path, begin, end, version) for begin, end in pairwise(cuts) if begin < end]
 
 
 def _exactly(asked: Asked) -> bytes:
@@ -281,9 +355,10 @@ class _AheadReader(io.RawIOBase):
     The first answer tells the object's size, and which version the others must be of: nobody asks for them before.
     """
 
-    def __init__(self, path: str, start: int, expect: int | None, version: str) -> None:
+    def __init__(self, path: str, start: int, expect: int | None, version: str, at_least: int) -> None:
         super().__init__()
         self._path, self._start, self._expect, self._version = path, start, expect, version
+        self._at_least = at_least
         self._blocks: Generator[bytes, None, None] | None = None
         self._size = self._tail = 0
         self._at = start
@@ -322,6 +397,14 @@ class _AheadReader(io.RawIOBase):
         first = self._first()
         self._version = self._version or first.version
         self._size = first.size
+        if self._size < self._at_least:
+            raise SourceError(
+                f"{self._path}: the store's answer ends at byte {self._size}, although the object was listed with "
+                f"{self._at_least} bytes or more. Check the store, and what stands between it "
+                "and this machine.",
+                path=self._path,
+                offset=self._size,
+            )
         reached = self._start + len(first.data)
         self._tail = max(reached, self._size if self._expect is None else min(self._expect, self._size))
         self._blocks = _in_order(_ranges(self._path, reached, self._tail, self._version))

@@ -58,6 +58,14 @@ class Backend(Protocol):
         """
         ...
 
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file whole, in place of one that is there: whoever reads it has the one or the other."""
+        ...
+
+    def delete(self, path: str) -> None:
+        """Remove a file; nothing to do where there is none."""
+        ...
+
 
 def is_hidden(relative: str) -> bool:
     """Say whether a path below a listed folder is one of the marker files that data tools leave there."""

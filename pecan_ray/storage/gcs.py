@@ -8,6 +8,7 @@ user says, tell of it, and would be multiplied by them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import Asked, FileRange, replaced, too_long
-from pecan_ray.storage.retry import mistrusts, retry
+from pecan_ray.storage.retry import Doing, mistrusts, retry
 
 T = TypeVar("T")
 
@@ -33,6 +34,12 @@ STORED = {"Accept-Encoding": "gzip"}
 """What lets an object with the encoding gzip come as it is stored: without it the store unpacks it, and sends all of it
 whatever range is asked for."""
 PLAIN = {"Accept-Encoding": "identity"}
+BYTES = {"Content-Type": "application/octet-stream"}
+ROLES: dict[Doing, str] = {
+    "read": "roles/storage.objectViewer",
+    "write": "roles/storage.objectUser",
+    "remove": "roles/storage.objectUser",
+}
 GZIPPED = (".gz", ".gzip", ".tgz")
 
 
@@ -106,6 +113,20 @@ class GoogleStorage:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Write an object whole, in one request: it is there with all its bytes, or as it was before."""
+        url = f"{self._fs._location}/upload/storage/v1/b/{{}}/o"
+        upload = partial(
+            self._request, url, bucket, method="POST", data=data, headers=BYTES, uploadType="media", name=key
+        )
+        self._ask(f"gs://{bucket}/{key}", upload, doing="write")
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Remove an object; nothing to do where there is none."""
+        removal = partial(self._request, "b/{}/o/{}", bucket, key, method="DELETE")
+        with contextlib.suppress(SourceNotFoundError):
+            self._ask(f"gs://{bucket}/{key}", removal, doing="remove")
+
     def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         match = {"ifGenerationMatch": asked.version} if asked.version.isdigit() else {}
         try:
@@ -116,32 +137,37 @@ class GoogleStorage:
         except _TooLongError as error:
             raise asked.ignored(error.length) from None
         except self._failure as error:
-            if _status(error) == 416:
-                return asked.nothing(None)
+            if _status(error) == 416:  # gcsfs leaves out the headers; an answer that is wrong would be an empty file
+                size = self._describe("b/{}/o/{}", bucket, key)["size"]
+                return asked.nothing(f"bytes */{size}")
             raise
         _check_encoding(asked.path, headers)
         version = headers.get("X-Goog-Generation", "")
         if match:
             asked.check_version(version)
-        return asked.piece(status, headers.get("Content-Range"), body, version)
+        asked.check_answerer(status, version or headers.get("X-Goog-Hash", ""))
+        part = headers.get("Content-Range")
+        if not part:
+            asked.check_whole(status, headers.get("X-Goog-Stored-Content-Length"), body)
+        return asked.piece(status, part, body, version)
 
     def _describe(self, path: str, *names: str, **query: str) -> dict[str, Any]:
         """Return an answer in JSON."""
         answer: dict[str, Any] = json.loads(self._request(path, *names, headers=PLAIN, **query)[2])
         return answer
 
-    def _request(self, path: str, *names: str, **query: Any) -> tuple[int, Any, bytes]:
+    def _request(self, path: str, *names: str, method: str = "GET", **query: Any) -> tuple[int, Any, bytes]:
         """Make one request; return the status, the headers and the body."""
-        status, headers, _, body = self._sync(self._fs.loop, self._once, self._fs, "GET", path, *names, **query)
+        status, headers, _, body = self._sync(self._fs.loop, self._once, self._fs, method, path, *names, **query)
         return status, headers, body
 
-    def _ask(self, path: str, call: Callable[[], T]) -> T:
+    def _ask(self, path: str, call: Callable[[], T], doing: Doing = "read") -> T:
         try:
-            return retry(call, passes=self._passes, path=path)
+            return retry(call, passes=self._passes, path=path, doing=doing)
         except (self._failure, *self._broken, OSError, ValueError, RuntimeError) as error:
             if isinstance(error, SourceError):
                 raise
-            raise _explain(error, path) from error
+            raise _explain(error, path, doing) from error
 
     def _passes(self, error: Exception) -> bool:
         if isinstance(error, self._failure):
@@ -188,12 +214,12 @@ def _status(error: Exception) -> int:
     return int(code) if code is not None and str(code).isdigit() else 0
 
 
-def _explain(error: Exception, path: str) -> SourceError:
+def _explain(error: Exception, path: str, doing: Doing) -> SourceError:
     # gcsfs reports 403 as a bare OSError whose text begins with this word.
     if isinstance(error, PermissionError) or _status(error) in (401, 403) or str(error).startswith("Forbidden"):
         return SourcePermissionError(
-            f"Google Cloud Storage refused {path}. Check `gcloud auth application-default "
-            "print-access-token`, and that the account has roles/storage.objectViewer on the bucket.",
+            f"Google Cloud Storage refused to {doing} {path}. Check `gcloud auth application-default "
+            f"print-access-token`, and that the account has {ROLES[doing]} on the bucket.",
             path=path,
         )
     if isinstance(error, FileNotFoundError) or _status(error) == 404:
@@ -202,4 +228,4 @@ def _explain(error: Exception, path: str) -> SourceError:
             "STORAGE_EMULATOR_HOST if it is set.",
             path=path,
         )
-    return SourceError(f"Cannot read {path}: {error}. Check the network and the bucket's state.", path=path)
+    return SourceError(f"Cannot {doing} {path}: {error}. Check the network and the bucket's state.", path=path)

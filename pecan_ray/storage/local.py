@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
+import secrets
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, cast
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
 from pecan_ray.storage.ranges import FileRange, replaced
+from pecan_ray.storage.retry import Doing
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -25,7 +28,7 @@ Descend = Callable[[str, int], bool]
 """(path of a folder, how deep it lies below the first one) -> whether to look into it."""
 
 
-def explain(error: OSError, path: str) -> SourceError:
+def explain(error: OSError, path: str, doing: Doing = "read") -> SourceError:
     """Return the error of ours that says what went wrong with a local path."""
     if isinstance(error, (FileNotFoundError, NotADirectoryError)):
         return SourceNotFoundError(
@@ -35,10 +38,10 @@ def explain(error: OSError, path: str) -> SourceError:
         )
     if isinstance(error, PermissionError):
         return SourcePermissionError(
-            f"Not allowed to read {path}. Check its mode and owner with `ls -l`, and which user the workers run as.",
+            f"Not allowed to {doing} {path}. Check its mode and owner with `ls -l`, and which user the workers run as.",
             path=path,
         )
-    return SourceError(f"Cannot read {path}: {error}.", path=path)
+    return SourceError(f"Cannot {doing} {path}: {error}.", path=path)
 
 
 class LocalFiles:
@@ -96,7 +99,7 @@ class LocalFiles:
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = _open_file(path)
             try:
                 found = os.fstat(fd)
                 stop = found.st_size if stop is None else min(stop, found.st_size)
@@ -114,6 +117,33 @@ class LocalFiles:
         if start + len(data) < stop:
             raise _shorter(path, start + len(data), found.st_size)
         return FileRange(data, after.st_size, version)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file whole, beside its place first."""
+        folder = os.path.dirname(path)
+        beside = os.path.join(folder, f".{secrets.token_hex(8)}.part")  # no listing shows it
+        try:
+            os.makedirs(folder or ".", exist_ok=True)
+            try:
+                with open(beside, "xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())  # or else a crash could leave the name without the bytes
+                os.replace(beside, path)
+            except BaseException:
+                with contextlib.suppress(OSError):  # the first error is told
+                    os.unlink(beside)
+                raise
+        except OSError as error:
+            raise explain(error, path, "write") from error
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.unlink(path)
+        except OSError as error:
+            raise explain(error, path, "remove") from error
 
 
 def _pread(fd: int, start: int, stop: int) -> bytes:
@@ -135,7 +165,7 @@ class _OneVersion(io.FileIO):
     """Reads a file as long as nobody writes to it; the second half of another version would be no part of the first."""
 
     def __init__(self, path: str, version: str) -> None:
-        super().__init__(path, "rb")
+        super().__init__(path, "rb", opener=lambda name, _: _open_file(name))
         self._path = path
         self._version = version or _version(os.fstat(self.fileno()))
 
@@ -184,6 +214,20 @@ def open_local(path: str, version: str = "", *, buffering: int = 1 << 20) -> Bin
             file.close()
             raise
     return cast(BinaryIO, io.BufferedReader(file, buffering) if buffering else file)
+
+
+def _open_file(path: str) -> int:
+    """Open a file; what has become a pipe since it was listed is refused, where opening it would wait for a writer."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        os.close(fd)
+        raise _no_file(path, mode)
+    return fd
+
+
+def _no_file(path: str, mode: int) -> SourceError:
+    return SourceError(f"{path} is {_kind(mode)}, not a file: it cannot be read again and again.", path=path)
 
 
 def _first_magic(pattern: str) -> int:
@@ -277,9 +321,7 @@ def _stat(path: str) -> FileInfo:
 
 def _describe(path: str, status: os.stat_result) -> FileInfo:
     if not stat.S_ISREG(status.st_mode):
-        raise SourceError(
-            f"{path} is {_kind(status.st_mode)}, not a file: it cannot be read again and again.", path=path
-        )
+        raise _no_file(path, status.st_mode)
     if not status.st_size and _has_content(path):
         raise _of_no_size(path)
     return FileInfo(path=path, size=status.st_size, version=_version(status))

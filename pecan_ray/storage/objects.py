@@ -20,7 +20,7 @@ class Page:
 
 
 class ObjectApi(Protocol):
-    """The four requests that are made of an object store.  They raise `SourceError`s only."""
+    """The six requests that are made of an object store.  They raise `SourceError`s only."""
 
     scheme: str
 
@@ -34,6 +34,14 @@ class ObjectApi(Protocol):
 
     def get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         """Return a range of an object's bytes; fewer where it ends before."""
+        ...
+
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Write an object whole, in one request: it is there with all its bytes, or as it was before."""
+        ...
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Remove an object; nothing to do where there is none."""
         ...
 
 
@@ -92,6 +100,14 @@ class ObjectStore:
         """Return bytes `start` to `stop`; fewer where the object ends before."""
         bucket, key = self._split(path)
         return self.api.get(bucket, key, Asked(path, start, stop, version))
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write an object whole."""
+        self.api.put(*self._split(path), data)
+
+    def delete(self, path: str) -> None:
+        """Remove an object, if it is there."""
+        self.api.delete(*self._split(path))
 
     def _split(self, path: str) -> tuple[str, str]:
         bucket, _, key = path[len(self.api.scheme) + 3 :].partition("/")

@@ -58,6 +58,15 @@ class Asked:
         if self.version and version and version != self.version:
             raise replaced(self.path)
 
+    def check_answerer(self, status: int, version: str) -> None:
+        """Raise SourceError for a whole answer without a version, which the store's listing tells: it is another's."""
+        if self.version and not version and status != 206:
+            raise SourceError(
+                f"{self.path}: the answer (status {status}) names no version, as the store does. It may be a page of a "
+                "proxy, or of a network that asks for a login: look at it with `curl`.",
+                path=self.path,
+            )
+
     def check_size(self, status: int, length: int | None) -> None:
         """Raise SourceError where the whole of a large object is about to be sent instead of a range."""
         if self.ranged and too_long(status, length):
@@ -73,11 +82,16 @@ class Asked:
             path=self.path,
         )
 
+    def check_whole(self, status: int, length: str | None, body: bytes) -> None:
+        """Raise ShortAnswerError where the whole of an object came, and the store says that it is another length."""
+        if status == 200 and length is not None and length.isdigit() and int(length) != len(body):
+            raise ShortAnswerError(f"{len(body)} bytes came of {length}")
+
     def piece(self, status: int, content_range: str | None, body: bytes, version: str) -> FileRange:
         """Return what was asked for, from an answer with status 200 or 206."""
         if not self.ranged:
             return FileRange(body, len(body), version)
-        if status == 200:
+        if status == 200 and not content_range:  # else it is a range, whatever its status says
             return FileRange(body[self.start : self.stop], len(body), version)
         found = _CONTENT_RANGE.match(content_range or "")
         if found is None:
@@ -97,7 +111,15 @@ class Asked:
     def nothing(self, content_range: str | None) -> FileRange:
         """Return what an answer with status 416 tells: the object ends before the range."""
         found = _NO_RANGE.match(content_range or "")
-        return FileRange(b"", int(found[1]) if found else self.start)
+        size = int(found[1]) if found else None
+        if not self.ranged or size is None or size > self.start:
+            told = "does not say how many bytes the object has" if size is None else f"that the object has {size} bytes"
+            raise SourceError(
+                f"{self.path}: the store says that nothing lies behind byte {self.start}, and {told}. Check the store, "
+                "and what stands between it and this machine.",
+                path=self.path,
+            )
+        return FileRange(b"", size)
 
 
 def too_long(status: int, length: int | None) -> bool:

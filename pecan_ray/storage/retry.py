@@ -15,13 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 from pecan_ray.errors import StorageOutageError
 
 logger = logging.getLogger("pecan_ray.storage")
 
 T = TypeVar("T")
+Doing: TypeAlias = Literal["read", "write", "remove"]
+"""What is asked of a storage."""
+DONE: dict[Doing, str] = {"read": "read", "write": "written", "remove": "removed"}
 
 SAY_AFTER_S = 5.0
 """What has been tried again for so long is told;"""
@@ -61,6 +64,7 @@ class Retrying:
     """What was raised last, in words."""
     since: float
     """When it failed first, as the clock told it."""
+    doing: Doing = "read"
 
 
 class RetryRegistry:
@@ -105,7 +109,7 @@ class RetryRegistry:
                 return
             self._say_from = now + SAY_AGAIN_S
         self.tell(
-            f"{retrying.path} cannot be read and is tried again, for {patience_s:.0f} s at most "
+            f"{retrying.path} cannot be {DONE[retrying.doing]} and is tried again, for {patience_s:.0f} s at most "
             f"(Config(storage_patience_s=...)): {retrying.error}"
         )
 
@@ -144,18 +148,22 @@ _thread = threading.local()
 
 
 @contextmanager
-def unless_given_up(given_up: threading.Event) -> Iterator[None]:
-    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up."""
+def unless_given_up(given_up: threading.Event, *, patience_s: float = math.inf) -> Iterator[None]:
+    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up.
+
+    `patience_s`: they last no longer than that, whatever the process's patience.
+    """
     if given_up.is_set():
         raise UnwantedError
-    _thread.given_up = given_up
+    _thread.given_up, _thread.patience_s = given_up, patience_s
     try:
         yield
     finally:
-        del _thread.given_up
+        del _thread.given_up, _thread.patience_s
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Sleep, in a thread whose wishes may be given up: then it raises UnwantedError."""
     given_up: threading.Event | None = getattr(_thread, "given_up", None)
     if given_up is None:
         time.sleep(seconds)
@@ -173,17 +181,18 @@ def retry(
     *,
     passes: Callable[[Exception], bool],
     path: str = "",
+    doing: Doing = "read",
     backoff: Backoff | None = None,
     clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = _pause,
+    sleep: Callable[[float], None] = pause,
     registry: RetryRegistry = retries,
 ) -> T:
     """Return what `call` returns, trying again while it raises errors for which `passes` is true.
 
-    Raises StorageOutageError when the patience is over: `backoff`'s, or that of the process.  `path` tells `registry`
-    what is asked for.
+    Raises StorageOutageError when the patience is over: `backoff`'s, or that of the process and of the thread.  `path`
+    tells `registry` what is asked for.
     """
-    backoff = backoff or Backoff(min(_patience.seconds, _patience.at_most))
+    backoff = backoff or Backoff(min(_patience.seconds, _patience.at_most, getattr(_thread, "patience_s", math.inf)))
     first: float | None = None
     failures = 0
     with registry.enclose() as note:
@@ -196,7 +205,7 @@ def retry(
                 now, failures = clock(), failures + 1
                 first = now if first is None else first
                 left = first + backoff.patience_s - now
-                retrying = Retrying(path, f"{type(error).__name__}: {error}", first)
+                retrying = Retrying(path, f"{type(error).__name__}: {error}", first, doing)
                 if left <= 0:
                     raise _outage(retrying, failures, now - first) from error
                 note(retrying)
@@ -216,9 +225,9 @@ def mistrusts(error: BaseException | None) -> bool:
 
 def _outage(failed: Retrying, tries: int, seconds: float) -> StorageOutageError:
     return StorageOutageError(
-        f"{failed.path} could not be read: the storage failed {tries} times within {seconds:.0f} s, at last with "
-        f"{failed.error}. Check the network and the store's state; Config(storage_patience_s=...) says how long an "
-        "outage is waited out.",
+        f"{failed.path} could not be {DONE[failed.doing]}: the storage failed {tries} times within {seconds:.0f} s, at "
+        f"last with {failed.error}. Check the network and the store's state; Config(storage_patience_s=...) says how "
+        "long an outage is waited out.",
         path=failed.path,
         tries=tries,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
@@ -15,8 +16,8 @@ from typing import Any, TypeVar
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
-from pecan_ray.storage.ranges import Asked, FileRange, replaced
-from pecan_ray.storage.retry import mistrusts, retry
+from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, replaced
+from pecan_ray.storage.retry import Doing, mistrusts, retry
 
 T = TypeVar("T")
 
@@ -31,10 +32,17 @@ PASSING = frozenset(
 )
 NEVER = frozenset({501, 505})
 """Answers of a server that does not know such requests, and will not."""
+RIGHTS: dict[Doing, str] = {
+    "read": "s3:GetObject and s3:ListBucket",
+    "write": "s3:PutObject",
+    "remove": "s3:DeleteObject",
+}
 CONNECTIONS = 64
 CONNECT_S = 10.0
 READ_S = 30.0
 """A store that sends nothing for so long is asked again."""
+MOST_WRONG = 5
+"""So often an answer may come with a wrong checksum: what is damaged on its way comes whole the next time."""
 
 
 class S3:
@@ -104,6 +112,16 @@ class S3:
         """Return a range of an object's bytes; fewer where it ends before."""
         return self._ask(asked.path, partial(self._get, bucket, key, asked))
 
+    def put(self, bucket: str, key: str, data: bytes) -> None:
+        """Write an object whole, in one request: it is there with all its bytes, or as it was before."""
+        self._ask(
+            f"s3://{bucket}/{key}", partial(self._client.put_object, Bucket=bucket, Key=key, Body=data), doing="write"
+        )
+
+    def delete(self, bucket: str, key: str) -> None:
+        """Remove an object; nothing to do where there is none."""
+        self._ask(f"s3://{bucket}/{key}", partial(self._client.delete_object, Bucket=bucket, Key=key), doing="remove")
+
     def _get(self, bucket: str, key: str, asked: Asked) -> FileRange:
         wanted = asked.header()
         # A weak ETag matches nothing; what comes is compared with it all the same.
@@ -113,7 +131,10 @@ class S3:
         except self._errors.ClientError as error:
             code, status = _code(error)
             if code == "InvalidRange" or status == 416:
-                return asked.nothing(error.response["ResponseMetadata"].get("HTTPHeaders", {}).get("content-range"))
+                told = error.response["ResponseMetadata"].get("HTTPHeaders", {}).get("content-range")
+                if not told:  # an answer that is wrong would be an empty file
+                    told = f"bytes */{self._client.head_object(Bucket=bucket, Key=key)['ContentLength']}"
+                return asked.nothing(told)
             if code == "PreconditionFailed" or status == 412:
                 raise replaced(asked.path) from error
             raise
@@ -121,14 +142,22 @@ class S3:
         with contextlib.closing(body):
             asked.check_version(_version(answer))
             status = int(answer["ResponseMetadata"]["HTTPStatusCode"])
+            asked.check_answerer(status, _version(answer))
             asked.check_size(status, answer.get("ContentLength"))
-            return asked.piece(status, answer.get("ContentRange"), body.read(), _version(answer))
+            data = body.read() if "ContentLength" in answer else _read_bounded(asked, body)
+            return asked.piece(status, answer.get("ContentRange"), data, _version(answer))
 
-    def _ask(self, path: str, call: Callable[[], T]) -> T:
+    def _ask(self, path: str, call: Callable[[], T], doing: Doing = "read") -> T:
+        wrong = itertools.count(1)
+
+        def passes(error: Exception) -> bool:
+            damaged = isinstance(error, self._errors.FlexibleChecksumError)
+            return next(wrong) < MOST_WRONG if damaged else self._passes(error)
+
         try:
-            return retry(call, passes=self._passes, path=path)
+            return retry(call, passes=passes, path=path, doing=doing)
         except (self._errors.BotoCoreError, self._errors.ClientError, OSError) as error:
-            raise self._explain(error, path) from error
+            raise self._explain(error, path, doing) from error
 
     def _passes(self, error: Exception) -> bool:
         if isinstance(error, self._errors.ClientError):
@@ -143,12 +172,18 @@ class S3:
         )
         return isinstance(error, kinds) and not mistrusts(error)
 
-    def _explain(self, error: Exception, path: str) -> SourceError:
+    def _explain(self, error: Exception, path: str, doing: Doing) -> SourceError:
         if not isinstance(error, self._errors.ClientError):
             if isinstance(error, self._errors.NoCredentialsError):
                 return SourcePermissionError(f"No AWS credentials were found for {path}.", path=path)
+            if isinstance(error, self._errors.FlexibleChecksumError):
+                return SourceError(
+                    f"{path} came {MOST_WRONG} times with a wrong checksum: {error}. Check what stands between the "
+                    "store and this machine, and the object by `aws s3api get-object --checksum-mode ENABLED`.",
+                    path=path,
+                )
             return SourceError(
-                f"Cannot read {path}: {error}. Check the network, AWS_ENDPOINT_URL and the AWS profile.",
+                f"Cannot {doing} {path}: {error}. Check the network, AWS_ENDPOINT_URL and the AWS profile.",
                 path=path,
             )
         code, status = _code(error)
@@ -163,11 +198,23 @@ class S3:
         if code in FORBIDDEN or status in (401, 403):
             signed = "the credentials in use" if self._signed else "no credentials (none were found)"
             return SourcePermissionError(
-                f"S3 refused {path} ({code or status}) with {signed}. Check `aws sts get-caller-identity`, "
-                "and that it may s3:GetObject and s3:ListBucket there.",
+                f"S3 refused to {doing} {path} ({code or status}) with {signed}. Check `aws sts get-caller-identity`, "
+                f"and that it may {RIGHTS[doing]} there.",
                 path=path,
             )
         return SourceError(f"S3 answered {code or status} for {path}: {error}.", path=path)
+
+
+def _read_bounded(asked: Asked, body: Any) -> bytes:
+    """Read a body whose length the store does not say: it may have no end."""
+    data: bytes = body.read(WHOLE_BYTES + 1)
+    if len(data) > WHOLE_BYTES:
+        raise SourceError(
+            f"{asked.path}: the store does not say how long its answer is, and sends more than {WHOLE_BYTES:,} bytes. "
+            "Check the store, or the proxy in front of it: answers need a Content-Length.",
+            path=asked.path,
+        )
+    return data
 
 
 def _version(answer: dict[str, Any]) -> str:

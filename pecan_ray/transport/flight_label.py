@@ -134,7 +134,16 @@ def _spans(spans: SpansByKey) -> Written:
 
 def _bad(bad: BadElement, blobs: _Blobs) -> Written:
     origins = [None if origin is None else asdict(origin) for origin in (bad.origin, bad.first)]
-    return [bad.op, bad.where, bad.error, blobs.value(bad.element), *origins, bad.elements_left_out]
+    return [
+        bad.op,
+        bad.where,
+        bad.error,
+        blobs.value(bad.element),
+        *origins,
+        bad.elements_left_out,
+        bad.estimated,
+        bad.open_end,
+    ]
 
 
 def read_label(data: Any, key: bytes) -> Label:
@@ -190,9 +199,17 @@ def _read_spans(written: Written) -> SpansByKey:
 
 
 def _read_bad(written: Written, found: _Found) -> BadElement:
-    op, where, error, element, origin, first, left_out = written
+    op, where, error, element, origin, first, left_out, *known = written
     read = (_read_origin(origin), _read_origin(first))
-    return BadElement(_text(op), _text(where), _text(error), found.value(element), *read, whole(left_out))
+    return BadElement(
+        _text(op),
+        _text(where),
+        _text(error),
+        found.value(element),
+        *read,
+        whole(left_out),
+        *(one is True for one in known),
+    )
 
 
 def _read_origin(written: Written) -> Origin | None:

@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -72,10 +73,10 @@ class SlotAddress:
 
 
 class _CutFile:
-    """A memory file, mapped by the writer, out of which slots are cut one after the other."""
+    """A memory file, or one on disk, mapped by the writer, out of which slots are cut one after the other."""
 
-    def __init__(self, token: str, number: int, size: int, pipe_fd: int) -> None:
-        fd = os.memfd_create(token, os.MFD_CLOEXEC)
+    def __init__(self, token: str, number: int, size: int, pipe_fd: int, folder: Path | None) -> None:
+        fd = os.memfd_create(token, os.MFD_CLOEXEC) if folder is None else _nameless_file(folder / f"{token}-{number}")
         try:
             os.ftruncate(fd, size)
             self.map = mmap.mmap(fd, size)  # which takes a descriptor of its own
@@ -84,14 +85,17 @@ class _CutFile:
             raise
         self.address = MemoryFile(os.getpid(), token, number, fd, pipe_fd, size)
         self._end = self._slots = 0
+        self._on_disk = folder is not None
 
     def has_room(self, size: int) -> bool:
         """Tell whether a slot of this size can be cut."""
         return self._end + size <= self.address.size
 
     def cut(self, size: int) -> int:
-        """Return where a new slot begins."""
+        """Return where a new slot begins; raises OSError where a disk has no room."""
         offset = self._end
+        if self._on_disk:
+            os.posix_fallocate(self.address.fd, offset, size)  # writing into a map kills where the disk is full
         self._end += size
         self._slots += 1
         return offset
@@ -106,6 +110,13 @@ class _CutFile:
     def close(self) -> None:
         """Close the file; the memory goes when the reader's mapping goes too."""
         os.close(self.address.fd)
+
+
+def _nameless_file(path: Path) -> int:
+    """Return the descriptor of a new file that goes with its last user; its link in /proc still has the name."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    os.unlink(path)
+    return fd
 
 
 class RingSlot:
@@ -140,9 +151,10 @@ class RingSlots:
     count.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, folder: Path | None = None) -> None:
+        """`folder`: for files on disk instead of in memory; then `acquire` raises OSError where that has no room."""
         self.token = f"pecan-{secrets.token_hex(8)}"
-        self._limit = limit_bytes
+        self._limit, self._folder = limit_bytes, folder
         self._files: dict[int, _CutFile] = {}
         self._slots: dict[int, RingSlot] = {}
         self._free: dict[int, list[RingSlot]] = {}
@@ -207,7 +219,7 @@ class RingSlots:
         # A slot that has a file of its own leaves room for one that is a little larger, which may follow it.
         nbytes = grown if size <= grown else -(-(size + size // 2) // PAGE) * PAGE
         try:
-            file = self._files[number] = _CutFile(self.token, number, nbytes, self.pipe_fd)
+            file = self._files[number] = _CutFile(self.token, number, nbytes, self.pipe_fd, self._folder)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
                 raise

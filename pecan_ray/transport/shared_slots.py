@@ -1,8 +1,10 @@
 """Slots that one process lends to many: each maps them read-only and says when its last view is gone.
 
 A batch that a worker has written into its ring stays there: the lender opens that memory file once more, for reading,
-and lends what is its own, so that readers need not care who comes and goes.  What did not come in a slot is copied into
-one of the lender's.  A slot is free again when the lender and all readers have let go of it.
+and lends what is its own, so that readers need not care who comes and goes.  Columns that are no arrays of numbers are
+told with it, if they are small.  What did not come in a slot is copied into one of the lender's.  A slot is free again
+when the lender and all readers have let go of it.  What has to wait long for a reader can be moved to a file on disk,
+which readers map in the same way.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -22,6 +25,9 @@ from pecan_ray.engines.contract import SpansByKey
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.messages import Message
 from pecan_ray.transport.ring import ALIGNMENT, LastView, MemoryFile, ReleasePipe, RingSlots, SlotAddress, last_view
+
+MOST_TOLD_BYTES = 16 << 10
+"""Columns that do not lie in a worker's slot are told of with the batch, to each reader, if they take no more."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +41,9 @@ class LentBatch:
     rows: int
     spans: SpansByKey
     layout: Layout
-    """Of the columns; those without a place lie pickled together at `pickled`."""
-    pickled: tuple[int, int] | None
-    """Where these begin, and their bytes."""
+    """Of the columns; those without a place are pickled together."""
+    pickled: tuple[int, int] | bytes
+    """These, or where in the memory they begin, and their bytes."""
     address: SlotAddress | None
     """None: the columns come by Ray's object store."""
 
@@ -68,30 +74,38 @@ class _OpenedFile:
             return False
 
 
+def _place(column: Any) -> ColumnPlace | None:
+    return column if isinstance(column, ColumnPlace) else None
+
+
 class SlotLender:
     """The lender's side, used by one thread."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, disk_bytes: int = 0, folder: Path | None = None) -> None:
+        """`folder`: for what is moved to disk."""
         self._own = RingSlots(limit_bytes)
+        self._disk = None if folder is None else RingSlots(disk_bytes, folder)
         self._files: dict[tuple[str, int], _OpenedFile] = {}
         self._numbers = 0
 
     def lend(self, message: Message, columns: dict[str, Any], worker: str) -> Loan:
         """Return a batch as it can be lent; it came with a message."""
         self._numbers += 1
+        file = None if message.address is None else self._opened(message.address.file)
+        if message.address is None or file is None:
+            return self._copied(message, columns, worker)
         layout = message.layout
-        if layout is None and all(type(column) is ColumnPlace for column in message.columns.values()):
-            layout = Layout(message.columns, 0)
-        if message.address is not None and layout is not None and None not in layout.places.values():
-            file = self._opened(message.address.file)
-            if file is not None:
-                address = replace(message.address, file=file.address)
-                batch = self._batch(message, worker, layout, None, address)
-                return Loan(batch, columns, address.size, file)
-        return self._copied(message, columns, worker)
+        if layout is None:
+            layout = Layout({name: _place(column) for name, column in message.columns.items()}, 0)
+        outside = layout.outside(message.columns)
+        told = cloudpickle.dumps(outside) if outside else b""
+        if len(told) > MOST_TOLD_BYTES:
+            return self._copied(message, columns, worker)
+        address = replace(message.address, file=file.address)
+        return Loan(self._batch(message, worker, layout, told, address), columns, address.size, file)
 
     def _batch(
-        self, message: Message, worker: str, layout: Layout, pickled: tuple[int, int] | None, address: SlotAddress
+        self, message: Message, worker: str, layout: Layout, pickled: tuple[int, int] | bytes, address: SlotAddress
     ) -> LentBatch:
         return LentBatch(self._numbers, worker, message.epoch, message.rows, message.spans, layout, pickled, address)
 
@@ -120,10 +134,25 @@ class SlotLender:
             if place is not None:
                 place.view(memory)[...] = columns[name]
         memory[end : end + len(pickled)] = np.frombuffer(pickled, np.uint8)
-        where = (end, len(pickled)) if others else None
+        where = (end, len(pickled)) if others else b""
         loan = Loan(self._batch(message, worker, Layout(places, end), where, slot.address()), columns, slot.size)
         weakref.finalize(loan, slot.release).atexit = False
         return loan
+
+    def to_disk(self, loan: Loan) -> Loan:
+        """Return a loan of the same batch that lies on disk; raises OSError where that is full, or fails."""
+        source = loan.batch.address
+        assert source is not None and self._disk is not None
+        slot = self._disk.acquire(source.size)
+        self._disk.taken(slot.number)
+        memory = slot.buffer
+        memory[: source.size] = os.pread(source.file.fd, source.size, source.offset)
+        self._numbers += 1
+        batch = replace(loan.batch, number=self._numbers, address=slot.address())
+        views = batch.layout.views(np.frombuffer(memory, np.uint8), _others(batch.pickled, memory))
+        moved = Loan(batch, views, slot.size)
+        weakref.finalize(moved, slot.release).atexit = False
+        return moved
 
     def forget_ended(self) -> tuple[str, ...]:
         """Let go of the files of workers that have ended; return by which names readers know them."""
@@ -136,6 +165,16 @@ class SlotLender:
         """Close what is the lender's own; batches that readers have mapped stay valid."""
         self._files.clear()
         self._own.close()
+        if self._disk is not None:
+            self._disk.close()
+
+
+def _others(pickled: tuple[int, int] | bytes, memory: Any) -> dict[str, Any]:
+    """Return the columns of a batch that have no place in its memory."""
+    if not isinstance(pickled, bytes):
+        begin, nbytes = pickled
+        pickled = memory[begin : begin + nbytes]
+    return cloudpickle.loads(pickled) if len(pickled) else {}
 
 
 _held: list[LastView] = []
@@ -171,11 +210,7 @@ class SlotBorrower:
         shared = self._maps.get((address.token, address.file.number)) or self._mapped(address.file)
         memory: Any = np.frombuffer(shared, np.uint8, address.size, address.offset)
         _hold(last_view(memory, self._pipe, batch.number))
-        others: dict[str, Any] = {}
-        if batch.pickled is not None:
-            begin, nbytes = batch.pickled
-            others = cloudpickle.loads(memory[begin : begin + nbytes])
-        return batch.layout.views(memory, others)
+        return batch.layout.views(memory, _others(batch.pickled, memory))
 
     def _mapped(self, file: MemoryFile) -> mmap.mmap:
         path = f"/proc/{file.pid}/fd/{file.fd}"

@@ -31,14 +31,20 @@ KINDS: tuple[LiveFaultKind, ...] = ("kill",) * 4 + (
     "storage resets",
     "full disk",
     "full shm",
+    "preempt node",
+    "terminate",
 )
 """Each as often as it stands here; workers are killed most."""
 STORED = ("storage outage", "storage errors", "storage resets")
 RESTARTS = ("restart from state", "restart from journal")
-NODES = ("node", "full shm")
+NODES = ("node", "full shm", "preempt node")
 """What may cost the one node that can be lost."""
 JOURNAL = ("kill controller", *RESTARTS)
 """What asks for a journal, and cannot be behind a full disk, on which there is none any more."""
+BUCKETED: LiveFaultKind = "journal outage"
+"""In place of a death: the store fails that holds a copy of the journal.  No job begins meanwhile, which would be
+refused, and none has its journal on a small disk."""
+BUCKETED_SHARE = 0.2
 LAST: LiveFaultKind = "kill trainer"
 """What ends a job, and so comes last."""
 LAST_SHARE = 0.1
@@ -52,7 +58,7 @@ PLANS: tuple[PlanName, ...] = ("map", "map", "map", "filter", "flat_map", "bad",
 def chaos_case(seed: int, run: int) -> FaultCase:
     """Draw a run; the same one for the same two numbers."""
     rng = random.Random(f"chaos {seed}/{run}")
-    faults = _faults(rng)
+    faults = _some_bucketed(_faults(rng), random.Random(f"journals {seed}/{run}"))
     kinds = {fault.kind for fault in faults}
     lost, shm = bool(kinds & {*NODES}), "full shm" in kinds
     local, remote = (1, rng.choice((2, 3))) if lost else rng.choice(((1, 1), (2, 0), (0, 2), (2, 1), (1, 2)))
@@ -104,6 +110,17 @@ def _faults(rng: random.Random) -> tuple[LiveFault, ...]:
     return tuple(_fault(rng, kind, at) for kind, at in zip(kinds, times, strict=True))
 
 
+def _some_bucketed(faults: tuple[LiveFault, ...], rng: random.Random) -> tuple[LiveFault, ...]:
+    """Let the store of the journal fail in some runs, where a worker would be killed."""
+    kills = [place for place, fault in enumerate(faults) if fault.kind == "kill"]
+    excluded = {fault.kind for fault in faults} & {*RESTARTS, "full disk"}
+    if excluded or not kills or rng.random() >= BUCKETED_SHARE:
+        return faults
+    place = rng.choice(kills)
+    outage = replace(faults[place], kind=BUCKETED, seconds=rng.choice((1.0, 2.0, 4.0, 10.0)))
+    return (*faults[:place], outage, *faults[place + 1 :])
+
+
 def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
     local, remote = rng.choice(((1, 1), (2, 1), (1, 2), (2, 2)))
     seconds = rng.uniform(0.5, 4.0)
@@ -113,6 +130,8 @@ def _fault(rng: random.Random, kind: LiveFaultKind, at: float) -> LiveFault:
         seconds = rng.choice((0.3, 2.0, 8.0))
     elif kind in STORED:
         seconds = rng.choice((1.0, 2.0, 4.0, 10.0))
+    elif kind in ("preempt node", "terminate"):
+        seconds = rng.choice((0.05, 3.0, 8.0, 20.0))
     elif kind == "slow link":
         seconds = rng.uniform(1.0, 5.0)
     return LiveFault(kind, at, local, remote, seconds, rng.uniform(0.01, 0.1), rng.uniform(0.0, 0.03))

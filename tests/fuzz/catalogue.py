@@ -33,7 +33,7 @@ from tests.fuzz.formats import (
     tfrecord_reference,
 )
 from tests.fuzz.packed import packed, unpacked
-from tests.fuzz.typed import TYPES, typed_file, typed_reference, typed_tokens, value_of
+from tests.fuzz.typed import TYPES, inferred_reference, typed_file, typed_reference, typed_tokens, value_of
 
 IN_TAR = (*damage.ANY, *(header_field,) * 12, *(pax_record,) * 4)
 IN_RECORDS = (*damage.ANY, *(lying_length,) * 4)
@@ -116,7 +116,7 @@ FORMATS: dict[str, Format] = {
         typed_file,
         Csv,
         lambda element: tuple(map(value_of, element.values())),
-        typed_reference,
+        inferred_reference,
         (*damage.ANY, *(typed_tokens,) * 24),
     ),
 }

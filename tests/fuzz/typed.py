@@ -50,7 +50,9 @@ def typed_file(rng: random.Random) -> bytes:
     for _ in range(rng.randrange(30)):
         row = [rng.choice(column) for column in cells]
         if rng.random() < 0.02:
-            row[rng.randrange(3)] = rng.choice(("1.5", "x", str(2**63), "2", "yes", "1e400", "0x1F", " 4 ", "1_0"))
+            row[rng.randrange(3)] = rng.choice(
+                ("1.5", "x", str(2**63), "2", "yes", "1e400", "-1e999", "0x1F", " 4 ", "1_0")
+            )
         writer.writerow(row)
     return text.getvalue().encode()
 
@@ -58,14 +60,24 @@ def typed_file(rng: random.Random) -> bytes:
 def typed_tokens(rng: random.Random, data: bytes) -> bytes:
     """Insert or replace what changes a number, or the cell that it stands in."""
     at = rng.randrange(len(data) + 1)
-    token = rng.choice((b"-", b".", b"e", b"0", b"9" * 20, b",", b"\n", b'"', b" ", b"+", b"x", b"\0", b"_"))
+    token = rng.choice((b"-", b".", b"e", b"0", b"9" * 20, b"e999", b",", b"\n", b'"', b" ", b"+", b"x", b"\0", b"_"))
     return data[:at] + token + data[at + rng.randrange(2) :]
 
 
-def typed_reference(path: Path) -> Reading:
+def inferred_reference(path: Path) -> Reading:
     """Read with Python's csv; a cell is what Python's numbers make of it."""
     reading = csv_reference(path)
     return Reading([tuple(map(value_of, row)) for row in reading.elements], reading.problem)
+
+
+def typed_reference(path: Path) -> Reading:
+    """Read in the same way, up to a number of the column of floats that is more than a float holds."""
+    reading = inferred_reference(path)
+    for at, row in enumerate(csv_reference(path).elements):
+        value = reading.elements[at][1] if len(row) > 1 else None
+        if isinstance(value, float) and math.isinf(value) and any(one.isdigit() for one in row[1]):
+            return Reading(reading.elements[:at], f"{row[1]} is more than a float holds")
+    return reading
 
 
 def value_of(cell: Any) -> Any:

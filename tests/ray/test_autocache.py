@@ -15,6 +15,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
+from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.observe import epoch_watch
 from pecan_ray.options import Cache
 from tests.ray.workers import kill, living_worker
@@ -34,7 +35,7 @@ def files(tmp_path: Path) -> Path:
     return folder
 
 
-def pipe_of(files: Path, name: str = "kept") -> pecan.PecanPipeline:
+def pipe_of(files: Path, name: str = "kept", folder: str = "cache", remote: Path | None = None) -> pecan.PecanPipeline:
     calls = files.parent / "calls"
 
     def slow(value: dict[str, Any]) -> dict[str, Any]:
@@ -46,7 +47,7 @@ def pipe_of(files: Path, name: str = "kept") -> pecan.PecanPipeline:
     def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {"i": value["i"], "r": rng.random() + value["x"][0]}
 
-    config = pecan.Config(cache=Cache(files.parent / "cache", 64 << 20), order_folder="")
+    config = pecan.Config(cache=Cache(files.parent / folder, 64 << 20, remote=remote), order_folder="")
     source = pecan.sources.TextLines(files)
     return pecan.PecanPipeline(source, name=name, config=config).map(slow).autocache().map(drawn).batch(8)
 
@@ -79,6 +80,21 @@ def test_later_epochs_and_jobs_compute_nothing_and_see_the_same(files: Path) -> 
         told = [event.text for event in batches.report().events]
     assert any("autocache: cache at 'autocache'" in text for text in told)
     assert not calls(files), "a later job computes nothing, and needs no sample"
+
+
+def test_what_a_job_has_computed_is_read_by_one_with_another_disk(files: Path, tmp_path: Path) -> None:
+    """The job ends when all is read, and what its workers have yet to write elsewhere is written before they do."""
+    expected, remote = plain(files, 1), tmp_path / "mounted"
+    assert seen(pipe_of(files, remote=remote).iter_batches(workers=pecan.Workers(local=1, remote=1))) == expected
+    (kind,) = [kind for kind in EntryObjects(str(remote)).kinds() if kind != "bench"]
+    assert len(list(EntryObjects(str(remote)).entries(kind))) == SPLITS
+    with pipe_of(files, folder="other disk", remote=remote).iter_batches(workers=pecan.Workers(local=1)) as batches:
+        calls(files)
+        assert seen(batches) == expected
+        assert any("all of it in the remote store" in event.text for event in batches.report().events)
+    assert not calls(files)
+    with EntryStore(files.parent / "other disk", max_bytes=64 << 20) as store:
+        assert store.verify() == (SPLITS, ())
 
 
 def test_a_worker_that_is_killed_while_it_fills_loses_and_repeats_nothing(files: Path) -> None:

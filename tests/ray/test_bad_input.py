@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import stat
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -112,6 +116,29 @@ def test_quarantined_elements_are_kept_in_a_file(tmp_path: Path) -> None:
     (bad,) = quarantined(it.quarantine_path)
     assert bad.op == "strictly" and bad.where.endswith("03.png") and len(bad.element["image"]) == 20
     assert "1 bad elements" in str(report)
+
+
+def test_the_file_of_two_bad_elements_is_complete_and_replayed_without_running_code(tmp_path: Path) -> None:
+    program = tmp_path / "train.py"
+    program.write_text(
+        "import numpy as np\nimport pecan_ray as pecan\n\n"
+        "def strictly(i):\n    if i in (3, 60):\n        raise ValueError('refused')\n    return i\n\n"
+        "pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(200)), name='two')\n"
+        "pipe = pipe.map(strictly, on='i').batch(4)\n"
+    )
+    path = tmp_path / "bad.jsonl"
+    pipe: Any = runpy.run_path(str(program))["pipe"]
+    pipe = pipe.with_config(quarantine_path=str(path))
+    with pipe.iter_batches(on_error="quarantine", workers=pecan.Workers(local=1)) as batches:
+        assert sum(len(batch["i"]) for batch in batches) == 198
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert sorted(int(bad.element["i"]) for bad in quarantined(path)) == [3, 60], (
+        "read without trust: no pickle is in it"
+    )
+    assert '"pickle"' not in path.read_text()
+    command = [sys.executable, "-m", "pecan_ray.cli", "replay", str(path), str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout + done.stderr).count("ValueError: refused") >= 2, done.stdout + done.stderr
 
 
 @ray.remote(num_cpus=0)

@@ -41,6 +41,27 @@ def test_each_epoch_ends_by_itself_and_a_state_at_its_end_holds_nothing_of_the_n
     assert [epoch for epoch in epochs if epoch] == [ALL, ALL]
 
 
+@pytest.mark.parametrize("asked", [False, True], ids=["behind the last batch", "behind the end"])
+def test_a_job_that_is_done_goes_on_for_another_epoch(asked: bool) -> None:
+    pipe, workers = numbers("more"), pecan.Workers(local=1)
+    with pipe.iter_batches(workers=workers) as batches:
+        assert sorted(ids(next(batches) for _ in range(len(pipe)))) == ALL
+        assert not asked or list(batches) == []
+        state = batches.state_dict()
+    assert sorted(ids(pipe.iter_batches(epochs=2, state=state, workers=workers))) == ALL
+
+
+def test_what_was_fetched_ahead_comes_again() -> None:
+    pipe, workers = numbers("ahead"), pecan.Workers(local=1)
+    with pipe.iter_batches(workers=workers) as batches:
+        used = ids(next(batches) for _ in range(5))
+        next(batches), next(batches)
+        state = batches.state_dict(ahead=2)
+        with pytest.raises(pecan.errors.PlanError, match="ahead must be from 0 to 2, but got 3"):
+            batches.state_dict(ahead=3)
+    assert sorted(used + ids(pipe.iter_batches(state=state, workers=workers))) == ALL
+
+
 def test_ranks_end_their_epochs_after_equally_many_batches() -> None:
     def loop(rank: int) -> list[list[list[int]]]:
         options: dict[str, Any] = {"rank": rank, "world_size": 2, "epochs": 2, "job": "epochs-of-two"}

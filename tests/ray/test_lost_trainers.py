@@ -215,6 +215,7 @@ def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     other = trainers.start(1, value=7)
     assert other.wait(SAID_WITHIN_S) == 1
     assert "rank 1 differs from rank 0 in operator kept" in trainers.said(other), trainers.said(other)
+    trainers.until_said(first, "rank 1 differs from rank 0 in operator kept: ")
     assert first.poll() is None, trainers.said(first)
 
 

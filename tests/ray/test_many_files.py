@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,9 +41,9 @@ print("lines:", len({int(row[0]) for batch in held for row in batch["i"]}))
 """
 
 
-def lines_of(program: str, limit: int, folder: Path, *arguments: str) -> str:
-    """Run a program that may have so many files open; return what it prints."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"}
+def lines_of(program: str, limit: int, folder: Path, *arguments: str, address: str = "local") -> str:
+    """Run a program that may have so many files open, with a Ray of its own or one that runs; return what it prints."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": address}
     command = f'ulimit -n {limit} && exec "{sys.executable}" -c "$0" {limit} "$@"'
     done = subprocess.run(
         ["bash", "-c", command, program, *arguments],
@@ -68,3 +69,7 @@ def test_ten_thousand_files_are_read_where_few_may_be_open_at_once(tmp_path: Pat
 @pytest.mark.parametrize("limit", [256, 1024])
 def test_a_thousand_batches_are_held_where_few_files_may_be_open(tmp_path: Path, limit: int) -> None:
     assert "lines: 8000" in lines_of(HELD_BATCHES, limit, tmp_path)
+
+
+def test_a_trainer_that_may_open_few_files_holds_a_thousand_batches(one_node: Any, tmp_path: Path) -> None:
+    assert "lines: 8000" in lines_of(HELD_BATCHES, 256, tmp_path, address=one_node.address)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
-import urllib.request
 from typing import Any
 
 import numpy as np
@@ -14,23 +12,14 @@ import pytest
 import ray
 
 import pecan_ray as pecan
+from pecan_ray.cli import main
 from pecan_ray.placement import Prices
 from tests.ray.conftest import living_actors
+from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
-
-
-def scraped() -> str:
-    """Text of the Prometheus endpoints of the nodes; of a node that is just starting none answers yet."""
-    nodes: Any = ray.nodes
-    pages = []
-    for node in nodes():
-        url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=10) as answer:
-            pages.append(answer.read().decode())
-    return "\n".join(pages)
 
 
 def metrics_of(job: str) -> dict[tuple[str, str], float]:
@@ -38,9 +27,18 @@ def metrics_of(job: str) -> dict[tuple[str, str], float]:
     found = {}
     for name, tags, value in re.findall(r"^ray_(pecan_\w+)\{(.*)\} (\S+)$", scraped(), re.MULTILINE):
         told = dict(re.findall(r'(\w+)="([^"]*)"', tags))
-        if told.get("job") == job:
+        if told.get("pecan_job") == job:
             found[name, told.get("operator") or told.get("placement") or ""] = float(value)
     return found
+
+
+def test_the_doctor_finds_that_every_transport_works(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["doctor"])
+    lines = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("ok    Ray: ") and "3 node(s)" in line for line in lines), lines
+    carried = [line for line in lines if " transport " in line]
+    assert [line.split()[2].rstrip(":") for line in carried] == ["auto", "ring", "flight", "object_store"]
+    assert all(line.startswith("ok ") and "64 elements" in line for line in carried), lines
 
 
 def test_metrics_appear_at_the_prometheus_endpoint() -> None:
@@ -65,6 +63,7 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
 
         until(go_on, f"no metrics {sorted(wanted)} and {paid}", timeout_s=90)
     found = metrics_of("seen-metrics")
+    assert 'pipeline="seen"' in scraped()
     slow, quick = found[paid, "slow"], found[paid, "quick"]
     assert found["pecan_cost_dollars_total", "host"] > slow + quick > slow > quick > 0, found
     assert found["pecan_cost_dollars_total", "host"] > found["pecan_epoch_cost_dollars", "host"] > 0, found

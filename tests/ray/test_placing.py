@@ -30,7 +30,7 @@ from pecan_ray.runtime.cluster import this_node
 from pecan_ray.simulator.run_profile import profile_of_report
 from pecan_ray.simulator.what_if import what_if
 from tests.ray.conftest import living_actors
-from tests.ray.test_observed import scraped
+from tests.ray.prometheus import scraped
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import BATCH, SMALL, Waits, cheapest, elements, half, settled, train, waiting
 

@@ -112,6 +112,33 @@ def test_readers_in_step_get_all_and_each_element_is_computed_once(tmp_path: Pat
     assert first["x"].min() >= 0, "torch has a copy"
 
 
+def test_workers_that_are_scaled_before_the_first_batch_is_made_are_what_the_run_has(tmp_path: Path) -> None:
+    with pipe_of(tmp_path).iter_batches(share="scaled", workers=WORKERS) as batches:
+        batches.scale(local=2, remote=0)
+        assert elements(batches) == wholly()
+        report = batches.report()
+    assert len(report.workers) == 2, report.workers
+
+
+def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30, "share_disk_path": str(disk)}
+    disk.mkdir()
+    for share, missing in (("on-disk", False), ("no-disk", True)):
+        if missing:
+            disk.rmdir()
+        with (
+            pipe_of(tmp_path, **small).iter_batches(share=share, workers=WORKERS) as fast,
+            pipe_of(tmp_path, **small).iter_batches(share=share, format="torch") as slow,
+        ):
+            first = next(slow)
+            assert elements(fast) == wholly(), "it is not held back"
+            got = elements([first, *slow])
+            shared = slow.report().shared
+        assert shared is not None and shared.read + shared.skipped == BATCHES
+        assert (shared.skipped > 5) == missing and (got == wholly()) != missing
+
+
 @pytest.mark.slow
 def test_readers_in_all_formats_at_once(tmp_path: Path) -> None:
     pipe = pipe_of(tmp_path)

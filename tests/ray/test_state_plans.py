@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -17,6 +19,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.errors import StateError
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
 from tests.ray.conftest import living_actors
 from tests.ray.long_form import some_later
@@ -86,6 +89,36 @@ def test_tensors_go_on_and_the_object_of_a_torch_user_keeps_torchs_convention() 
     assert Counter(ids(first + rest)) == Counter(range(ROWS))
 
 
+def test_a_state_that_a_loop_in_another_thread_runs_away_from_is_refused_by_that() -> None:
+    """While the loop stands, any number of threads are told the same."""
+    with numbers().batch(2).iter_batches(epochs=None, workers=pecan.Workers(local=1)) as it:
+        over, refused = threading.Event(), list[str]()
+
+        def loop() -> None:
+            for _ in it:
+                if over.is_set():
+                    return
+
+        def asked() -> bool:
+            try:
+                it.state_dict()
+            except StateError as error:
+                refused.append(str(error))
+            return bool(refused)
+
+        running = threading.Thread(target=loop)
+        running.start()
+        try:
+            until(asked, "the loop is never ahead")
+        finally:
+            over.set()
+            running.join()
+        assert "gone on in another thread" in refused[0]
+        with ThreadPoolExecutor(4) as pool:
+            states = list(pool.map(lambda _: through_a_file(it.state_dict()), range(8)))
+        assert all(state == states[0] for state in states)
+
+
 # --- what is read ---------------------------------------------------------------------------------------------
 
 
@@ -95,10 +128,12 @@ class Noted:
 
     folder: str
     splits_in_all: int = 40
+    known: bool = True
+    """Whether a split tells how many these are."""
 
     def splits(self) -> Iterator[Split]:
         """Yield the splits."""
-        yield from (Split(index, elements=10) for index in range(self.splits_in_all))
+        yield from (Split(index, elements=10 if self.known else None) for index in range(self.splits_in_all))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the numbers of a split."""
@@ -139,6 +174,60 @@ def test_what_was_delivered_is_not_read_again(tmp_path: Path, order: Any) -> Non
     done = {index for index in range(40) if set(range(10 * index, 10 * index + 10)) <= set(got)}
     assert len(done) > 10 and not read & done, "what was delivered whole is not opened"
     assert all((tmp_path / "first" / str(index)).read_text().count("\n") <= 10 for index in read)
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Lets elements through, and writes down which."""
+
+    folder: str
+
+    def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the element."""
+        with (Path(self.folder) / "mapped").open("a") as file:
+            file.write(f"{row['i']}\n")
+        return row
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["known lengths", "unknown lengths"])
+def test_a_whole_plan_goes_on_behind_the_elements_that_were_delivered(tmp_path: Path, known: bool) -> None:
+    """Also where its worker is lost: what was received is not read again by the next one, where lengths are known."""
+    source = Noted(str(tmp_path), known=known)
+
+    def begin(state: Any = None) -> Any:
+        pipe = pecan.PecanPipeline(source, name="behind").skip(25).map(Mapped(str(tmp_path)), name="mapped")
+        workers = pecan.Workers(local=1, remote=1)
+        return pipe.take(300).batch(7).iter_batches(workers=workers, state=state, epochs=2)
+
+    def noted() -> dict[int, list[int]]:
+        files = [file for file in tmp_path.iterdir() if file.name != "mapped"]
+        return {int(file.name): list(map(int, file.read_text().split())) for file in files}
+
+    with begin() as it:
+        got = ids(islice(it, 15))
+        lose(it, maker(it))
+        got += ids(islice(it, 5))
+        read, mapped = noted(), list(map(int, (tmp_path / "mapped").read_text().split()))
+        state = through_a_file(it.state_dict())
+    assert Counter(mapped)[25] == 1, "the second worker does not run operators on what was received"
+    if known:
+        assert all(read[split] == list(range(10)) for split in range((25 + 15 * 7) // 10)), "it opens none of these"
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with begin(state) as it:
+        got += ids(islice(it, 23))
+        read, mapped = noted(), list(map(int, (tmp_path / "mapped").read_text().split()))
+        told = [event.text for event in it.report().events if event.kind == "state"]
+        got += ids(it)
+    assert got == 2 * list(range(25, 325))
+    delivered = 25 + 20 * 7
+    assert min(mapped[: 300 - 20 * 7]) == delivered
+    assert "20 batches of epoch 0 that were used before are not made again" in told[0]
+    if known:
+        assert min(read) == delivered // 10 and read[delivered // 10][0] == delivered % 10 and len(told) == 1
+    else:
+        assert min(read) == 0 and "source 0 does not tell how many elements its splits hold" in told[1]
+        assert len(told) == 2
 
 
 # --- other promises than exactly once -------------------------------------------------------------------------

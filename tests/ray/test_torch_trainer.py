@@ -132,3 +132,56 @@ def test_a_killed_training_worker_loses_and_repeats_nothing(tmp_path: Path) -> N
     assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
     assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
     until(lambda: not cluster.named_actors(), "an actor of ours is left")
+
+
+LEFT_AT = 30
+"""In the second epoch of two ranks: a rank has 25 or 26 batches of each."""
+
+
+def some_steps(config: dict[str, Any]) -> None:
+    """Train from a state, if there is one, until a step, and save the state behind it."""
+    folder, rank = Path(config["folder"]), train.get_context().get_world_rank()
+    shard, step = train.get_dataset_shard("train"), 0
+    saved = folder / "state.json"
+    epochs = 0
+    if config["goes_on"]:
+        state = json.loads(saved.read_text())
+        shard.load_state_dict(state)
+        epochs = state["epochs"]
+    with (folder / f"{config['goes_on']}-{rank}").open("w") as seen:
+        for _ in range(epochs, EPOCHS):
+            for batch in shard.iter_torch_batches(device="cpu"):
+                step += 1
+                print(*batch["i"].tolist(), file=seen)
+                if step == config["until"]:
+                    if rank == 0:
+                        saved.write_text(json.dumps(shard.state_dict()))
+                    train.report({"step": step})  # a barrier: nobody ends before the state is taken
+                    return
+
+
+@pytest.mark.slow  # two runs of Ray Train
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2), (1, (1, 2))], ids=str)
+def test_a_state_is_gone_on_with_by_another_number_of_training_workers(tmp_path: Path, first: int, then: Any) -> None:
+    from pecan_ray.integrations import PecanDataConfig
+
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="shard").shuffle(50).batch(8)
+    for goes_on, world_size in enumerate((first, then)):
+        trainer = torch_train.TorchTrainer(
+            some_steps,
+            train_loop_config={
+                "folder": str(tmp_path),
+                "goes_on": goes_on,
+                "until": None if goes_on else LEFT_AT * 2 // first,
+            },
+            datasets={"train": pipe},
+            dataset_config=PecanDataConfig(epochs=EPOCHS, options={"train": {"workers": pecan.Workers(local=1)}}),
+            scaling_config=train.ScalingConfig(num_workers=world_size, resources_per_worker={"CPU": 1}),
+            run_config=train.RunConfig(name=f"run-{goes_on}", storage_path=str(tmp_path / "train")),
+        )
+        assert trainer.fit().error is None
+    came = Counter(int(i) for path in tmp_path.glob("[01]-*") for i in path.read_text().split())
+    assert came.keys() == set(range(ROWS)) and set(came.values()) <= {EPOCHS, EPOCHS - 1}
+    assert came.total() >= EPOCHS * (ROWS - 1), "of an odd number of elements one may be left out"
+    ranks = len([*tmp_path.glob("1-*")])
+    assert ranks == then if isinstance(then, int) else then[0] <= ranks <= then[1]

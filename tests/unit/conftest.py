@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import pytest
@@ -9,12 +11,16 @@ import ray
 from hypothesis import HealthCheck, settings
 
 from pecan_ray.autoorder import job_order
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_gcs, reaching_s3, s3_bucket, serving_gcs, serving_s3
 
 # How fast examples are drawn and run is the machine's affair.
 settings.register_profile(
     "pecan", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 settings.load_profile("pecan")
+
+os.environ.setdefault("JAX_NUM_CPU_DEVICES", "4")  # a mesh, for those who import JAX
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +37,29 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def samples_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets AutoOrder run its samples in this process, which takes a second less; `test_sample_subprocess` undoes it."""
     monkeypatch.setattr(job_order, "APART", False)
+
+
+@pytest.fixture(scope="module")
+def s3_endpoint() -> Iterator[str]:
+    """Where an S3 answers."""
+    with serving_s3() as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def gcs_endpoint() -> Iterator[str]:
+    """Where an emulator of Google Cloud Storage answers."""
+    with serving_gcs() as address:
+        yield address
+
+
+@pytest.fixture(params=["s3", "gcs"])
+def bucket(request: pytest.FixtureRequest) -> Iterator[tuple[str, FlakyProxy]]:
+    """A bucket of either, by its URL, and the proxy that is between."""
+    endpoint = request.getfixturevalue(f"{request.param}_endpoint")
+    if request.param == "s3":
+        with reaching_s3(endpoint) as proxy, s3_bucket(endpoint) as url:
+            yield url, proxy
+    else:
+        with reaching_gcs(endpoint) as proxy:
+            yield "gs://data", proxy

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, TypeVar
 
 from pecan_ray.job import events
+from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.instructions import Answer, Instruction, Log, StartWorker
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -148,7 +149,7 @@ class JobRig:
     def acknowledge(self, worker: str, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
         """Let a trainer acknowledge a batch of elements of one split."""
         ack = Acknowledgement(worker, lease.epoch, {lease.key: [elements(first, count)]}, 1, count, 10 * count)
-        return self.report(rank, acks=(ack,))
+        return self.report(rank, acks=(ack,), deliveries=(Delivery(first, lease.epoch, ack.spans, worker),))
 
     def give_back(self, lease: Lease, first: int, count: int = 1, rank: int = 0) -> list[Instruction]:
         """Let a trainer give back a batch of elements of one split."""

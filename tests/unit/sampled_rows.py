@@ -18,7 +18,7 @@ def rows(count: int = COUNT, **options: Any) -> pecan.PecanPipeline:
     return pecan.PecanPipeline(pecan.sources.Items(items, split_rows=1000), name="rows", **options)
 
 
-def profile(pipe: pecan.PecanPipeline, elements: int = 300, seconds: float = 20.0) -> SampleProfile:
+def profile(pipe: pecan.PecanPipeline, elements: int = 300, seconds: float = 600.0) -> SampleProfile:
     return pecan.sample_profile(pipe, elements, seconds)
 
 

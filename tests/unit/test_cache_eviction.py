@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import cast, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -78,8 +78,8 @@ def test_the_rest_fits_and_nothing_goes_for_nothing(
 def test_nonsense_is_refused_by_name() -> None:
     with pytest.raises(PlanError, match="two entries have the same key"):
         entries_to_evict([entry("a", 1), entry("a", 2)], 1)
-    with pytest.raises(PlanError, match="must be one of lru, benefit, but got 'fifo'"):
-        entries_to_evict([], 1, "fifo")  # type: ignore[arg-type]  # refused
+    with pytest.raises(PlanError, match="must be one of lru, fifo, resident, benefit, but got 'oldest'"):
+        entries_to_evict([], 1, cast(EvictionPolicy, "oldest"))
     with pytest.raises(PlanError, match=r"max_bytes=\.\.\.\) must be a whole number >= 0, but got -1"):
         entries_to_evict([], -1)
     with pytest.raises(PlanError, match="entry 'a': nbytes must be a whole number >= 0, but got -1"):

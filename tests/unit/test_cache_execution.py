@@ -286,3 +286,45 @@ def test_nonsense_is_refused_by_name(makes: object, says: str) -> None:
     assert callable(makes)
     with pytest.raises(PlanError, match=re.escape(says)):
         makes()
+
+
+def test_what_has_no_room_here_is_read_from_the_remote_store_where_that_is_sooner() -> None:
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5), (OperatorCost("decode", 0.01, 1e6),), (CachePoint("here", "decode"),), elements=1000
+    )
+    disk, remote = StoreModel(per_byte_s=1e-9), StoreModel(per_byte_s=5e-9)
+    alone = choose_execution(profile, disk, max_bytes=250_000_000)
+    assert alone.seconds == pytest.approx(0.25 * 1 + 0.75 * 11) and not alone.remote
+    both = choose_execution(profile, disk, max_bytes=250_000_000, remote=remote)
+    assert both.seconds == pytest.approx(0.25 * 1 + 0.75 * 5) and both.remote
+    assert "25% of 1,000.0 MB kept here, and all of it in the remote store" in both.reason
+    roomy = choose_execution(profile, disk, remote=remote)
+    assert roomy.seconds == pytest.approx(1) and roomy.remote, "other nodes read it there"
+
+
+def test_a_remote_store_that_is_slower_than_computing_is_left_alone() -> None:
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5), (OperatorCost("decode", 0.01, 1e6),), (CachePoint("here", "decode"),), elements=1000
+    )
+    disk, slow = StoreModel(per_byte_s=1e-9), StoreModel(per_byte_s=2e-8)
+    choice = choose_execution(profile, disk, max_bytes=250_000_000, remote=slow)
+    assert not choice.remote and choice.seconds == pytest.approx(0.25 * 1 + 0.75 * 11)
+    assert "remote" not in choice.reason
+    waits = StoreModel(per_byte_s=2e-8, waiting=1.0)
+    many = choose_execution(
+        ExecutionProfile(profile.source, profile.ops, profile.points, 1000, readers=4), disk, remote=waits
+    )
+    assert many.remote, "four that wait side by side are sooner"
+
+
+def test_a_share_that_is_renewed_is_computed_wherever_the_rest_lies() -> None:
+    profile = ExecutionProfile(
+        SourceCost(0.001, 1e5),
+        (OperatorCost("decode", 0.01, 1e6),),
+        (CachePoint("here", "decode", 0.2),),
+        elements=1000,
+    )
+    choice = choose_execution(
+        profile, StoreModel(per_byte_s=1e-9), max_bytes=500_000_000, remote=StoreModel(per_byte_s=5e-9)
+    )
+    assert choice.seconds == pytest.approx(0.8 * (0.5 * 1 + 0.5 * 5) + 0.2 * 11)

@@ -183,13 +183,34 @@ def test_a_read_and_a_push_cost_the_same_beside_a_thousand_readers() -> None:
     assert cost_of_a_round(1_000) <= cost_of_a_round(2) + 4
 
 
+def test_what_a_reader_lacks_is_moved_elsewhere_before_it_leaves_and_what_all_have_read_is_not() -> None:
+    window = SlidingWindow[str](2, overflow_bytes=2)
+    window.attach("slow")
+    for entry in "abcd":
+        window.push(entry, 1)
+    assert window.take_overflow() == ["a", "b"] and window.take_overflow() == []
+    assert window.bytes == 4 and window.skipped("slow") == 0
+    window.push("e", 1)
+    assert window.take_overflow() == ["c"] and window.skipped("slow") == 1
+    assert rest(window, "slow") == list("bcde")
+    window.push("f", 1)
+    assert window.take_overflow() == [] and (len(window), window.bytes) == (2, 2), "nobody lacks what is elsewhere"
+    window.push("g", 1)
+    window.push("h", 1)
+    assert window.take_overflow() == ["f"]
+    window.stop_overflow()
+    assert window.skipped("slow") == 1 + 1 and rest(window, "slow") == ["g", "h"]
+
+
 class WindowAgainstModel(RuleBasedStateMachine):
     """The window beside a list of all entries that were ever pushed, of which each reader holds an index."""
 
-    @initialize(capacity=st.integers(1, 12), max_lag=st.none() | st.integers(1, 4))
-    def begin(self, capacity: int, max_lag: int | None) -> None:
-        self.window: SlidingWindow[int] = SlidingWindow(capacity, max_lag=max_lag)
-        self.capacity, self.max_lag = capacity, max_lag
+    @initialize(capacity=st.integers(1, 12), max_lag=st.none() | st.integers(1, 4), overflow=st.integers(0, 6))
+    def begin(self, capacity: int, max_lag: int | None, overflow: int) -> None:
+        self.window: SlidingWindow[int] = SlidingWindow(capacity, max_lag=max_lag, overflow_bytes=overflow)
+        self.capacity, self.overflow, self.max_lag = capacity, overflow, max_lag
+        self.moved = 0
+        """Places before this one are elsewhere, or have left."""
         self.sizes: list[int] = []
         self.oldest = 0
         self.at: dict[int, int] = {}
@@ -236,17 +257,42 @@ class WindowAgainstModel(RuleBasedStateMachine):
                 continue
             self.window.push(len(self.sizes), size)
             self.sizes.append(size)
-            while sum(self.sizes[self.oldest :]) > self.capacity:
+            while sum(self.sizes[self.oldest :]) > self.capacity + self.overflow:
                 self.oldest += 1
+            self.moved = max(self.moved, self.oldest)
+            self.make_room()
             for reader, place in self.at.items():
                 self.skipped[reader] += max(0, self.oldest - place)
                 self.at[reader] = max(place, self.oldest)
+
+    def make_room(self) -> None:
+        """What all have read leaves, with all before it; the rest is moved, each entry once and in order."""
+        slowest, to_move = min(self.at.values(), default=len(self.sizes)), []
+        slowest = max(slowest, self.oldest)
+        while sum(self.sizes[self.moved :]) > self.capacity:
+            if self.moved < slowest:
+                self.oldest = self.moved + 1
+            else:
+                to_move.append(self.moved)
+            self.moved += 1
+        assert self.window.take_overflow() == to_move and (self.overflow or not to_move)
+
+    @rule()
+    def nothing_can_be_moved_any_more(self) -> None:
+        self.window.stop_overflow()
+        self.overflow = 0
+        while self.max_lag is None and sum(self.sizes[self.oldest :]) > self.capacity:
+            self.oldest += 1
+        self.moved = max(self.moved, self.oldest)
+        for reader, place in self.at.items():
+            self.skipped[reader] += max(0, self.oldest - place)
+            self.at[reader] = max(place, self.oldest)
 
     def allowed(self, size: int) -> bool:
         if self.max_lag is None or not self.at:
             return True
         unread = self.sizes[min(self.at.values()) :]
-        return len(unread) < self.max_lag and sum(unread) + size <= self.capacity
+        return len(unread) < self.max_lag and sum(unread) + size <= self.capacity + self.overflow
 
     @invariant()
     def agrees(self) -> None:
@@ -254,7 +300,7 @@ class WindowAgainstModel(RuleBasedStateMachine):
             return
         kept = self.sizes[self.oldest :]
         assert (len(self.window), self.window.bytes) == (len(kept), sum(kept))
-        assert self.window.bytes <= self.capacity
+        assert self.window.bytes <= self.capacity + self.overflow or self.max_lag is not None
         assert set(self.window.slowest()) == {r for r in self.at if self.at[r] == min(self.at.values())}
         for reader, place in self.at.items():
             skipped, lag = self.window.skipped(reader), self.window.lag(reader)

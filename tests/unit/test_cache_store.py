@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache import store as store_module
-from pecan_ray.cache.store import FORMAT_VERSION, EntryStore
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.store_index import FORMAT_VERSION
 from pecan_ray.errors import CacheError, PlanError
 
 MB = 1 << 20

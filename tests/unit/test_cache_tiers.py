@@ -142,3 +142,9 @@ def test_the_command_counts_and_removes_what_is_in_memory(cache: Cache, capsys: 
 def test_nonsense_is_refused(bad: int) -> None:
     with pytest.raises(PlanError, match="memory_bytes"):
         Cache(memory_bytes=bad)
+
+
+def test_what_comes_from_elsewhere_is_kept_on_the_disk_and_in_memory(store: TieredStore) -> None:
+    store.take_up("a", "plan", b"far" * 100, elements=3, seconds=2.0)
+    assert in_memory(store) == {"a"} and store.disk.get("a") == b"far" * 100
+    assert store.disk.about("a") == ("plan", 3, 2.0) and store.get("a") == b"far" * 100

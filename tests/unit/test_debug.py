@@ -160,7 +160,11 @@ def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.Captu
     assert "3 still fail, 0 do not fail any more" in said
     assert main(["replay", "--trust", str(quarantine), str(tmp_path / "mended.py")]) == 0
     assert "0 still fail, 3 do not fail any more" in capsys.readouterr().out
-    assert main(["replay", str(tmp_path / "absent"), str(tmp_path / "mended.py")]) == 1
+    ran = tmp_path / "ran.py"
+    ran.write_text(f"open({str(tmp_path / 'has run')!r}, 'w').close()\n")
+    for wrong in ("absent", "ran.py"):
+        assert main(["replay", str(tmp_path / wrong), str(ran)]) == 1
+    assert not (tmp_path / "has run").exists(), "the file is looked at before the program runs"
     assert "cannot read the quarantine file" in capsys.readouterr().err
 
 

@@ -10,5 +10,5 @@ from examples.frameworks import LOOPS
 @pytest.mark.parametrize("library", [name for name in LOOPS if name != "ray-train"])
 def test_a_line_is_learned(library: str) -> None:
     if library != "asyncio":
-        pytest.importorskip(library)
+        pytest.importorskip({"lightning": "pytorch_lightning"}.get(library, library))
     assert LOOPS[library](debug=True) < 0.01

@@ -15,8 +15,9 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.explain import ExplainFormat, Explanation
-from pecan_ray.cli import find_pipeline, load, main
+from pecan_ray.cli import find_pipeline, main
 from pecan_ray.errors import PlanError
+from pecan_ray.observe.read_program import load
 
 ROOT = Path(__file__).resolve().parents[2]
 ELEMENTS = 32

@@ -8,8 +8,10 @@ from pecan_ray.errors import ErrorBudgetError
 from pecan_ray.job import bad_elements, events
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, EndData, LeftOutElement
+from pecan_ray.job.messages import AskLeases, EndData, LeftOutElement, TrainerProgress
 from pecan_ray.job.questions import MOST_LOGGED
+from pecan_ray.observe.report import Report
+from pecan_ray.sampling.budget import BadCount, over_budget
 from tests.unit.job_rig import JobRig, said
 
 
@@ -138,3 +140,39 @@ def test_what_waits_for_a_trainer_is_bounded() -> None:
     assert [len(one.kept) for one in queue.waiting] == [size] * 2 + [0] * 2 + [size]
     queue.took(100)
     assert (queue.waiting, queue.taken) == ((), 7)
+
+
+def test_the_report_says_where_the_number_of_lost_elements_is_an_estimate_or_the_least() -> None:
+    rig = JobRig(error_budget=1.0)
+    rig.begin()
+    rig.report(left_out=(bad(1),))
+    assert "  1 bad elements were left out (on_error)\n" in reported(rig)
+    rig.report(left_out=(replace(bad(2, count=500), estimated=True),))
+    assert "about 501 bad elements were left out (on_error): 500 of them are an estimate" in reported(rig)
+    rig.report(left_out=(replace(bad(3), open_end=True),))
+    assert "at least 502 bad elements were left out" in reported(rig)
+    assert "nothing tells how many the rest of 1 broken splits held" in reported(rig)
+
+
+def reported(rig: JobRig) -> str:
+    """The text of the report that a trainer gives."""
+    return f"{Report.of_job(rig.job.facts(0.0), TrainerProgress(), None)}\n"
+
+
+def test_the_error_says_at_least_where_nothing_tells_how_many_are_lost() -> None:
+    known = BadElements("job", 0.0)
+    known.add([replace(bad(number), open_end=True) for number in range(11)])
+    assert "at least 11 elements could not be processed" in str(known.over_budget(good=100))
+
+
+def test_a_share_that_is_used_up_to_the_last_element_is_within_the_budget() -> None:
+    for share, bad, good in ((0.29, 29, 71), (0.07, 14, 186), (0.57, 57, 43), (1.0, 100, 0)):
+        assert over_budget("job", BadCount(bad), good, share, "") is None
+    error = over_budget("job", BadCount(30), 70, 0.29, "")
+    assert error is not None and "30 elements could not be processed, more than the error budget allows (29)" in str(
+        error
+    )
+    error = over_budget("job", BadCount(11), 97, 0.1, "")
+    assert error is not None and "11 elements could not be processed, more than the error budget allows (10)" in str(
+        error
+    )

@@ -19,7 +19,7 @@ from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.spending import spent, spent_by_epoch, spent_by_operator
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.observe.placement import explain_placement
-from pecan_ray.observe.report import Report
+from pecan_ray.observe.report import Report, placement_so_far
 from pecan_ray.options import AutoWorkers, IterOptions
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, Objective, Prices
 from pecan_ray.plan.deadline import Deadline
@@ -165,6 +165,19 @@ def facts(objective: Objective = COST, prices: Prices | None = None) -> JobFacts
         prices=prices,
         epoch_ends=(10.0, 20.0),
     )
+
+
+def test_a_reason_that_is_older_than_the_newest_window_says_from_when_it_is() -> None:
+    stayed = (*TIMELINE, step(1, 2, 0.01, 0.0, 25.0, "converged"), step(1, 2, 0.01, 0.0, 30.0, "converged"))
+    told = explain_placement(replace(facts(), timeline=stayed)).splitlines()
+    assert told[1] == "  it wants 1 local + 2 remote (converged, decided at 20 s): it is cheap enough."
+
+
+def test_what_the_trainer_waits_lately_is_told_of_the_windows_that_tell_it() -> None:
+    assert "; in the newest 4 of the others the trainer waited 38%" in placement_so_far(TIMELINE)
+    assert "; in the newest 1 of the others the trainer waited 67%" in placement_so_far(TIMELINE[:1])
+    thrown_away = placement_so_far((step(1, 0, 0.3, 0.3, 5.0, "discarded"),))
+    assert "1 of them thrown away, and it is still looking; none of them tells yet how long the" in thrown_away
 
 
 def test_it_is_said_which_deployments_were_compared_and_why_the_others_lost() -> None:

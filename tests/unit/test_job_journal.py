@@ -188,7 +188,7 @@ def test_workers_that_run_are_adopted_and_others_are_started_unless_they_were() 
     assert EndStrangers() in done and not any(isinstance(one, (DrainWorker, UseUsersOrder)) for one in done)
     assert state.adoption.generation == 1
     state.handle(events.WorkerAdopted(LOCAL[0]), 31.0)
-    assert state.told[-1].text == f"{LOCAL[0]} goes on as process 7"
+    assert list(state.told)[-1].text == f"{LOCAL[0]} goes on as process 7"
     assert list(state.fleet.workers) == [*LOCAL, REMOTE], "nobody is lost"
 
 
@@ -348,3 +348,14 @@ def test_damage_with_a_right_checksum_is_a_clear_error_or_does_no_harm(seeds: tu
     assert done.returncode == 0, done.stderr[-3000:]
     refused, found = map(int, done.stdout.split())
     assert found / 2 < refused < found
+
+
+def test_what_was_told_before_a_controller_was_lost_is_told_by_the_next_one() -> None:
+    state = JobState(SPEC, 0.0)
+    told, came = events.JournalsKept("left%before-1.*"), events.TrainerCame(0, "t0", "node")
+    written: list[JournalEntry] = [opening(SPEC, 0.0), handled(told, 1.0, state.handle(told, 1.0))]
+    written.append(handled(came, 2.0, state.handle(came, 2.0)))
+    job = replay((one for one, _ in entries(b"".join(map(packed, written)))), SPEC)
+    assert list(job.state.told) == list(state.told)
+    assert [(one.seconds, one.kind) for one in job.state.told] == [(1.0, "journal")]
+    assert "left%before-1.*" in next(iter(job.state.told)).text

@@ -68,7 +68,9 @@ def test_ranks_that_ask_after_the_same_batches_are_told_the_same_words() -> None
     assert resume_point(rig.job.ledger, rig.job.log, 1) != replace(told, listings=()), "more is known by now"
     assert rig.job.resume_point(2) is None
     rig.job.log.used([2, 2])
-    assert rig.job.resume_point(1) != told, "nobody asks for it any more, so it is not kept"
+    assert rig.job.resume_point(1) == told, "a loader may have fetched the last one ahead"
+    rig.job.log.used([2 + MOST_STEPS] * 2)
+    assert rig.job.resume_point(1) is None, "nobody asks for it any more, so it is not kept"
 
 
 # --- the log --------------------------------------------------------------------------------------------------
@@ -182,13 +184,51 @@ def test_of_many_ranks_less_is_kept_of_each(ranks: int, kept: int) -> None:
     assert len(list(log.before(20))) == kept
 
 
-def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used() -> None:
+def test_a_rank_that_is_alone_need_not_tell_of_what_it_has_used_but_for_the_last_ones() -> None:
     log = DeliveryLog(1)
     log.used([10])
-    log.received(0, 12, deliveries(11, 12))
+    log.received(0, 12, deliveries(9, 10, 11, 12))
+    assert ids(log.beyond(8)) == [9, 10, 11, 12] and not log.knows(7), "a loader may have fetched two ahead"
     log.used([1000])
-    log.received(0, 1001, deliveries(1001))
+    log.received(0, 1001, deliveries(999, 1000, 1001))
     assert log.knows(1001) and ids(log.beyond(1000)) == [1001] and ids(log.beyond(1001)) == []
+    assert ids(log.beyond(998)) == [999, 1000, 1001] and not log.knows(997)
+
+
+def of_workers(*workers: str, first: int = 1) -> list[Delivery]:
+    return [Delivery(first + number, 0, {}, worker) for number, worker in enumerate(workers)]
+
+
+def test_batches_of_rounds_are_used_in_the_order_of_turns_and_what_has_none_is_beyond_all() -> None:
+    log = DeliveryLog(2, rounds=True)
+    log.received(0, 4, of_workers("a", "a", "b", "b"))
+    log.received(1, 3, of_workers("b", "a", "a", first=11))
+    assert not log.knows(1) and ids(log.beyond(0)) == [1, 2, 3, 4, 11, 12, 13]
+    log.take_turns(["b", "a"])
+    assert [log.knows(count) for count in (2, 3)] == [True, False]
+    assert ids(log.beyond(1)) == [1, 2, 4, 12, 13] and ids(log.beyond(2)) == [2, 4, 13]
+    assert [tuple(one.id for one in step) for step in log.before(2)] == [(1, 12), (3, 11)]
+
+
+def test_what_was_given_back_of_a_round_takes_no_turn_of_its_worker() -> None:
+    log = DeliveryLog(2, rounds=True)
+    log.received(0, 3, of_workers("a", "a", "b"))
+    log.received(0, 1, (), returned=(1, 2))
+    log.received(0, 2, of_workers("a", first=7))
+    log.received(1, 1, of_workers("a", first=11))
+    log.take_turns(["a"])
+    assert ids(log.beyond(0)) == [3, 7, 11] and ids(log.beyond(1)) == [3]
+
+
+def test_of_rounds_that_all_have_used_the_last_ones_are_kept() -> None:
+    log = DeliveryLog(2, rounds=True)
+    for turn in range(40):
+        for rank in range(2):
+            log.received(rank, turn + 1, of_workers("a", first=turn))
+        log.used([turn, turn])
+        log.take_turns(["a"])
+    assert ids(log.beyond(38)) == [38, 38, 39, 39]
+    assert [len(known) for known in log._deliveries] == [1 + MOST_STEPS] * 2
 
 
 # --- a queue --------------------------------------------------------------------------------------------------

@@ -17,15 +17,18 @@ from hypothesis import strategies as st
 
 from pecan_ray.errors import StateError
 from pecan_ray.job import events, state_numbers
+from pecan_ray.job.instructions import Answer
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.listing_digest import ListingCheck
+from pecan_ray.job.messages import Acknowledgement, AskAssignment, AskLeases, TrainerProgress, TrainerReport
 from pecan_ray.job.resume import MOST_INTERVALS
 from pecan_ray.job.resume_point import BranchPoint, Cursor, KnownListing, Rest, ResumePoint, Step
 from pecan_ray.job.saved_state import SavedState, checksum_of, must_fit
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.state_numbers import StateNumbers
-from pecan_ray.plan.splits import END, OUTPUT_BITS, Split
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from pecan_ray.sampling.spans import Spans
 
 WIDTH = 1 << OUTPUT_BITS
@@ -106,13 +109,59 @@ def test_a_thousand_workers_at_a_million_files_leave_a_state_of_less_than_64_kib
     assert len(json.dumps(state.to_json())) < 64 << 10
 
 
+@pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.slow), 3])
+def test_a_job_of_32_workers_that_have_32_of_a_million_files_open_each_has_a_state_of_less_than_64_kib(
+    seed: int | None,
+) -> None:
+    workers = [f"pecan:job:local-{number}" for number in range(32)]
+    job = JobState(JobSpec("job", LedgerShape(shuffle_seed=seed), Workers(len(workers))), 0.0)
+    job.handle(events.TrainerCame(0, "t0", "node"), 0.0)
+    job.handle(events.RoomFound((("node", 64.0),), ()), 0.0)
+    for name in workers:
+        job.handle(events.WorkerPlaced(name, "node", 1), 0.0)
+        job.handle(events.WorkerReady(name), 0.0)
+    listing = splits(1_000_000)
+    for first in range(0, len(listing), 10_000):
+        job.handle(events.SplitsListed(0, tuple(listing[first : first + 10_000])), 0.0)
+    job.handle(events.ListingEnded(0), 0.0)
+    taken = take_and_use(job, workers, Random(0))
+    point = job.resume_point(taken)
+    assert point is not None and len(point.branches[0].rests) == 32 * 32
+    assert len(json.dumps(SavedState(point, taken, 3, "python", PARTS).to_json())) < 64 << 10
+
+
+def take_and_use(job: JobState, workers: list[str], random: Random) -> int:
+    """Let each worker have files of which some elements were used, out of order; return how many batches these were."""
+    reports = 0
+    for name in workers:
+        (assigned,) = answers(job, name, 1, AskAssignment())
+        leases: list[Lease] = []
+        for number in (2, 3):
+            leases += answers(job, name, number, AskLeases(assigned.assignment.epoch, 0, 16))[0]
+        assert len(leases) == 32
+        for lease in leases:
+            reports += 1
+            begun = random.randrange(10, 1000)  # and of these one, in another thread, is not ready
+            spans = elements([number for number in range(begun) if number != begun // 2])
+            ack = Acknowledgement(name, lease.epoch, {lease.key: list(spans)}, 1, begun - 1, 50)
+            used = TrainerProgress(yielded=reports)
+            job.handle(events.TrainerReported(TrainerReport(0, "t0", reports, (ack,), reports, progress=used)), 0.0)
+    return reports
+
+
+def answers(job: JobState, worker: str, number: int, question: AskAssignment | AskLeases) -> list[Any]:
+    """Let a worker ask something."""
+    done = job.handle(events.WorkerAsked(worker, "main", number, question), 0.0)
+    return [one.reply for one in done if isinstance(one, Answer)]
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
         (lambda state: {**state, "epoch": 3}, "damaged"),
         (lambda state: {**state, "more": 1}, "damaged"),
         (lambda state: {name: state[name] for name in state if name != "sources"}, "damaged"),
-        (lambda state: {**state, "pecan_ray_state": 2}, "format 2"),
+        (lambda state: {**state, "pecan_ray_state": 3}, "format 3"),
         (lambda state: {"model": 1}, "no state of pecan_ray"),
         (lambda state: [state], "no state of pecan_ray"),
         (lambda state: None, "no state of pecan_ray"),

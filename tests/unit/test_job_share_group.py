@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.share_group import BeginRun, EndGroup, Finish, Hand, Place, Produce, ShareGroup
+from pecan_ray.job.share_group import BeginRun, EndGroup, Finish, Hand, MoveToDisk, Place, Produce, ShareGroup
 
 EACH = 5
 """Entries of an epoch, of one byte each."""
@@ -19,8 +19,9 @@ EACH = 5
 class GroupPlay:
     """A group with a run that makes entries (run, epoch, number), and readers that keep what they get."""
 
-    def __init__(self, capacity: int = 3, max_lag: int | None = None, each: int = EACH) -> None:
-        self.group: ShareGroup[tuple[int, int, int]] = ShareGroup(capacity, 10.0, max_lag=max_lag)
+    def __init__(self, capacity: int = 3, max_lag: int | None = None, each: int = EACH, disk: int = 0) -> None:
+        self.group: ShareGroup[tuple[int, int, int]] = ShareGroup(capacity, 10.0, max_lag=max_lag, disk_bytes=disk)
+        self.moved: list[tuple[int, int, int]] = []
         self.each = each
         self.got: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
         self.skipped: dict[str, int] = {}
@@ -40,6 +41,8 @@ class GroupPlay:
                 self.runs.append(one)
                 self.at = 0 if one.anew else self.at
                 self.owed += 1
+            elif isinstance(one, MoveToDisk):
+                self.moved.append(one.entry)
             elif isinstance(one, Produce):
                 self.owed += 1
         assert self.owed <= 1, "one entry is asked for at a time"
@@ -107,6 +110,17 @@ def test_a_slow_reader_skips_and_the_fast_one_is_not_held_back() -> None:
     assert play.read("fast") == all_of(0)
     assert play.read("slow") == [(0, 0), (0, 2), (0, 3), (0, 4)] and play.skipped["slow"] == 1
     assert play.made == EACH
+
+
+def test_what_a_slow_reader_lacks_waits_on_disk_until_that_fails() -> None:
+    play = GroupPlay(capacity=1, disk=10)
+    play.join("fast")
+    play.join("slow")
+    assert play.read("fast") == all_of(0)
+    assert play.moved == [(0, 0, number) for number in range(EACH - 1)]
+    assert play.read("slow", 2) == all_of(0)[:2] and play.group.facts("slow").skipped == 0
+    play.group.disk_failed()
+    assert play.read("slow") == [(0, 0), (0, 1), (0, 4)] and play.skipped["slow"] == 2
 
 
 def test_with_max_lag_the_front_waits_and_every_epoch_is_whole() -> None:
@@ -230,7 +244,8 @@ def test_a_group_without_readers_ends_after_a_while() -> None:
 @given(st.data())
 def test_every_reader_gets_its_epochs_in_order_and_what_it_lacks_is_counted(data: st.DataObject) -> None:
     max_lag = data.draw(st.none() | st.integers(1, 3))
-    play = GroupPlay(capacity=data.draw(st.integers(1, 2 * EACH)), max_lag=max_lag)
+    disk = data.draw(st.just(0) | st.integers(1, EACH))
+    play = GroupPlay(capacity=data.draw(st.integers(1, 2 * EACH)), max_lag=max_lag, disk=disk)
     wanted: dict[str, int] = {}
     for number in range(data.draw(st.integers(1, 4))):
         name = f"r{number}"

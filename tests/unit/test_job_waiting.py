@@ -88,6 +88,18 @@ def test_a_job_says_which_ranks_have_not_come() -> None:
     assert look(rig) == ""
 
 
+def test_a_job_says_in_what_a_rank_differs_that_it_waits_for_until_it_comes_as_the_others_are() -> None:
+    rig = JobRig(LedgerShape(world_size=3))
+    rig.handle(events.TrainerCame(0, "t0", "node", (("map", "1"),)))
+    rig.handle(events.TrainerCame(1, "t1", "node", (("map", "{2}"),)))
+    text = look(rig)
+    assert "ranks 1, 2 of 3 did not come" in text
+    assert "rank 1 differs from rank 0 in map: {2} instead of 1, and was refused" in text
+    rig.handle(events.TrainerCame(1, "t1", "node", (("map", "1"),)))
+    text = look(rig)
+    assert "rank 2 of 3 did not come" in text and "differs" not in text
+
+
 def test_a_job_says_that_its_listing_is_hindered_by_the_storage() -> None:
     rig = JobRig()
     rig.come()

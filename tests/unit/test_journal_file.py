@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -88,6 +89,8 @@ def test_what_a_run_before_has_left_is_kept_whole_each_time_and_said(
         assert before.state.trainers.ranks[0].came.incarnation == f"i{number}"
         assert caplog.text.count(f"is kept as {tmp_path / 'journals' / name}.*; remove it") == 1
     assert [event.kind for event in job.state.told] == ["journal"], "the report tells it as well"
+    lost = JournaledJob(replace(SPEC, error_budget=0.2), place(tmp_path, "a2"), None, GAP_S)
+    assert list(lost.state.told) == list(job.state.told), "and that of a controller in its place"
 
 
 def test_a_job_that_runs_is_not_put_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,6 +199,75 @@ def test_a_job_goes_on_without_its_journal_where_the_disk_is_full(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert done.stdout == "1 None []\n"
     assert done.stderr.count("goes on without its journal, which cannot be written") == 1, done.stderr
+
+
+COMPACTING = """
+import logging, os, sys
+from pathlib import Path
+from pecan_ray.job import events
+from pecan_ray.runtime import journaled_job
+from tests.unit.test_journal_file import again, begun, leave, place
+
+logging.basicConfig(level=logging.WARNING, format="%(message)s")
+disk = Path(sys.argv[1])
+journaled_job.COMPACT_BYTES = 40_000
+job, file = begun(disk), place(disk).journal
+
+def goes_on(until):
+    while not until():
+        job.handle(events.TimePassed())
+
+def free():
+    return os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+
+goes_on(lambda: file.stat().st_size > 39_000)
+with open(disk / "others", "wb") as others:
+    others.write(bytes(free() - 4096))  # a page for entries, and none for what would be shorter
+goes_on(lambda: file.stat().st_size > 40_960)
+names = {path.name for path in file.parent.iterdir()}
+leave(job)
+job = again(disk)
+print(len(job.state.trainers.ranks), place(disk).job(), sorted(names))
+os.unlink(disk / "others")
+goes_on(lambda: file.stat().st_size < 39_000)
+leave(job)
+print(len(again(disk).state.trainers.ranks), job._file is not None)
+"""
+
+
+def test_a_disk_that_fills_while_a_journal_is_compacted_costs_nothing_as_long_as_there_is_room_for_entries(
+    tmp_path: Path,
+) -> None:
+    """On a disk of its own, of 100 kB."""
+    mounted = 'mount -t tmpfs -o size=102400 tmpfs "$1" && exec "$0" -c "$2" "$1"'
+    command = ["unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)), "sh", "-c", mounted]
+    if subprocess.run([*command, "true", str(tmp_path), ""], capture_output=True).returncode:
+        pytest.skip("this user may not mount")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    arguments = [*command, sys.executable, str(tmp_path), COMPACTING]
+    done = subprocess.run(arguments, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"1 {PLAN!r} ['kept.job', 'kept.journal', 'kept.listings']\n1 True\n"
+    assert done.stderr.count("grows on, since") == 1, done.stderr
+    assert "goes on without its journal" not in done.stderr
+
+
+def test_a_journal_that_cannot_be_opened_again_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journaled_job, "COMPACT_BYTES", 1000)
+    job, file = begun(tmp_path), place(tmp_path).journal
+
+    def none_left(path: Path) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("pecan_ray.runtime.journal_file._held", none_left)
+        for _ in range(50):
+            job.handle(events.TimePassed())
+    assert not file.with_name(f"{file.name}.new").exists() and again(tmp_path).state.trainers.ranks
+    before = file.stat().st_ino
+    for _ in range(50):
+        job.handle(events.TimePassed())
+    assert file.stat().st_ino != before and again(tmp_path).state.trainers.ranks
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

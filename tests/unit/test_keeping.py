@@ -14,15 +14,18 @@ import pecan_ray as pecan
 from pecan_ray.autoorder import store_speed
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.keeping import Kept, prefix_key, with_kept_points
+from pecan_ray.autoorder.keeping import Kept, elements_by_bytes, prefix_key, with_kept_points
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.spread import FirstSplits
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cli import main
+from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Autocache
+from pecan_ray.plan.splits import Split
 
 ROWS = 400
 
@@ -102,6 +105,28 @@ def test_a_point_that_is_renewed_has_the_entries_of_one_that_is_not(cache: Cache
         kept = decide(pecan.PecanPipeline(source()).map(waits).autocache(refresh=refresh).map(small).batch(4), cache)
         keys += [op.key for op in kept.plan.all_ops() if isinstance(op, Autocache)]
     assert keys[0] and keys[0] == keys[1]
+
+
+def test_files_that_do_not_say_how_many_elements_they_hold_are_judged_by_their_bytes(
+    cache: Cache, tmp_path: Path
+) -> None:
+    """Else so many would be assumed that the cache had room for none of them."""
+    for number in range(3):
+        (tmp_path / f"{number}.txt").write_text("0123456789\n" * 200)
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines(f"{tmp_path}/*.txt")).map(waits).map(large).autocache().batch(4)
+    kept = decide(pipe, replace(cache, max_bytes=1 << 30))
+    nbytes = next(option.nbytes for option in kept.choices[0].options if option.mode == "full")
+    assert 400 * 10**6 < nbytes < 900 * 10**6, "600 elements of 1 MB each"
+
+
+def test_bytes_say_nothing_where_some_are_not_known() -> None:
+    files = tuple(Split(number, "a", 0, 1000) for number in range(2))
+    assert elements_by_bytes(FirstSplits(files, complete=True), 10) == 200
+    assert elements_by_bytes(FirstSplits(files, complete=False), 10) is None
+    assert elements_by_bytes(FirstSplits((*files, Split(2, "b")), complete=True), 10) is None
+    assert elements_by_bytes(FirstSplits((Split(0, stop=10),), complete=True), 10) is None, "rows, or in memory"
+    assert elements_by_bytes(FirstSplits((), complete=True), 10) is None
+    assert elements_by_bytes(FirstSplits(files, complete=True), 0) is None
 
 
 def test_a_random_operator_before_the_point_is_warned_of_by_name(cache: Cache) -> None:
@@ -228,6 +253,22 @@ def test_explain_says_what_would_be_kept_and_why(cache: Cache) -> None:
     assert "autocache: cache at" in pipe.explain("json")
     plain = pecan.PecanPipeline(source(), config=config).map(waits).batch(4)
     assert "autocache" not in plain.explain()
+
+
+def test_a_store_for_all_machines_is_used_where_it_is_sooner_and_what_is_wrong_with_it_said(
+    cache: Cache, tmp_path: Path
+) -> None:
+    def points(remote: Path) -> tuple[list[bool], tuple[str, ...]]:
+        made = decide(pecan.PecanPipeline(source()).map(waits).autocache().batch(4), replace(cache, remote=remote))
+        return [op.remote for op in made.plan.all_ops() if isinstance(op, Autocache) and op.key], made.said
+
+    used, said = points(tmp_path / "mounted")
+    assert used == [True] and "kept here, and all of it in the remote store" in said[0]
+    objects = EntryObjects(str(tmp_path / "mounted"))
+    assert [name for name in map(objects.named, objects.kinds()) if name] == ["ours: autocache behind waits"]
+    (tmp_path / "file").write_text("")
+    used, said = points(tmp_path / "file" / "below")
+    assert used == [False] and said[-1].startswith("autocache: nothing is kept in the remote store: ")
 
 
 def test_the_command_shows_checks_and_removes_what_is_kept(cache: Cache, capsys: pytest.CaptureFixture[str]) -> None:

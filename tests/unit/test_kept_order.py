@@ -257,6 +257,7 @@ def test_a_pinned_order_beats_a_kept_one_and_a_seed(tmp_path: Path) -> None:
         ([["half", "blur", "late"]], "puts 'late' beside 'half', but in the pipeline noise batching"),
         ([["half", "blur", "batch"]], "names the operator 'batch'"),
         ("half", "orders must be a list of lists"),
+        ([["half", "blur"], []], "an order must have an operator's name at least"),
     ],
 )
 def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, orders: Any, said: str) -> None:
@@ -267,6 +268,30 @@ def test_a_pinned_order_that_does_not_fit_is_refused_at_once(tmp_path: Path, ord
         with pytest.raises(PlanError, match=said) as caught:
             call()
         assert str(path) in caught.value.message and "pecan explain --save" in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        (5, "facts must be an object"),
+        ({"notes": 5}, "facts.notes must be a list of texts, but is 5"),
+        ({"notes": ["x", 5]}, "facts.notes must be a list of texts"),
+        ({"seconds": "x"}, "facts.seconds must be a number, at least 0, but is 'x'"),
+    ],
+)
+def test_facts_that_cannot_be_told_are_refused_where_a_file_pins_them(tmp_path: Path, facts: Any, said: str) -> None:
+    path = tmp_path / "order.json"
+    path.write_text(json.dumps({"format": 1, "orders": [["half", "blur"]], "facts": facts}))
+    for call in (images(order_file=path).explain, lambda: images(order_file=path).iter_batches(debug=True)):
+        with pytest.raises(PlanError, match=f"is no order file: {said}"):
+            call()
+
+
+def test_a_file_of_brackets_is_no_order_file(tmp_path: Path) -> None:
+    path = tmp_path / "order.json"
+    path.write_text("[" * 100_000)
+    with pytest.raises(PlanError, match="is no order file"):
+        images(order_file=path).iter_batches(debug=True)
 
 
 def test_a_pinned_file_that_is_not_there_is_named() -> None:

@@ -16,7 +16,18 @@ import pecan_ray as pecan
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("pecan_ray", "placement", "reorder", "autoscaler", "cache")
-FRAMEWORKS = ("tensorflow", "torch", "jax", "keras", "boto3", "gcsfs", "cv2")
+FRAMEWORKS = (
+    "tensorflow",
+    "torch",
+    "jax",
+    "keras",
+    "pytorch_lightning",
+    "transformers",
+    "IPython",
+    "boto3",
+    "gcsfs",
+    "cv2",
+)
 
 
 def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:

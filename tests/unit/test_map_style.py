@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import MissingExtraError, PecanError, PlanError
 from pecan_ray.integrations.map_style import LOT, HeldDataset
 from pecan_ray.pipeline import PecanPipeline
 from tests.source_contract import check_contract
@@ -157,3 +157,38 @@ def test_data_sets_of_hugging_face() -> None:
         pecan.PecanPipeline.from_hf_dataset(datasets.DatasetDict(train=made))
     with pytest.raises(PlanError, match=r"got IterableDataset\. One that is streamed"):
         pecan.PecanPipeline.from_hf_dataset(made.to_iterable_dataset())
+
+
+class Short(Lots):
+    """Gives fewer samples than it is asked for."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        return super().__getitems__(indices)[:-1]
+
+
+class Named(Squares):
+    """Gives dicts."""
+
+    def __getitem__(self, index: int) -> Any:
+        return {"root": index}
+
+
+class Nothing(Squares):
+    """Has forgotten its `return`."""
+
+    def __getitem__(self, index: int) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("dataset", "columns", "said"),
+    [
+        (Short(20), None, r"Short.__getitems__ was asked for \d+ samples, from index 0 on, and gave \d+: it must"),
+        (Named(), ["root", "square"], r"samples of Named are dicts, whose keys are the columns: \['root'\]"),
+        (Nothing(), None, "a sample of Nothing is None"),
+        (Squares(), ["root", "root"], "two columns have the same name"),
+    ],
+)
+def test_no_sample_or_column_is_lost_in_silence(dataset: Any, columns: Any, said: str) -> None:
+    with pytest.raises(PecanError, match=said):
+        list(PecanPipeline.from_torch_dataset(dataset, columns=columns).batch(7).iter_batches(debug=True))

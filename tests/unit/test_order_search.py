@@ -42,9 +42,11 @@ class Measured:
         self._speedup, self._refused = speedup, refused
         self.compared: list[tuple[OpOrder, OpOrder | None]] = []
 
-    def compare(self, order: OpOrder, other: OpOrder | None, patience_s: float) -> SpeedComparison:
+    def compare(
+        self, order: OpOrder, other: OpOrder | None = None, patience_s: float = 0.0
+    ) -> tuple[SpeedComparison, str]:
         self.compared.append((order, other))
-        return SpeedComparison(self._speedup if other else 3.0, 0.001, 1.0, 1.0 / self._speedup, COUNT)
+        return SpeedComparison(self._speedup if other else 3.0, 0.001, 1.0, 1.0 / self._speedup, COUNT), ""
 
     def look(self, order: OpOrder) -> str:
         return self._refused

@@ -23,7 +23,7 @@ from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.whole import weighed
 from pecan_ray.engines.counting import column_bytes
-from pecan_ray.engines.foreign import as_array, type_name
+from pecan_ray.engines.foreign import as_array, copied_value, type_name
 from pecan_ray.plan.splits import Element
 from pecan_ray.reorder import Mode, ProfiledOp, auto_order, closer, in_order
 
@@ -239,6 +239,11 @@ def test_images_of_pillow_have_sizes_shapes_and_equality() -> None:
     assert column_bytes(one) == 60 and column_bytes(one.convert("L")) == 20 and column_bytes(one.convert("F")) == 80
     assert kind_of(one) == "picture" and rank_of(one) is None and type_name(one) == "Image[RGB]"
     assert equal(one, one.copy()) and not equal(one, one.rotate(90)) and not equal(one, one.convert("L"))
+    noted = one.copy()
+    noted.info["size"] = (5, 4)
+    assert not equal(one, noted) and equal(noted, noted.copy())
+    noted.taken, noted.format = "by hand", "PNG"
+    assert not equal(noted, noted.copy()) and equal(noted, copied_value(noted))
     spec, other = ColumnSpec(), ColumnSpec()
     spec.add(one)
     other.add(one.resize((9, 9)))
@@ -277,6 +282,22 @@ def test_a_resize_of_pillow_is_moved_before_slow_work(given: list[Element]) -> N
             break
     assert found.adopted.order == ("opened", "resized", "smooth", "asarray")
     assert [op.changes_kind for op in found.sample.ops] == [True, False, False, True]
+
+
+def test_what_an_image_of_pillow_notes_is_that_of_the_users_order(given: list[Element]) -> None:
+    image, filters = pytest.importorskip("PIL.Image"), pytest.importorskip("PIL.ImageFilter")
+
+    def smooth(picture: Any) -> Any:
+        made = picture.filter(filters.GaussianBlur(3))
+        made.info["original"] = picture.size
+        return made
+
+    def resized(picture: Any) -> Any:
+        return picture.resize((96, 96), image.Resampling.BILINEAR)
+
+    pipe = over(given).map(image.fromarray, on="image").map(smooth, on="image").map(resized, on="image")
+    found = order(pipe)
+    assert not found.adopted.changed and "column 'image.info.original" in refusals(found)
 
 
 def test_tensors_that_are_written_into_are_no_state(given: list[Element]) -> None:

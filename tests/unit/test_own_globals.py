@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.cli import load
 from pecan_ray.errors import PlanError
+from pecan_ray.observe.read_program import load
 
 MODULE = """
 import threading

@@ -274,7 +274,9 @@ def test_the_report_of_a_debug_run_counts_batches_and_elements() -> None:
         pass
     report = batches.report()
     assert (report.batches, report.elements) == (6, 14)
-    assert str(report).startswith("pecan job pipeline (debug, in this process): 6 batches, 14 elements in")
+    assert str(report).startswith(
+        "pecan job pipeline (debug, in this process): 6 batches, 14 elements of 2 finished epochs in"
+    )
     elements = numbers(7).take(4).iter_batches(debug=True)
     assert len(list(elements)) == 4 and elements.report().elements == 4
 

@@ -74,15 +74,19 @@ def test_beside_the_same_workers_another_step_is_another_trainer() -> None:
 @pytest.mark.parametrize(("step", "local", "changed"), [(0.15, 0, True), (0.135, 4, False), (0.112, 1, True)])
 def test_a_step_that_no_disturbance_explains_is_another_jobs(step: float, local: int, changed: bool) -> None:
     job = known({AT: [window(0.1)] * 3})
-    there, seen = Deployment(AT.local + local, 1), [window(step)] * 2
+    there, seen = Deployment(AT.local + local, AT.remote - 1), [window(step)] * 2
     for one in seen:
         job.note(there, one)
     assert another_step(job, job.reading(there), seen) is changed
 
 
 def test_a_change_before_the_next_deployment_runs_begins_the_search_again() -> None:
-    """Nothing that was measured before counts any more, and local workers disturb no more than they did."""
+    """Nothing that was measured before counts any more, and local workers disturb no more than they did.
+
+    Of a trainer that may run ahead nobody could tell: the wait beside the first worker would hide the longer step.
+    """
     moves = AutoSearch(SETTING, found := Knowledge(SETTING)).run(Deployment(1, 0), DeploymentLimits(4, 8))
+    found.shows_its_step = True
     before = next(moves).target
     move = moves.send(by_workers(before))
     after, windows = move.target, 0

@@ -33,7 +33,13 @@ def test_the_shape_of_a_plain_pipeline() -> None:
         serial=False, repetitions=1, batch_size=4, shuffled=(True,), drop_remainder=True, holds_back=True
     )
     assert shape(numbers()) == PlanShape(
-        serial=False, repetitions=1, batch_size=1, shuffled=(False,), drop_remainder=False, holds_back=False
+        serial=False,
+        repetitions=1,
+        batch_size=1,
+        shuffled=(False,),
+        drop_remainder=False,
+        holds_back=False,
+        counts=True,
     )
 
 

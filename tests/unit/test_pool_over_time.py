@@ -8,19 +8,21 @@ import pytest
 
 from benchmarks.pool_over_time import HEARD, PooledTraining, drawn, play
 
-ROUNDS = 120
+ROUNDS, LONG = 120, 240
 
 
-def played(heard: str, jobs: int, seed: int = 1) -> tuple[list[PooledTraining], int]:
-    run = drawn(seed, jobs, ROUNDS)
+def played(heard: str, jobs: int, rounds: int = ROUNDS, seed: int = 1) -> tuple[list[PooledTraining], int]:
+    run = drawn(seed, jobs, rounds)
     pool = math.floor(0.5 * sum(job.wants for job in run))
-    play(run, heard, pool, ROUNDS)
+    play(run, heard, pool, rounds)
     return run, pool
 
 
-@pytest.mark.parametrize("jobs", [12, pytest.param(64, marks=pytest.mark.slow)])
-def test_jobs_that_bid_by_what_they_have_measured_pay_less_than_those_that_come_first(jobs: int) -> None:
-    runs = {heard: played(heard, jobs)[0] for heard in HEARD}
+@pytest.mark.parametrize(("jobs", "rounds"), [(12, ROUNDS), pytest.param(64, LONG, marks=pytest.mark.slow)])
+def test_jobs_that_bid_by_what_they_have_measured_pay_less_than_those_that_come_first(jobs: int, rounds: int) -> None:
+    """Twenty minutes for the 64, as in decision 26: who has measured nothing bids nothing, and the first window of the
+    slowest takes more than six.  After ten minutes four of these pay more by bidding than all the others save."""
+    runs = {heard: played(heard, jobs, rounds)[0] for heard in HEARD}
     bills = {heard: sum(job.bill for job in run) for heard, run in runs.items()}
     assert bills["enough for all"] < bills["bids"] < 0.92 * bills["first come"]
     worst = {

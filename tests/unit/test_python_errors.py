@@ -103,6 +103,25 @@ def test_a_filter_must_say_yes_or_no() -> None:
         run_engine(files().filter(lambda element: None, name="silent").batch(2))
 
 
+async def later(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("returned", "kind"),
+    [(later, "coroutine"), (lambda e: (one for one in "ab"), "generator"), (lambda e: later, "function")],
+    ids=["coroutine", "generator", "function"],
+)
+def test_what_is_true_whatever_it_would_answer_is_no_answer(returned: Any, kind: str) -> None:
+    with pytest.raises(OutputTypeError, match=rf"odd returned {kind} for element 0 .*True or False"):
+        run_engine(files().filter(lambda element: returned(element), name="odd").batch(2))
+
+
+def test_a_coroutine_is_no_value_of_a_column() -> None:
+    with pytest.raises(OutputTypeError, match=r"f returned coroutine for element 0 .* must return a value. Let the"):
+        run_engine(files().map(lambda value: later(value), on="i", name="f").map(lambda i: i, on="i").batch(2))
+
+
 @pytest.mark.parametrize(
     ("extended", "message"),
     [

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +40,34 @@ def dying(code: int) -> None:
         os._exit(code)
 
 
+def runs(says: Connection) -> None:
+    says.send("runs")
+    signal.pause()
+
+
+def asked_to_end(_: Any) -> tuple[int, int | None]:
+    os.kill(os.getpid(), signal.SIGTERM)
+    mine, childs = get_context("fork").Pipe()
+    child: Any = get_context("fork").Process(target=runs, args=(childs,))
+    child.start()
+    mine.recv()
+    child.terminate()
+    child.join()
+    return os.getpid(), child.exitcode
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "whose": whose,
+    "halved": halved,
+    "dying": dying,
+    "scaled": scaled,
+    "asked to end": asked_to_end,
+}
+
+
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    started = Processes({"whose": whose, "halved": halved, "dying": dying, "scaled": scaled}, 2)
+    started = Processes(FUNCTIONS, 2)
     yield started
     started.close()
 
@@ -93,6 +121,13 @@ def test_of_calls_made_ahead_the_one_that_ends_its_process_fails_alone(processes
     with pytest.raises(RuntimeError, match="ended with exit code 7"):
         die(7)
     assert die(0) is None
+
+
+def test_a_process_that_is_asked_to_end_leaves_it_to_its_parent_and_what_it_forks_ends(
+    processes: Processes,
+) -> None:
+    before, _ = processes.call("whose", None, {})
+    assert processes.call("asked to end", None, {}) == (before, -signal.SIGTERM)
 
 
 def test_more_threads_than_processes_wait_for_their_turn(processes: Processes) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -89,6 +92,20 @@ def test_a_process_that_nobody_uses_is_ended() -> None:
     with own.own_process_ahead("python", wanted=True):
         (waiting,) = own._waiting
     assert own._waiting == [] and waiting._process.returncode is not None
+
+
+KILLED = """
+import os, signal
+from pecan_ray.autoorder.call_in_subprocess import OwnProcess
+own = OwnProcess("python")
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_trainer_that_is_killed_while_it_samples_leaves_no_file(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert ended.returncode == -signal.SIGKILL
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_that_cannot_be_sent_is_sampled_here(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -17,12 +19,12 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from pecan_ray.engines.layout import ColumnPlace
+from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.message_pipe import MessageReader
 from pecan_ray.transport.messages import BatchReader, Message
 from pecan_ray.transport.ring import RingSlots
 from pecan_ray.transport.share_channel import ShareChannel
-from pecan_ray.transport.shared_slots import Loan, SlotBorrower, SlotLender
+from pecan_ray.transport.shared_slots import MOST_TOLD_BYTES, Loan, SlotBorrower, SlotLender
 from tests.ray.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -116,6 +118,25 @@ def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
     until(lambda: next_slot() == own, "the slot is not free")
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["by value", "in a layout"])
+@pytest.mark.parametrize("size", [10, MOST_TOLD_BYTES + 1])
+def test_a_few_other_columns_are_told_with_a_slot_of_a_worker_and_many_bytes_are_copied(
+    ring: RingSlots, lender: SlotLender, channel: ShareChannel, size: int, known: bool
+) -> None:
+    message, text = written(ring, 7), np.array([b"a" * size, None], object)
+    places = {"text": None, **message.columns}
+    outside = {"text": text}
+    columns = outside if known else {**outside, **message.columns}
+    message = replace(message, columns=columns, layout=Layout(places, 5000) if known else None)
+    loan = loan_of(message, BatchReader(), lender)
+    assert loan.batch.address is not None and message.address is not None
+    lies_there = loan.batch.address.token == message.address.token
+    assert lies_there == (size == 10)
+    found = borrower_of(channel).open(loan.batch)
+    assert list(found) == ["text", "x"] and found["x"].sum() == 7 * 5000
+    np.testing.assert_array_equal(found["text"], text)
+
+
 def test_other_columns_are_copied_into_a_slot_of_the_lenders(lender: SlotLender, channel: ShareChannel) -> None:
     columns: dict[str, Any] = {
         "text": np.array([b"a", "bc", None], object),
@@ -140,6 +161,56 @@ def test_a_copied_batch_goes_with_its_loan_and_many_small_ones_do_not_block(lend
     del loans
     again = lender.lend(Message({}, {}, 1, 0), {"i": np.array([1])}, "w")
     assert again.batch.address is not None and again.batch.address.slot in slots
+
+
+def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_free(
+    ring: RingSlots, channel: ShareChannel, tmp_path: Path
+) -> None:
+    lender, reader = SlotLender(1 << 20, 1 << 20, tmp_path), BatchReader()
+    text = np.array([b"few", None], object)
+    copied = {"x": np.arange(12.0), "text": np.array(["many" * 9000, None], object)}
+    message = written(ring, 7)
+    message = replace(message, columns={"text": text, **message.columns})
+    loans = [loan_of(message, reader, lender), lender.lend(Message(copied, {}, 12, 1), copied, "w")]
+    moved = [lender.to_disk(loan) for loan in loans]
+    assert list(tmp_path.iterdir()) == [], "no name is left behind"
+    assert len({loan.batch.number for loan in (*loans, *moved)}) == 4
+    del loans
+    own = message.address.slot if message.address is not None else -1
+
+    def its_slot_is_free() -> bool:
+        slot = ring.acquire(5000)
+        np.frombuffer(slot.buffer, np.uint8)[:] = 0
+        slot.release()
+        return slot.number == own
+
+    until(its_slot_is_free, "the slot is not free")
+    first, second = (borrower_of(channel).open(loan.batch) for loan in moved)
+    assert int(first["x"].sum()) == int(moved[0].columns["x"].sum()) == 7 * 5000
+    np.testing.assert_array_equal(first["text"], text)
+    for name, column in copied.items():
+        np.testing.assert_array_equal(second[name], column)
+        np.testing.assert_array_equal(moved[1].columns[name], column)
+    address = moved[0].batch.address
+    assert address is not None and str(tmp_path) in os.readlink(f"/proc/self/fd/{address.file.fd}")
+    lender.close()
+
+
+def test_a_disk_without_room_is_an_error_and_kills_nobody(ring: RingSlots, tmp_path: Path) -> None:
+    """A map of a file that the disk has no room for kills who writes into it."""
+    lender = SlotLender(1 << 20, 1 << 20, tmp_path)
+    loan = loan_of(written(ring, 7), BatchReader(), lender)
+    kept = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, kept[1]))
+        with pytest.raises(OSError, match="File too large"):
+            lender.to_disk(loan)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, kept)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    assert int(lender.to_disk(loan).columns["x"].sum()) == 7 * 5000
+    lender.close()
 
 
 WORKER = """

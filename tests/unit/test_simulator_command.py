@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from pecan_ray.cli import main
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost
+from pecan_ray.plan.stage_seconds import StageSeconds
 from pecan_ray.plan.windows import Deployment
 
 
@@ -44,6 +46,9 @@ def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_js
         "elements": 400,
         "batches": 100,
         "threads": 2,
+        "remote_bytes": 0,
+        "node_bytes": 0,
+        "stages": {**asdict(StageSeconds()), "operators": []},
     }
     worker = WorkerReport("local", elements=40, batches=10, threads=0)
     assert worker["batches"] == worker.batches == 10

@@ -168,6 +168,11 @@ def test_the_pages_two_parts_are_written_apart() -> None:
     assert "1 of 2 predictions within 5%" in part and "- SiloD: far 120 min where the paper has 100 min" in part
     assert reproduce_caches.split_page(f"# Placement\n\ntext\n\n{part}") == ("# Placement\n\ntext\n", part)
     assert reproduce_caches.split_page("# Placement\n") == ("# Placement\n", "")
+    assert reproduce_caches.with_part("", part) == part
+    measured = f"{reproduce_caches.MEASURED}\n\nBy hand.\n"
+    for behind in ("", f"\n{measured}"):
+        page = reproduce_caches.with_part(f"# Placement\n\ntext\n\n{part}{behind}", part.replace("Told", "Told anew"))
+        assert page == f"# Placement\n\ntext\n\n{part}{behind}".replace("Told", "Told anew")
 
 
 @pytest.mark.parametrize(

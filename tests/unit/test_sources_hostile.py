@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
@@ -255,6 +256,37 @@ def test_a_quote_that_stays_open_is_told_with_its_element(tmp_path: Path, rows: 
         assert caught.value.element == 2 * rows
 
 
+@pytest.mark.parametrize(
+    ("types", "cell", "told"),
+    [
+        ({}, "1e999", r"1e999 in column 'f' is more than a double holds; say types=\{'f': 'string'\}"),
+        ({"f": "float64"}, "-1e400", "-1e400 in column 'f' is more than a double"),
+        ({"f": "float32"}, '"1e39"', r"1e39 in column 'f' is more than a float holds; say types=\{'f': 'float64'\}"),
+        ({}, "1" * 500, r"1{40}\.\.\. \(500 digits\) in column 'f'"),
+    ],
+)
+def test_a_number_that_its_type_does_not_hold_is_told_with_its_line(
+    tmp_path: Path, types: dict[str, str], cell: str, told: str
+) -> None:
+    (tmp_path / "a.csv").write_text(f"i,f,s\n1,0.5,1e999\n2,inf,x\n3,,x\n4,{cell},x\n5,1.5,x\n")
+    source = Csv(str(tmp_path / "a.csv"), types=types)
+    (split,) = source.splits()
+    got: list[dict[str, Any]] = []
+    with pytest.raises(CorruptSourceError, match=rf"line 5 of .*a\.csv.*{told}") as caught:
+        got.extend(source.read(split))
+    assert caught.value.element == 3 and [row["i"] for row in got] == [1, 2, 3]
+    assert got[1]["f"] == float("inf") and got[2]["f"] != got[2]["f"], "what says so is infinity, or no number"
+
+
+def test_numbers_as_large_as_their_type_holds_and_infinity_in_letters_are_read(tmp_path: Path) -> None:
+    cells = ["1.7976931348623157e308", "-1.7976931348623157e308", "inf", "-inf", "+INF", "Infinity", "nan", "1e-999"]
+    (tmp_path / "a.csv").write_text("f\n" + "\n".join(cells) + "\n")
+    got = [float(row["f"]) for row in read(Csv(str(tmp_path / "a.csv")))]
+    assert np.array_equal(got, [float(cell) for cell in cells], equal_nan=True)
+    (tmp_path / "a.csv").write_text("f\n" + "1e999\n")
+    assert read(Csv(str(tmp_path / "a.csv"), types={"f": "string"})) == [{"f": "1e999"}], "text stays text"
+
+
 @pytest.mark.parametrize("delimiter", ['"', "\n", "\0", "é", "", ",,"])
 def test_delimiters_that_cannot_be(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(PlanError, match="delimiter must be one ASCII character"):
@@ -299,6 +331,30 @@ def test_pipes_and_devices_are_refused(tmp_path: Path) -> None:
         list(ImageFolder(tmp_path.parent).splits())
     with pytest.raises(SourceError, match="/dev/zero is a device"):
         read(TextLines("/dev/zero"))
+
+
+def test_a_file_that_becomes_a_pipe_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("a\n")
+    for source in (TextLines(path), TextLines(f"{tmp_path}/*")):
+        splits = list(source.splits())
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
+            list(source.read(splits[0]))
+        with pytest.raises(SourceError, match=r"a.txt is a named pipe"):
+            storage.read_range(str(path), 0, 1)
+        path.unlink()
+        path.write_text("a\n")
+
+
+def test_no_columns_at_all_are_refused(tmp_path: Path) -> None:
+    for source in (Csv, Parquet):
+        with pytest.raises(PlanError, match="names no column"):
+            source(tmp_path, columns=[])
+    path = tmp_path / "a.csv"
+    path.write_text("ab,c\n1,2\n")
+    assert read(Csv(path, columns="ab")) == [{"ab": 1}]
 
 
 def test_links_that_double_with_every_step_end(tmp_path: Path) -> None:

@@ -63,3 +63,8 @@ def test_what_cannot_be_rows_is_refused() -> None:
         Items([{"a": 1}, 2])
     with pytest.raises(PlanError, match="split_rows must be a positive integer, but got 0"):
         Items([1], split_rows=0)
+
+
+def test_lists_of_unequal_rows_are_refused_by_name() -> None:
+    with pytest.raises(PlanError, match="no array can be made of words"):
+        Arrays(words=[[1], [2, 3]])

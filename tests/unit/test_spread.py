@@ -11,12 +11,22 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
+from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.job_size import LEAST_RUNS, num_elements, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order import TOO_SHORT, order_plan
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, job_size
 from pecan_ray.autoorder.sample import sample_stretch
-from pecan_ray.autoorder.spread import LISTING_S, MOST_LISTED, FirstSplits, SpreadLeases, Wanted, evenly, list_splits
+from pecan_ray.autoorder.spread import (
+    LISTING_S,
+    MOST_LISTED,
+    FirstSplits,
+    SpreadLeases,
+    Wanted,
+    evenly,
+    list_splits,
+    sample_leases,
+)
 from pecan_ray.options import AutoWorkers, Config, IterOptions, Workers
 from pecan_ray.plan.splits import Element, Lease, Split
 from pecan_ray.plan.stretches import stretches
@@ -167,6 +177,17 @@ def test_a_look_ends_with_its_share_of_the_job() -> None:
     assert stretch.sample.elements <= LEAST_RUNS / 4 and not found.final
 
 
+def test_no_split_is_opened_once_the_time_is_up() -> None:
+    rows = pecan.sources.Arrays(x=np.zeros(64), split_rows=8)
+    clock = iter([0.0, 0.0, 0.0])
+    source = Bounded(rows, 64, 5.0, lambda: next(clock, 9.0))
+    splits = FirstSplits(tuple(Split(n) for n in range(8)), complete=True)
+    leases = SpreadLeases([splits], [Wanted(64)], lambda: source.over)
+    assert [leases.take() is not None for _ in range(4)] == [True, True, True, False]
+    late = Bounded(rows, 64, 5.0, lambda: 9.0)
+    assert sample_leases(pecan.PecanPipeline(rows).map(same).plan, [late], 64, spread=True).take() is None
+
+
 def test_who_sets_the_sample_has_it(cache_folder: object) -> None:
     def told(**options: Any) -> tuple[str, ...]:
         config = Config(order_folder="", **options)
@@ -175,4 +196,4 @@ def test_who_sets_the_sample_has_it(cache_folder: object) -> None:
             return tuple(event.text for event in batches.report().events)
 
     assert told() == (TOO_SHORT,)
-    assert "sampled 16 elements" in told(sample_elements=16)[0]
+    assert "sampled 16 elements" in told(sample_elements=16, sample_seconds=600.0)[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,40 +14,31 @@ import pytest
 
 from pecan_ray import storage
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, SourceReplacedError
-from pecan_ray.options import OnError
+from pecan_ray.options import EngineName, OnError
 from pecan_ray.sources import ImageFolder, TextLines, TFRecords
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import gcs, retry
-from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_gcs, serving_gcs
 from tests.source_contract import check_contract
-from tests.storage_outages import check_outage, check_patience, outage_objects
+from tests.storage_outages import OUTAGES, check_outage, check_patience, outage_objects
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
 
-emulator = pytest.importorskip("gcp_storage_emulator.server")
+pytest.importorskip("gcp_storage_emulator")
 pytest.importorskip("gcsfs")
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A running emulator with an empty bucket ``data``."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="data")
-    server.start()
-    yield f"127.0.0.1:{port}"
-    server.stop()
+    with serving_gcs() as address:
+        yield address
 
 
 @pytest.fixture
-def proxy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
+def proxy(endpoint: str) -> Iterator[FlakyProxy]:
     """The way by which the code under test reaches the emulator."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
-    with flaky_proxy(endpoint) as running:
-        monkeypatch.setenv("STORAGE_EMULATOR_HOST", running.url)
-        storage.reset_clients()
+    with reaching_gcs(endpoint) as running:
         yield running
-    storage.reset_clients()
 
 
 def put(endpoint: str, **objects: bytes) -> None:
@@ -93,13 +83,12 @@ def test_a_refusal_is_told(endpoint: str, proxy: FlakyProxy) -> None:
     assert len(proxy.requests) == 1
 
 
-@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
-@pytest.mark.parametrize(
-    "seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow), pytest.param(60.0, marks=pytest.mark.slow)]
-)
-def test_outages_cost_no_element(endpoint: str, proxy: FlakyProxy, seconds: float, on_error: OnError) -> None:
+@pytest.mark.parametrize(("engine", "seconds", "on_error"), OUTAGES)
+def test_outages_cost_no_element(
+    endpoint: str, proxy: FlakyProxy, seconds: float, on_error: OnError, engine: EngineName
+) -> None:
     put(endpoint, **outage_objects())
-    check_outage(proxy, "gs://data/many/*", on_error, "python", seconds)
+    check_outage(proxy, "gs://data/many/*", on_error, engine, seconds)
 
 
 def test_a_longer_outage_is_no_bad_element(endpoint: str, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +101,8 @@ def test_a_longer_outage_is_no_bad_element(endpoint: str, proxy: FlakyProxy, mon
 def test_whatever_passes_is_retried(
     endpoint: str, proxy: FlakyProxy, fault: int | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gcs, "READ_S", 0.2)
+    if fault == "hang":
+        monkeypatch.setattr(gcs, "READ_S", 2.0)  # on a busy machine an honest answer may take a second
     storage.reset_clients()
     put(endpoint, key=b"content")
     proxy.faults.extend([fault, fault])
@@ -125,6 +115,23 @@ def test_a_server_that_ignores_ranges(endpoint: str, proxy: FlakyProxy) -> None:
     put(endpoint, key=b"content")
     proxy.outage = "whole"
     assert storage.read_range("gs://data/key", 1, 5) == b"onte"
+
+
+def test_a_store_that_finds_no_range_in_what_it_has_is_no_empty_file(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, **{"none/a.txt": b"a\nb\n"})
+    (split,) = (source := TextLines("gs://data/none/")).splits()
+    proxy.faults.append(416)
+    with pytest.raises(SourceError, match=r"gs://data/none/a.txt: the store says that nothing .* has 4 bytes"):
+        list(source.read(split))
+    assert len(list(source.read(split))) == 2
+
+
+def test_a_part_that_is_sent_as_the_whole_is_no_short_file(endpoint: str, proxy: FlakyProxy) -> None:
+    put(endpoint, **{"part.txt": b"one\ntwo\nthree\nfour\n"})
+    (split,) = (source := TextLines("gs://data/part.txt")).splits()
+    proxy.faults.append("part")
+    with pytest.raises(SourceError, match=r"gs://data/part.txt: the \w+"):
+        list(source.read(split))
 
 
 class Endless(BaseHTTPRequestHandler):
@@ -226,6 +233,41 @@ def test_an_object_that_was_replaced_is_refused(proxy: FlakyProxy, monkeypatch: 
         storage.reset_clients()
         monkeypatch.setattr(Versions, "generation", "2")
         with pytest.raises(SourceReplacedError, match="gs://data/a was replaced since it was listed"):
+            list(source.read(split))
+        server.shutdown()
+        thread.join()
+
+
+class Halves(Versions):
+    """Sends half of an object, as if it was all of it, and then all."""
+
+    faults: ClassVar[list[str]] = []
+
+    def answer(self, status: int, body: bytes) -> None:
+        if status != 206 or not self.faults:
+            super().answer(status, body)
+            return
+        login = self.faults.pop() == "login"
+        self.send_response(200)
+        self.send_header("Content-Length", "2")
+        if not login:
+            self.send_header("X-Goog-Generation", self.generation)
+            self.send_header("X-Goog-Stored-Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[:2])
+
+
+def test_an_answer_of_another_length_than_the_store_has_is_asked_for_again(proxy: FlakyProxy) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Halves) as server:
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        thread.start()
+        proxy.upstream = f"127.0.0.1:{server.server_address[1]}"
+        (split,) = (source := TextLines("gs://data/*")).splits()
+        Halves.faults[:] = ["half", "half"]
+        assert list(source.read(split)) == [{"text": "one"}]
+        Halves.faults[:] = ["login"]
+        storage.reset_clients()
+        with pytest.raises(SourceError, match=r"gs://data/a: the answer \(status 200\) names no version"):
             list(source.read(split))
         server.shutdown()
         thread.join()

@@ -43,6 +43,14 @@ def test_fewer_bytes_are_asked_for_again() -> None:
         answer(Asked("p", 5, 8), 5, 6)
 
 
+def test_a_whole_object_that_is_shorter_than_the_store_says_is_asked_for_again() -> None:
+    asked = Asked("p", 5, 8)
+    for status, length in ((200, "100"), (200, None), (200, "?"), (206, "200")):
+        asked.check_whole(status, length, BODY)
+    with pytest.raises(ShortAnswerError, match="100 bytes came of 200"):
+        asked.check_whole(200, "200", BODY)
+
+
 def test_another_range_is_refused() -> None:
     for first, last in ((0, 7), (6, 8), (5, 8)):
         with pytest.raises(SourceError, match="asked for bytes 5 to 8, the store sends"):
@@ -54,7 +62,9 @@ def test_another_range_is_refused() -> None:
 
 def test_behind_the_end_there_is_nothing() -> None:
     assert Asked("p", 200, 300).nothing("bytes */100") == FileRange(b"", 100)
-    assert Asked("p", 200, 300).nothing(None) == FileRange(b"", 200)
+    for told in (None, "", "bytes */*"):
+        with pytest.raises(SourceError, match="p: the store says that nothing lies behind byte 200, and does not say"):
+            Asked("p", 200, 300).nothing(told)
 
 
 def test_another_version_is_refused() -> None:
@@ -62,3 +72,23 @@ def test_another_version_is_refused() -> None:
         Asked("s3://data/a", 0, None, "old").check_version("new")
     for wanted, told in (("old", "old"), ("old", ""), ("", "new")):
         Asked("s3://data/a", 0, None, wanted).check_version(told)
+
+
+def test_an_answer_of_another_than_the_store_is_refused() -> None:
+    asked = Asked("s3://data/a", 0, None, "v")
+    asked.check_answerer(200, "v")
+    asked.check_answerer(206, "")
+    Asked("s3://data/a", 0, None).check_answerer(200, "")
+    for status in (200, 204):
+        with pytest.raises(SourceError, match=r"s3://data/a: the answer \(status 20.\) names no version"):
+            asked.check_answerer(status, "")
+
+
+def test_a_range_with_the_status_of_a_whole_is_no_whole() -> None:
+    assert Asked("p", 5, 8).piece(200, "bytes 5-7/100", BODY[5:8], "v") == FileRange(BODY[5:8], 100, "v")
+
+
+def test_nothing_behind_the_beginning_of_something_is_refused() -> None:
+    for asked in (Asked("p", 0, None), Asked("p", 5, 8), Asked("p", 0, 8)):
+        with pytest.raises(SourceError, match="nothing lies behind byte"):
+            asked.nothing("bytes */100")

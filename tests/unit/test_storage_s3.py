@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import io
 import logging
 import os
@@ -31,57 +30,35 @@ from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
 from pecan_ray.sources.files import fetch_files_ahead
 from pecan_ray.storage import access, ranges, retry, s3
-from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import PAGE, SECRET, reaching_s3, s3_bucket, serving_s3
 from tests.ray.waiting import until
 from tests.source_contract import check_contract
-from tests.storage_outages import LINES, check_outage, check_patience, outage_objects, running
+from tests.storage_outages import LINES, OUTAGES, check_outage, check_patience, outage_objects, running
 from tests.unit.test_sources_files import tar_of
 from tests.unit.test_sources_tfrecord import ELEMENTS, RECORDS, framed
 
-moto_server = pytest.importorskip("moto.server")
-boto3 = importlib.import_module("boto3")
-PAGE = 10
-SECRET = "not-to-be-pickled"
+boto3 = pytest.importorskip("boto3")
 
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """A running S3 whose listings have pages of 10 keys."""
-    os.environ["MOTO_S3_DEFAULT_MAX_KEYS"] = str(PAGE)
-    server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"{host}:{port}"
-    server.stop()
-    del os.environ["MOTO_S3_DEFAULT_MAX_KEYS"]
+    with serving_s3() as address:
+        yield address
 
 
 @pytest.fixture
-def proxy(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FlakyProxy]:
+def proxy(endpoint: str) -> Iterator[FlakyProxy]:
     """The way by which the code under test reaches S3."""
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", os.devnull)
-    with flaky_proxy(endpoint) as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.url)
-        storage.reset_clients()
+    with reaching_s3(endpoint) as running:
         yield running
-    storage.reset_clients()
 
 
 @pytest.fixture
 def bucket(endpoint: str, proxy: FlakyProxy) -> Iterator[Any]:
     """An empty bucket ``data``, written to without the proxy."""
-    found = boto3.resource("s3", endpoint_url=f"http://{endpoint}", region_name="us-east-1").Bucket("data")
-    found.create()
-    yield found
-    # A page of the listing holds only some of the objects.
-    while list(found.objects.all()):
-        found.objects.all().delete()
-    found.delete()
+    with s3_bucket(endpoint):
+        yield boto3.resource("s3", endpoint_url=f"http://{endpoint}", region_name="us-east-1").Bucket("data")
 
 
 def put(bucket: Any, **objects: bytes) -> None:
@@ -148,7 +125,7 @@ def test_passing_faults_are_retried(bucket: Any, proxy: FlakyProxy, fault: int |
 def test_lasting_faults_are_not_retried(bucket: Any, proxy: FlakyProxy) -> None:
     put(bucket, key=b"x")
     proxy.faults.append(403)
-    with pytest.raises(SourcePermissionError, match=r"S3 refused s3://data/key .* s3:GetObject") as caught:
+    with pytest.raises(SourcePermissionError, match=r"S3 refused to read s3://data/key .* s3:GetObject") as caught:
         storage.read_all("s3://data/key")
     assert SECRET not in str(caught.value)
     assert len(proxy.requests) == 1
@@ -312,6 +289,42 @@ def test_a_store_that_ignores_ranges_is_cut_or_refused(
         storage.read_range("s3://data/key", 5, 25)
 
 
+def test_a_store_that_finds_no_range_in_what_it_has_is_no_empty_file(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, **{"t/a.txt": b"a\nb\n", "i/c/x.png": b"image"})
+    for source in (TextLines("s3://data/t/"), ImageFolder("s3://data/i/")):
+        splits = list(source.splits())
+        for fault in (416, 204):
+            proxy.faults.append(fault)
+            with pytest.raises(SourceError, match=r"s3://data/./.*: the (store|answer)"):
+                list(source.read(splits[0]))
+        proxy.faults.clear()
+        assert list(source.read(splits[0]))
+
+
+def test_a_wrong_checksum_is_asked_for_again_and_then_an_error(bucket: Any, proxy: FlakyProxy) -> None:
+    put(bucket, key=b"content")
+    proxy.faults.extend(["damaged", "damaged"])
+    assert storage.read_all("s3://data/key") == b"content"
+    assert len(proxy.requests) == 3
+    proxy.faults.extend(["damaged"] * 99)
+    with pytest.raises(SourceError, match="s3://data/key came 5 times with a wrong checksum: Expected checksum"):
+        storage.read_all("s3://data/key")
+    assert len(proxy.requests) == 8
+
+
+def test_a_part_that_is_sent_as_the_whole_is_no_short_file(
+    bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access, "HEAD_BYTES", 10)  # a checksum is sent with the whole
+    monkeypatch.setattr(access, "TAIL_BYTES", 5)
+    put(bucket, key=b"one\ntwo\nthree\nfour\n")
+    source = TextLines("s3://data/key")
+    (split,) = source.splits()
+    proxy.faults.append("part")
+    with pytest.raises(SourceError, match=r"s3://data/key: the store's answer ends at byte 5, .* with 19 bytes"):
+        list(source.read(split))
+
+
 def test_a_store_that_never_answers_is_asked_again(
     bucket: Any, proxy: FlakyProxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -323,11 +336,7 @@ def test_a_store_that_never_answers_is_asked_again(
     assert len(proxy.requests) == 3
 
 
-@pytest.mark.parametrize("engine", ["python", pytest.param("tensorflow", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("on_error", ["raise", "skip", "quarantine"])
-@pytest.mark.parametrize(
-    "seconds", [1.0, pytest.param(10.0, marks=pytest.mark.slow), pytest.param(60.0, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("engine", "seconds", "on_error"), OUTAGES)
 def test_outages_cost_no_element(
     bucket: Any, proxy: FlakyProxy, seconds: float, on_error: OnError, engine: EngineName
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from skimage import data
 
 import pecan_ray as pecan
-from pecan_ray import images
+from pecan_ray import images, part_decoding
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.order_request import JobSize
 from pecan_ray.errors import PlanError
@@ -25,6 +25,13 @@ COUNT = 24
 NAMES = ("astronaut", "coffee", "chelsea")
 TRIES = 4
 ENGINES = ("python", "tensorflow")
+needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
+
+
+@pytest.fixture(autouse=True)
+def _time_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No load on the machine decides whether something was run."""
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
 
 
 def encoded(suffix: str = ".jpg", side: int = 512) -> list[Element]:
@@ -124,7 +131,52 @@ def test_a_value_that_is_far_from_itself_keeps_the_decoder_as_it_is(monkeypatch:
 def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
     assert found.decoders == ()
-    assert "its result on the sample is not equal to that of the user's order" in refusals(found)
+    assert "images would be decoded at a reduced size, which changes their pixels" in refusals(found)
+
+
+@needs_turbojpeg
+def test_mode_strict_decodes_a_crop_alone_with_equal_pixels() -> None:
+    ops = (images.RandomCrop(area=(0.1, 0.3)), images.Resize(64, 64))
+    pipe = photographs("python", *ops, reorder="strict")
+    found = looked_at(pipe, "strict", taken=1)
+    assert found.decoders == ("Decode+RandomCrop",) and not found.changed
+    (stretch,) = found.stretches
+    assert all(one.changed == 0 for one in stretch.differences)
+    assert "Decode+RandomCrop: of 24 images 24 were decoded in part" in found.notes
+    exact = results(photographs("python", *ops, reorder="off"))
+    for _ in range(TRIES):
+        if run_ops(pipe) == ["RandomCrop", "Resize"]:
+            break
+        pipe.explain(again=True)
+    assert "the decoder takes over RandomCrop (rule decode+random_crop)" in pipe.explain()
+    assert all(np.array_equal(a, b) for a, b in zip(results(pipe), exact, strict=True))
+
+
+@needs_turbojpeg
+def test_a_crop_is_decoded_alone_where_a_reduced_size_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.value_trial.TAKEN_OVER", 0.0)
+    found = looked_at(photographs("python", images.RandomCrop(area=(0.1, 0.3)), images.Resize(32, 32)), taken=1)
+    assert found.decoders == ("Decode+RandomCrop",)
+    assert "(rule decode+random_crop+resize): column 'image': a value differs from itself" in refusals(found)
+
+
+def test_a_crop_is_not_decoded_alone_where_there_is_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.part_decoding._loaded", [part_decoding.NOT_THERE])
+    found = looked_at(photographs("python", images.CenterCrop(64, 64)), "strict")
+    assert found.decoders == ()
+    assert "(rule decode+crop): there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])" in refusals(found)
+
+
+def test_an_order_is_looked_for_anew_where_parts_can_be_decoded_since(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keys(op: Any) -> set[str]:
+        found = set()
+        for loaded in (part_decoding.NOT_THERE, object()):
+            monkeypatch.setattr("pecan_ray.part_decoding._loaded", [loaded])
+            found.add(photographs("python", op)._order._key)
+        return found
+
+    assert len(keys(images.CenterCrop(64, 64))) == 2
+    assert len(keys(images.Resize(64, 64))) == 1, "it has no part to decode"
 
 
 def test_mode_strict_takes_over_what_leaves_results_equal() -> None:
@@ -192,6 +244,12 @@ def test_a_file_says_whether_the_decoder_takes_over(tmp_path: Path) -> None:
     assert run_ops(photographs("python", images.Resize(64, 64), order_file=path)) == ["Decode", "Resize"]
     path.write_text(json.dumps({**written, "decoders": ["Decode"]}))
     assert run_ops(photographs("python", images.Resize(64, 64), order_file=path)) == ["Resize"]
+    crop = images.RandomCrop(area=(0.5, 1.0))
+    for decoder, left in (("Decode", ["RandomCrop"]), ("Decode+RandomCrop", ["RandomCrop", "Resize"])):
+        path.write_text(
+            json.dumps({"format": 1, "orders": [["Decode", "RandomCrop", "Resize"]], "decoders": [decoder]})
+        )
+        assert run_ops(photographs("python", crop, images.Resize(64, 64), order_file=path)) == left
     for wrong, said in ((["Resize"], "lets 'Resize' take over"), ("Decode", "must be a list of operators' names")):
         path.write_text(json.dumps({**written, "decoders": wrong}))
         with pytest.raises(PlanError, match=said):

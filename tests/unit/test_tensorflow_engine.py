@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.positions import MOST_INTERVALS
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.engines.tensorflow.chunks import cuts
+from pecan_ray.plan.behind import plan_behind
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
 from pecan_ray.sampling.spans import Spans
 from tests.unit.tensorflow_rig import ROWS, all_of, covered, numbers, refuses_37, run, values
@@ -182,6 +185,16 @@ def test_strings_bytes_and_other_dtypes_come_through() -> None:
     dtypes = {name: column.dtype for name, column in batch.columns.items()}
     assert dtypes == {"s": object, "b": object, "f": np.float64, "n": np.float32, "a": np.int64, "t": np.bool_}
     assert batch.columns["s"][0] == "ä".encode() and batch.columns["b"][1] == b"\x00x"
+
+
+def test_a_plan_that_begins_behind_its_first_batches_yields_the_others() -> None:
+    pipe = numbers().skip(5).map(lambda i: i * 2, on="i", name="twice").take(60).batch(8)
+    left = plan_behind(pipe.plan, 3)
+    assert left is not None and left.elements == (29,)
+    sources = list(pipe.plan.sources())
+    with closing(TensorFlowEngine(left.plan, sources, EngineOptions(order="strict"), HeapSlots())) as engine:
+        rest = list(engine.batches(LeasesBehind(AllLeases(sources, 0, 1), sources, left.elements)))
+    assert values(rest) == [2 * i for i in range(29, 65)] == values(run(pipe, order="strict"))[24:]
 
 
 def test_plans_that_need_the_whole_sequence_end_with_their_last_batch() -> None:

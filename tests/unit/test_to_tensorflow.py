@@ -67,6 +67,28 @@ def test_a_batch_that_is_not_as_the_first_ones_is_refused_by_its_column() -> Non
         list(dataset)
 
 
+def test_a_number_that_would_be_cut_is_refused_unless_that_dtype_was_asked_for() -> None:
+    def grows(row: dict[str, Any]) -> dict[str, Any]:
+        n = 2**24 + 1
+        return {"n": np.float32(row["i"]) if row["i"] < 90 else np.int64(n), "b": np.int32(n), "s": str(row["i"])}
+
+    pipe = PecanPipeline(Arrays(i=np.arange(100))).map(grows).batch(10)
+    with pytest.raises(
+        tf.errors.OpError, match="column 'n' is int64 in this batch, and would lose something as float32"
+    ):
+        list(pipe.to_tf_dataset(debug=True))
+    asked = {name: tf.TensorSpec([None], dtype) for name, dtype in (("n", tf.float32), ("b", tf.int16))}
+    assert [len(batch["b"]) for batch in pipe.to_tf_dataset(spec=asked, debug=True)] == [10] * 10
+    with pytest.raises(tf.errors.OpError, match=r"column 'n' is float32 .* as uint8, as spec=\.\.\. says"):
+        list(pipe.to_tf_dataset(spec={"n": tf.TensorSpec([None], tf.uint8)}, debug=True))
+
+
+@pytest.mark.parametrize("spec", [{}, [1], {"x": tf.float32}, {"x": {"y": tf.TensorSpec([])}}, "x"])
+def test_a_spec_that_is_none_is_refused_at_once(spec: Any) -> None:
+    with pytest.raises(PlanError, match=r"to_tf_dataset\(spec=...\).* needs a .*tf.TensorSpec"):
+        rows().to_tf_dataset(spec=spec, debug=True)
+
+
 def test_tensorflow_uses_the_memory_of_a_column() -> None:
     from pecan_ray.integrations.tf_dataset import tf_dataset
 
@@ -145,6 +167,8 @@ def test_keras_is_told_what_is_missing() -> None:
         pipe.to_keras("x")
     with pytest.raises(ColumnError, match=r"to_keras: the batch has no column 'z'; it has \['x'\]\."):
         pipe.to_keras("z", steps=2, debug=True)[0]
+    with pytest.raises(PlanError, match="need the name of a column each, or several"):
+        pipe.to_keras([], steps=2)
     with pytest.raises(PlanError, match="sample_weight='x' needs y="):
         pipe.to_keras("x", sample_weight="x", steps=2)
     short = pipe.to_keras("x", steps=2, epochs=1, debug=True)

@@ -158,3 +158,18 @@ def test_pictures_and_tensors_are_exposed_too(photographs: list[Element]) -> Non
     lift = GuardStep("lift", lambda x: enhance.Brightness(x).enhance(2.0), "image")
     lower = GuardStep("lower", lambda x: enhance.Brightness(x).enhance(0.5), "image")
     assert "the ends of their range" in refused(dim, lift, lower)
+
+
+@pytest.mark.parametrize("bright", [True, False])
+def test_zeros_alone_are_not_exposed(bright: bool) -> None:
+    zeros = np.zeros((50, 50))
+    np.testing.assert_array_equal(exposed(zeros, *ends(zeros.dtype, 0.0, 0.0), bright=bright), zeros)
+
+
+def test_elements_that_are_empty_or_nothing_but_zeros_do_not_end_a_look() -> None:
+    def zeros(number: int) -> Any:
+        return np.zeros((0 if number % 9 == 0 else 50, 50))
+
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"x": n} for n in range(ELEMENTS)]))
+    pipe = pipe.map(zeros, on="x", keep_position=True).map(np.sin, on="x").map(lambda x: x[:5].copy(), on="x")
+    assert order(pipe).sample.elements == ELEMENTS

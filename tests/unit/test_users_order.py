@@ -11,11 +11,11 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.inprocess import AllLeases, run_inprocess, run_produced
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.users_order import UsersOrder, orders_of
-from pecan_ray.errors import OpError, OrderError
+from pecan_ray.errors import BatchShapeError, OpError, OrderError
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Answer, KillWorker, Log, StartWorker, UseUsersOrder
 from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
@@ -102,6 +102,42 @@ def test_a_job_of_every_mode_goes_back_to_the_users_order(tmp_path: Path, reorde
     kept = OrderFolder(tmp_path).load(key)
     assert kept is not None and kept.orders == (("to_rgb", "darken"),)
     assert "fails in AutoOrder's order darken -> to_rgb" in kept.why
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_batch_that_cannot_be_made_in_this_process_is_made_in_the_users_order(shuffled: bool) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items(None))).map(turn_wide, on="image").map(wide, on="image")
+    pipe = (pipe.shuffle(16) if shuffled else pipe).batch(8)
+    plan, users = in_another_order(pipe.plan, {("turn_wide", "wide"): ("wide", "turn_wide")})
+    usual = list(run_inprocess(pipe.plan))
+    produced = [one for one in run_produced(plan, users_order=users) if one.rows]
+    assert len(produced) == len(usual) == ELEMENTS // 8
+    for one, other in zip(produced, usual, strict=True):
+        np.testing.assert_array_equal(one.columns["n"], other["n"])
+        np.testing.assert_array_equal(one.columns["image"], other["image"])
+    assert users.taken and users.said.startswith("AutoOrder's order of operators led to this: batch: column 'image'")
+    assert users.said.endswith("The job goes back to your order")
+
+
+def test_a_batch_that_cannot_be_made_in_the_users_order_either_is_the_users_error() -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items())).map(wide, on="image").map(same, on="image").batch(8)
+    plan, users = in_another_order(pipe.plan, {("wide", "same"): ("same", "wide")})
+    with pytest.raises(BatchShapeError):
+        list(run_produced(plan, users_order=users))
+    assert not users.said
+
+
+def same(image: Any) -> Any:
+    return image
+
+
+def wide(image: Any) -> Any:
+    return np.concatenate([image, image], axis=1)
+
+
+def turn_wide(image: Any) -> Any:
+    """Turn one of the images, which is as high as it is wide unless it was made wide before."""
+    return np.swapaxes(image, 0, 1) if image.max() == GRAY else image
 
 
 def test_every_position_is_delivered_once() -> None:

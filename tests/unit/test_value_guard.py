@@ -164,6 +164,32 @@ def test_an_element_is_to_be_recognised() -> None:
     assert refused(pictures, pictures[1:] + pictures[:1])
 
 
+def test_a_few_elements_are_not_quite_others_where_the_rest_are_as_they_were() -> None:
+    pictures = [255 * one for one in ramps(64)]
+    usual = [one + 0.01 * np.roll(one, 1, axis=0) for one in pictures]
+    assert refused(pictures, usual) == ""
+    turned = [np.rot90(one) if n == 40 else one for n, one in enumerate(usual)]
+    assert "1 of 64 elements are quite other ones" in refused(pictures, turned)
+    assert guard(pictures, turned).refused(free={"x"}) == "", "another cut of it may be drawn"
+    brighter = [0.8 * one + 40 if n == 40 else one for n, one in enumerate(pictures)]
+    assert refused(pictures, brighter) == "", "its contrast was measured on another part of it"
+
+
+def test_a_few_masks_do_not_lose_what_they_follow() -> None:
+    masks = [(one > 0.5).astype(np.uint8) for one in ramps(64)]
+    assert "quite other" in refused(masks, [one[::-1] if n == 40 else one for n, one in enumerate(masks)])
+    grown = [np.maximum(one, np.roll(one, 1, axis=1)) for one in masks]
+    assert refused(masks, grown) == "", "an edge is drawn elsewhere"
+
+
+def test_no_element_has_another_shape() -> None:
+    pictures = [one[: 40 + n % 8] for n, one in enumerate(ramps(64))]
+    assert refused(pictures, [one[:-1] for one in pictures]) == "", "a size is rounded elsewhere"
+    turned = [one[:24].T if n == 40 else one for n, one in enumerate(pictures)]
+    pictures[40] = pictures[40][:24]
+    assert "1 of 64 elements have another shape" in refused(pictures, turned)
+
+
 def test_noise_has_nothing_to_be_recognised_by() -> None:
     rng = np.random.default_rng(0)
     noise = [rng.random((64, 64)) for _ in range(COUNT)]

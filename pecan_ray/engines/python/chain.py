@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import itertools
 import traceback
+import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
 
 from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
+from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions, elements_in
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
+from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import ColumnError, ElementError, OpError, OutputTypeError, is_interrupt, listed, spelled, told
 from pecan_ray.options import OnError
@@ -27,6 +29,11 @@ from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
 
 Call = Callable[..., Any]
+NO_ANSWERS = (
+    *(types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType),
+    *(types.FunctionType, types.MethodType, types.BuiltinFunctionType),
+)
+"""What is true for Python, whatever it would answer if it were run."""
 _generator = ThreadGenerator()
 MOST_OUTPUTS = 1 << 20
 """What a generator of a flat_map may yield for one element: one without an end would fill the memory."""
@@ -62,9 +69,12 @@ def complete_call(op: ElementOp) -> Call:
 
 
 def _truth(fn: Call, value: Any, **keywords: Any) -> Any:
-    """Return a filter's answer as Python takes it for an `if`; none at all, and a masked one, as they are."""
+    """Return a filter's answer as Python takes it for an `if`; what is none, and a masked one, as they are.
+
+    None is what has no truth of its own: a coroutine, a generator, a function that nobody has called.
+    """
     answer = fn(value, **keywords)
-    if answer is None or isinstance(answer, np.ma.MaskedArray):
+    if answer is None or isinstance(answer, (np.ma.MaskedArray, *NO_ANSWERS)):
         return answer
     if isinstance(answer, (float, np.floating)) and answer != answer:  # bool(NaN) is True
         raise ValueError("it returned NaN, which is neither True nor False")
@@ -297,6 +307,8 @@ class Chain:
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
         result = self._call(step, value, item, output)
         if step.op.on is not None:
+            if isinstance(result, types.CoroutineType):
+                raise self._wrong_type(step.op, item, result, "a value")
             return {**value, step.op.on: result}
         if not isinstance(result, dict):
             raise self._wrong_type(step.op, item, result, "a dict from column name to value")
@@ -332,14 +344,21 @@ class Chain:
                 column=op.on,
             )
         argument = value if op.on is None else value[op.on]
+        generation = forks.generation
         try:
             if step.wants_rng:
-                return step.call(argument, rng=_generator.at(self._key(op, item, output)))
-            return step.call(argument)
+                result = step.call(argument, rng=_generator.at(self._key(op, item, output)))
+            else:
+                result = step.call(argument)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
+            if forks.generation != generation:
+                end_child(op.name, item, error)
             if is_interrupt(error):
                 raise
             raise op_error(op.name, item, error, op.on) from error
+        if forks.generation != generation:
+            end_child(op.name, item)
+        return result
 
     def _key(self, op: ElementOp, item: Item, output: int) -> tuple[int, int]:
         lease = item.lease
@@ -355,11 +374,12 @@ class Chain:
         )
 
     def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
-        hint = (
-            ""
-            if op.on is not None or isinstance(op, Filter)
-            else ' To change one column by a function of its value, pass on="column".'
-        )
+        hint = ""
+        if isinstance(result, types.CoroutineType):
+            result.close()  # else Python warns that nobody has awaited it
+            hint = " Let the function wait for it: several threads of a worker call it at a time."
+        elif op.on is None and not isinstance(op, Filter):
+            hint = ' To change one column by a function of its value, pass on="column".'
         return OutputTypeError(
             f"{op.name} returned {type(result).__name__} for {item.where()}, but it must return {wanted}.{hint}",
             op=op.name,
@@ -369,7 +389,13 @@ class Chain:
         )
 
 
-def calls_under(options: EngineOptions) -> dict[CodeType, Recognize]:
+def end_child(op: str, item: Item, error: BaseException | None = None) -> NoReturn:
+    """End this process, a child that has come back from an operator's function."""
+    file, element = item.lease.split.file_of(item.element), item.element
+    forks.end_child(op, item.where(), error, file=file, element=element)
+
+
+def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
     """Return the functions by which a stack shows which operator an engine with these very options has called."""
 
     def one(local: Mapping[str, Any]) -> Sighting | None:
@@ -385,6 +411,18 @@ def calls_under(options: EngineOptions) -> dict[CodeType, Recognize]:
         return _working(step.op, items, items[0].output)
 
     return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
+
+
+def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
+    """Return the functions by which a stack shows in which operator of an engine with these very options it is."""
+
+    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
+        chain, step = local.get("self"), local.get("step")
+        if chain is None or chain._options is not options or step is None:
+            return None
+        return ThreadStage("operator", step.op.name)
+
+    return {Chain._call.__code__: recognize, Chain._call_ahead.__code__: recognize}
 
 
 def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
@@ -438,7 +476,7 @@ def _why_not(value: Any) -> str:
 
 def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
     width = piece.width if item.width else 0
-    return Item(piece.value, parts, item.lease, item.element, piece.output, width, partial=item.partial)
+    return Item(piece.value, parts, item.lease, item.element, piece.output, width, partial=item.partial, rank=item.rank)
 
 
 def _within(parts: list[Part], begin: int, end: int) -> list[Part]:

@@ -10,8 +10,9 @@ import numpy as np
 
 from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array
+from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
-from pecan_ray.engines.python.chain import op_error
+from pecan_ray.engines.python.chain import end_child, op_error
 from pecan_ray.engines.sendable import MASKED
 from pecan_ray.errors import (
     BatchShapeError,
@@ -286,11 +287,16 @@ def length_of(item: Item, length: Any, op: str) -> int:
     Raises OpError if the function does, or the column has no dimension.
     """
     if callable(length):
+        generation = forks.generation
         try:
             found = length(item.value)
+            if forks.generation != generation:
+                end_child(op, item)
             if not isinstance(found, (str, bytes, bytearray)) and found is not None:
                 return int(found)
         except BaseException as error:
+            if forks.generation != generation:
+                end_child(op, item, error)
             if is_interrupt(error):
                 raise
             raise op_error(op, item, error) from error

@@ -6,6 +6,7 @@ from collections.abc import Generator, Sequence
 from typing import Any
 
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced
+from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.chain import Chain, complete_call
@@ -30,8 +31,10 @@ def run_here(plan: Plan, options: EngineOptions, leases: Leases) -> Generator[Pr
             yield Produced(
                 dict(item.value), merge(item.parts + parts), item.rows, item.lease.epoch, item.partial, bad=bad
             )
+            forks.raise_told()
         if (report := undelivered.report(stream.epoch)) is not None:
             yield report
+        forks.raise_told()
         return
     except OpError as error:
         if error.__cause__ is None:

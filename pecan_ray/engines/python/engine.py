@@ -7,29 +7,39 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
+from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
-from pecan_ray.engines.python.chain import calls_under, check_sendable, complete_call
+from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable, complete_call
+from pecan_ray.engines.python.collate import collate, collate_padded
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
 from pecan_ray.engines.python.feed import MOST_READY, Feeder
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
-from pecan_ray.engines.reading import reading_of
-from pecan_ray.engines.slots import HeapSlots, into_slot
+from pecan_ray.engines.reading import reading_of, reading_stages
+from pecan_ray.engines.slots import HeapSlots, into_slot, waiting_for_room
+from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import StackWatch
+from pecan_ray.engines.users_order import led_to
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
 from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Op, Plan, Prefetch
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
 from pecan_ray.plan.splits import Source, Split
+
+PUT_TOGETHER = tuple(
+    function.__code__ for function in (BatchWriter.place, OpenBatch.write_run, collate, collate_padded, into_slot)
+)
+"""Functions that make batches of elements."""
 
 
 class PythonEngine:
@@ -56,10 +66,7 @@ class PythonEngine:
             if order is None:
                 raise
             # Which of the batch's elements is to blame, and whether it would fit in the user's order, is not known.
-            raise OrderError(
-                f"AutoOrder's order of operators led to this: {error.message} The job goes back to your order",
-                **error.fields,
-            ) from error
+            raise OrderError(led_to(error), **error.fields) from error
 
     def _batches(self, leases: Leases) -> Generator[Produced, None, None]:
         undelivered = UndeliveredPositions()
@@ -76,7 +83,10 @@ class PythonEngine:
             cache=self._cache,
         )
         produced = self._with_the_rest(stream)
-        yield from ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced
+        for one in ending_with_the_last_batch(produced) if plan_shape(self._plan).serial else produced:
+            yield one
+            forks.raise_told()
+        forks.raise_told()
 
     def _with_the_rest(self, stream: ItemStream) -> Generator[Produced, None, None]:
         """Yield batches in the way that suits the plan, and what is left at the end."""
@@ -115,13 +125,16 @@ class PythonEngine:
                     yield report
                 continue
             parts, bad = ([], []) if item.partial else stream.undelivered.take()
-            columns, slot = into_slot(item.value, self._slots)
+            # Many batches are partial at a time where rounds are made, too many for the slots, perhaps.
+            slots = HeapSlots() if item.partial and self._options.ranks else self._slots
+            columns, slot = into_slot(item.value, slots)
             yield Produced(
                 columns,
                 merge(item.parts + parts),
                 item.rows,
                 item.lease.epoch,
                 partial=item.partial,
+                rank=item.rank,
                 slot=slot,
                 bad=bad,
                 without_data=merge(parts),
@@ -187,10 +200,24 @@ class PythonEngine:
         """Return which operator or source has been at one element for longer than a few seconds."""
         return self._watch.look(now)
 
+    def stages(self) -> dict[CodeType, Recognized]:
+        """Return the functions by which the stacks of its threads show what they do."""
+        return {
+            **call_stages(self._options),
+            **reading_stages(self._sources),
+            **waiting_for_room(self._slots),
+            **dict.fromkeys(PUT_TOGETHER, lambda _: ThreadStage("batching")),
+        }
+
     def reads(self, branch: int, split: Split) -> bool:
         """Tell whether a split of a source would be read from there, and not taken from a cache."""
         point = self._kept.get(branch)
         return self._cache is None or point is None or not self._cache.holds(point, split)
+
+    def flush(self) -> None:
+        """Wait until what was kept is where other machines find it, for a few seconds at most."""
+        if self._cache is not None:
+            self._cache.flush()
 
     def close(self) -> None:
         """Stop threads and processes."""

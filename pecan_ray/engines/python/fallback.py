@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from pecan_ray.engines.forks import ForkedError
 from pecan_ray.engines.items import Item, copied
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import Chain, set_aside
@@ -46,6 +47,8 @@ class FallbackChain:
         try:
             return self._chain.attempt(item)
         except (ElementError, ColumnError) as error:
+            if isinstance(error.__cause__, ForkedError):
+                raise  # it is told of once, whatever the order
             return self._fall_back(item, before, error)
 
     def _fall_back(self, item: Item, before: Element | None, error: ElementError | ColumnError) -> list[Item]:

@@ -23,6 +23,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
+from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 
 RunItem = Callable[[Item], list[Item]]
 
@@ -96,9 +97,13 @@ def _grouped(items: ItemIterator, size: int, put_together: Callable[[list[Item]]
 
 
 def bucketed(
-    items: ItemIterator, op: BucketByLength, on_error: OnError, undelivered: UndeliveredPositions
+    items: ItemIterator,
+    op: BucketByLength,
+    on_error: OnError,
+    undelivered: UndeliveredPositions,
+    ranks: int | None = None,
 ) -> ItemIterator:
-    """Collect items by length; each bucket yields a padded batch whenever it is full."""
+    """Collect items by length; each bucket yields a padded batch, or one for each of `ranks`, whenever it is full."""
     buckets: list[list[Item]] = [[] for _ in op.sizes]
     for item in items:
         if item is None:
@@ -111,12 +116,35 @@ def bucketed(
             continue
         place = bisect_right(op.boundaries, length)
         buckets[place].append(item)
-        if len(buckets[place]) == op.sizes[place]:
+        if len(buckets[place]) == op.sizes[place] * (ranks or 1):
             rows, buckets[place] = buckets[place], []
-            yield _joined(rows, collate_padded(rows, op.name, op.padding, None), False)
+            if ranks is None:
+                yield _joined(rows, collate_padded(rows, op.name, op.padding, None), False)
+            else:
+                yield from _round(rows, op, ranks, partial=False)
+    if ranks is not None and not op.drop_remainder:
+        yield from _rounds_of_the_rest(buckets, op, ranks)
+        return
     for rows in buckets:
         if rows:
             yield _joined(rows, collate_padded(rows, op.name, op.padding, None), True)
+
+
+def _round(items: Sequence[Item], op: BucketByLength, ranks: int, *, partial: bool) -> ItemIterator:
+    """Yield a batch for each rank."""
+    for rank in range(ranks):
+        rows = [items[place] for place in of_rank(range(len(items)), rank, ranks)]
+        yield replace(_joined(rows, collate_padded(rows, op.name, op.padding, None), partial), rank=rank)
+
+
+def _rounds_of_the_rest(buckets: Sequence[list[Item]], op: BucketByLength, ranks: int) -> ItemIterator:
+    """Yield smaller batches of what fills no round, and at last what is in no round at all, which is for no rank."""
+    rest = [item for rows in buckets for item in rows]
+    rounds = tail_rounds(list(map(len, buckets)), op.sizes, ranks)
+    for elements in rounds:
+        yield from _round(rest[elements.start : elements.stop], op, ranks, partial=True)
+    if left := rest[sum(map(len, rounds)) :]:
+        yield _joined(left, collate_padded(left, op.name, op.padding, None), True)
 
 
 def without_remainder(items: ItemIterator, undelivered: UndeliveredPositions) -> ItemIterator:

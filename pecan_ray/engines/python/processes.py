@@ -22,8 +22,9 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
+from pecan_ray.engines.forks import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
-from pecan_ray.errors import is_interrupt, told
+from pecan_ray.errors import OpError, is_interrupt, told
 
 PICKLE_PROTOCOL = 5
 AT_EXIT = 10
@@ -163,6 +164,7 @@ def _exit_code(worker: _Worker | None) -> str:
 def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
     """CallAnswer calls until the other end is closed; functions are unpickled when they are first called."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the parent's to handle
+    _leave_sigterm_to_parent()
     threading.Thread(target=_end_with_parent, name="pecan-parent", daemon=True).start()
     keep_freed_memory()
     functions: dict[str, Callable[..., Any]] = {}
@@ -172,6 +174,15 @@ def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
         except EOFError:
             return
         connection.send_bytes(pickle.dumps(_answered(functions, pickled, message), PICKLE_PROTOCOL))
+
+
+def _leave_sigterm_to_parent() -> None:
+    """Work on where all processes are asked to end: this one ends with its parent, which hands over what it has.
+
+    What is started here, and asked to end, ends: programs have no handler of ours, and forked processes none either.
+    """
+    before = signal.signal(signal.SIGTERM, lambda *_: None) or signal.SIG_DFL
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, before))
 
 
 def _end_with_parent() -> None:
@@ -190,14 +201,26 @@ def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes
             functions[name] = cloudpickle.loads(pickled[name])
     except BaseException as error:
         return [pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)]
-    return [_answer(functions[name], value, keywords) for value, keywords in arguments]
+    return [_answer(name, functions[name], value, keywords) for value, keywords in arguments]
 
 
-def _answer(function: Callable[..., Any], value: Any, keywords: dict[str, Any]) -> bytes:
+def _answer(name: str, function: Callable[..., Any], value: Any, keywords: dict[str, Any]) -> bytes:
+    generation, returned, result = forks.generation, False, None
     try:
-        return pickle.dumps((True, function(value, **keywords)), PICKLE_PROTOCOL)
+        returned, result = True, function(value, **keywords)
     except BaseException as error:
-        return pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)
+        returned, result = False, error
+    if forks.generation != generation:
+        forks.end_child(name, "one of its elements", None if returned else result)
+    try:
+        forks.raise_told()
+        if returned:
+            return pickle.dumps((True, result), PICKLE_PROTOCOL)
+    except OpError as error:
+        result = ForkedError(error.message)
+    except BaseException as error:
+        result = error
+    return pickle.dumps((False, _portable(result)), PICKLE_PROTOCOL)
 
 
 def _portable(error: BaseException) -> BaseException:

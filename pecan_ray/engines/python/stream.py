@@ -239,7 +239,7 @@ class ItemStream:
         if isinstance(op, PaddedBatch):
             return operators.padded(items, op)
         if isinstance(op, BucketByLength):
-            return operators.bucketed(items, op, self._options.on_error, self.undelivered)
+            return operators.bucketed(items, op, self._options.on_error, self.undelivered, self._options.ranks)
         raise _unknown(op)
 
     def _read_all(self, branch: int, source: Source) -> ItemIterator:

@@ -15,8 +15,9 @@ import tensorflow as tf
 from pecan_ray.engines.contract import BadElement, EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.engines.positions import Part, UndeliveredPositions, merge
-from pecan_ray.engines.reading import reading_of
-from pecan_ray.engines.slots import into_slot
+from pecan_ray.engines.reading import reading_of, reading_stages
+from pecan_ray.engines.slots import into_slot, waiting_for_room
+from pecan_ray.engines.stages import Recognized
 from pecan_ray.engines.tensorflow import meta
 from pecan_ray.engines.tensorflow.chunks import Signature
 from pecan_ray.engines.tensorflow.columns import as_column
@@ -266,6 +267,10 @@ class TensorFlowEngine:
         reading, computing = self._reading.look(now), self._computing.look(now)
         return reading or computing
 
+    def stages(self) -> dict[CodeType, Recognized]:
+        """Return the functions by which stacks show that it reads, or waits; what is in a graph no stack shows."""
+        return {**reading_stages(self._sources), **waiting_for_room(self._slots)}
+
     def reads(self, branch: int, split: Split) -> bool:
         """Tell whether a split of a source would be read from there: always, since nothing is kept."""
         return True
@@ -273,6 +278,9 @@ class TensorFlowEngine:
     def counts(self) -> Mapping[str, OpCount]:
         """Return what went into and came out of operators so far, where that is counted."""
         return {} if self._sums is None else self._sums.snapshot()
+
+    def flush(self) -> None:
+        """Nothing is written behind, since nothing is kept."""
 
     def close(self) -> None:
         """Forget the last stretch; graphs end with their iterators."""

@@ -32,7 +32,8 @@ HEAD = """# Reproduction
 
 What the papers report of scaling and placement, and what our policies do in the simulator. Made by
 `python -m pecan_ray.simulator.paper.reproduce --out docs/`; seeds are fixed. What they report of caches stands
-[at the end](#caches-silod-quiver-cachew).
+[below](#caches-silod-quiver-cachew), and beside tf.data service's figures [what was measured
+live](#measured-live-tfdata-service).
 
 A workload is one parameter file ([the list](#parameters)). Each says of every parameter whether a paper gives it, to
 which figure it was fitted, or that it was assumed. *Fitted* rows below are what a file was fitted to; *predicted* rows

@@ -2,7 +2,8 @@
 
     python -m pecan_ray.simulator.paper.reproduce_caches --out docs/ [--seeds 2]
 
-The rest of the page, of placement, is [reproduce](reproduce.py)'s, and stays as it is.  Seeds are fixed.
+The rest of the page stays as it is: of placement it is [reproduce](reproduce.py)'s, and what was measured live, behind
+the caches, was written by hand.  Seeds are fixed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pecan_ray.simulator.paper.tables import Section, counted, misses
 
 PAGE, FIGURES, PICTURE = "reproduction.md", "reproduction", "quiver-figure6"
 TITLE = "## Caches: SiloD, Quiver, Cachew"
+MEASURED = "## Measured live: tf.data service"
+"""The last part of the page."""
 NEAR = 0.05
 HEAD = """{title}
 
@@ -77,9 +80,21 @@ def write_part(sections: Sequence[Section]) -> str:
 
 
 def split_page(page: str) -> tuple[str, str]:
-    """Return the part of placement, and that of caches (nothing, if there is none yet)."""
-    before, found, behind = page.partition(f"\n{TITLE}\n")
-    return before, f"{TITLE}\n{behind}" if found else ""
+    """Return the part of placement, and that of caches and what follows (nothing, if there is none yet)."""
+    return _cut(page, TITLE)
+
+
+def _cut(page: str, title: str) -> tuple[str, str]:
+    """Return what stands before a title, and it with what follows."""
+    before, found, behind = page.partition(f"\n{title}\n")
+    return before, f"{title}\n{behind}" if found else ""
+
+
+def with_part(page: str, part: str) -> str:
+    """Return the page with this part in the place of the one that it has."""
+    placement, caches = split_page(page)
+    _, measured = _cut(caches, MEASURED)
+    return f"{placement.rstrip()}\n\n{part}".lstrip() + (f"\n{measured}" if measured else "")
 
 
 def draw(runs: quiver_figures.QuiverRuns, folder: Path) -> None:
@@ -107,8 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sections, quiver = run_sections(range(options.seeds), say)
     draw(quiver, options.out / FIGURES)
     page = options.out / PAGE
-    placement, _ = split_page(page.read_text() if page.exists() else "")
-    page.write_text(f"{placement.rstrip()}\n\n{write_part(sections)}".lstrip())
+    page.write_text(with_part(page.read_text() if page.exists() else "", write_part(sections)))
     return 0
 
 

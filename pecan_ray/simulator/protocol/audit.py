@@ -40,7 +40,7 @@ def undisturbed(world: World, epoch: int | None = None) -> bool:
     gone = [one.seconds for one in job.told if one.kind in ("lost", "drain")]
     if epoch is None:
         return not gone
-    ends = [0.0, *job.epoch_ends, math.inf]
+    ends = [0.0, *job.epoch_ends.newest, math.inf]
     return not any(ends[epoch] <= at <= ends[epoch + 1] for at in gone)
 
 
@@ -58,6 +58,8 @@ class Audit:
             self.used_pieces.setdefault(made.epoch, Counter()).update(("", piece) for piece in made.pieces)
         self.batches: Counter[tuple[int, int]] = Counter()
         """Of each rank and epoch."""
+        self._round_of: dict[int, tuple[str, ModelPiece | None]] = {}
+        """By step: the worker and the round of the batches that ranks use in it."""
         self.short: Counter[int] = Counter()
         """Batches of each epoch that are not full."""
         self._sequences: dict[int, list[ModelPiece]] = {}
@@ -77,6 +79,12 @@ class Audit:
         who = worker if scenario.sharding == "off" else ""
         if scenario.in_order and scenario.visitation == "exactly_once":
             self._check_turn(trainer.rank, made)
+        if scenario.coordinated:
+            step = trainer.state.yielded
+            mine = worker, made.round
+            must(made.rank == trainer.rank, f"{trainer.name} got the batch of rank {made.rank}")
+            other = self._round_of.setdefault(step, mine)
+            must(mine == other, f"step {step} is of round {mine} for {trainer.name}, and of {other} for another rank")
         used = self.used_pieces.setdefault(made.epoch, Counter())
         for piece in made.pieces:
             used[who, piece] += 1
@@ -85,7 +93,7 @@ class Audit:
             must(once, f"{trainer.name} got {piece} of epoch {made.epoch} again")
         self.batches[trainer.rank, made.epoch] += 1
         must(0 < made.rows <= scenario.batch_size, f"a batch of {made.rows} elements")
-        if made.rows < scenario.batch_size:
+        if made.rows not in (scenario.bucket_sizes or [scenario.batch_size]):
             self.short[made.epoch] += 1
             must(not scenario.drop_remainder, f"{made.rows} elements in a batch with drop_remainder")
 

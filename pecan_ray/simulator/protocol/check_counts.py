@@ -103,6 +103,11 @@ def _check_few(audit: Audit, job: JobModel, epoch: int, missing: list[ModelPiece
     """Only what cannot be divided among ranks, or fills no batch, is left out."""
     scenario = audit.scenario
     most = (scenario.batch_size if scenario.drop_remainder else 1) * scenario.ranks - 1
+    if scenario.coordinated:
+        if scenario.drop_remainder:
+            most = sum(size * scenario.ranks - 1 for size in scenario.bucket_sizes)
+        # What a worker has made no rounds of is left out by then; what another one is lost with comes back later.
+        most *= 1 + sum(one.kind in ("lost", "drain") for one in job.state.told)
     most += audit.left_before
     if machines_may_be_taken_for_elements(audit.world):
         most += job.state.bad.count

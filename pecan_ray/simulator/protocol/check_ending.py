@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from pecan_ray.job.departures import NOTICE_S
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.suspects import MOST_IN_VAIN
 from pecan_ray.simulator.protocol.audit import Audit, must, undisturbed
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from pecan_ray.simulator.protocol.trainer import TrainerModel
     from pecan_ray.simulator.protocol.world import World
 
+LEAST_NOTICE_S = {"announce node": 4.0, "announce worker": NOTICE_S}
+"""Whoever hears so long before its end is drained by then; to a process nobody says how long it has."""
+
 
 def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> None:
     """Check a whole history."""
@@ -34,6 +38,7 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
     _check_endings(audit.world, job, trainers)
     quiet = not (scenario.lost or audit.world.faults["freeze worker"])
     must(not (quiet and taken_for_silent(audit.world)), "a worker is taken for lost that all have heard")
+    _check_announced(audit, job)
     if not trainers or any(trainer.ended != "end" for trainer in trainers):
         return
     must(job.state.ledger.finished, "all trainers are at the end, and the job is not")
@@ -52,6 +57,15 @@ def check_ending(audit: Audit, job: JobModel, trainers: list[TrainerModel]) -> N
         check_some_visits(audit, job, epochs)
     else:
         check_positions(audit, job, epochs)
+
+
+def _check_announced(audit: Audit, job: JobModel) -> None:
+    """Where nothing happens but ends that were announced in time, and all is heard, no worker is lost."""
+    scenario = audit.scenario
+    in_time = all(one.kind in LEAST_NOTICE_S and one.seconds >= LEAST_NOTICE_S[one.kind] for one in scenario.faults)
+    if in_time and not (scenario.lost or audit.world.deaths):
+        lost = [one.text for one in job.state.told if one.kind == "lost"]
+        must(not lost, f"ends were announced, and yet: {lost}")
 
 
 def _check_endings(world: World, job: JobModel, trainers: list[TrainerModel]) -> None:

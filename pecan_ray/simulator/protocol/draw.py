@@ -32,6 +32,8 @@ DEADLY_SHARE = 0.06
 """Of histories that have an element which kills its worker."""
 HANGING_SHARE = 0.05
 """Of histories that have an element which never ends."""
+COORDINATED_SHARE = 0.3
+"""Of histories of several ranks that may have rounds, and do."""
 IN_ORDER_SHARE = 0.12
 """Of histories that may be one sequence of batches, and are."""
 RESTART_SHARE = 0.08
@@ -40,6 +42,10 @@ FROZEN_SHARE = 0.08
 """and of those in which it stands still."""
 RIVALS_SHARE = 0.05
 """Of histories in which other jobs bid for the nodes."""
+AT_HAND_SHARE = 0.15
+"""Of shuffled histories in which workers have some splits at hand."""
+ANNOUNCED_SHARE = 0.06
+"""Of histories in which the ends of workers or nodes are announced."""
 KEPT_SHARE = 0.4
 """Of histories whose trainers keep bad elements, where these end no job."""
 
@@ -53,12 +59,13 @@ def draw(seed: int, *, hurt_controller: bool = False) -> Scenario:
     scenario = _parties(random, scenario)
     if random.randrange(LARGE_EVERY) == 0:
         scenario = _large(random, scenario)
-    scenario = _in_order(seed, scenario)
+    scenario = _coordinated(seed, _in_order(seed, scenario))
     scenario = _with_deadly(seed, replace(scenario, faults=_faults(random, scenario)))
     scenario = _with_hanging(seed, scenario)
     scenario = _with_restarts(seed, scenario, 1.0 if hurt_controller else RESTART_SHARE)
     scenario = _with_frozen_controller(seed, scenario, 1.0 if hurt_controller else FROZEN_SHARE)
     scenario = _with_rivals(seed, scenario)
+    scenario = _with_announced(seed, _with_at_hand(seed, scenario))
     kept = scenario.on_error == "skip" and Random(f"kept {seed}").random() < KEPT_SHARE
     return replace(scenario, on_error="quarantine") if kept else scenario
 
@@ -68,6 +75,15 @@ def _in_order(seed: int, scenario: Scenario) -> Scenario:
     if scenario.serial or scenario.sharding == "off" or Random(f"in order {seed}").random() > IN_ORDER_SHARE:
         return scenario
     return replace(scenario, in_order=True, sources=scenario.sources[:1], shuffled=False)
+
+
+def _coordinated(seed: int, scenario: Scenario) -> Scenario:
+    """Let some scenarios of several ranks have rounds, by draws of their own: the others stay as they were."""
+    random = Random(f"coordinated {seed}")
+    cut = scenario.ranks > 1 and scenario.sharding == "dynamic" and not scenario.one_sequence
+    if not cut or scenario.visitation == "zero_or_more" or random.random() > COORDINATED_SHARE:
+        return scenario
+    return replace(scenario, buckets=random.choice((1, 2, 3, 5)))
 
 
 def _with_deadly(seed: int, scenario: Scenario) -> Scenario:
@@ -120,6 +136,34 @@ def _with_rivals(seed: int, scenario: Scenario) -> Scenario:
     steps = (0.001,) * scenario.ranks
     batch_size = min(scenario.batch_size, 4)
     return replace(scenario, sources=(source,), epochs=5, batch_size=batch_size, element_s=0.02, steps_s=steps)
+
+
+def _with_at_hand(seed: int, scenario: Scenario) -> Scenario:
+    """Let workers of some have a part of the splits at hand, which then go first."""
+    random = Random(f"at hand {seed}")
+    if not scenario.shuffled or random.random() > AT_HAND_SHARE:
+        return scenario
+    return replace(scenario, at_hand=random.choice((0.0, 0.2, 0.5, 1.0)))
+
+
+def _with_announced(seed: int, scenario: Scenario) -> Scenario:
+    """Let the ends of some workers or of their nodes be announced; in half of these histories nothing else happens."""
+    random = Random(f"announced {seed}")
+    if random.random() > ANNOUNCED_SHARE or scenario.absent:
+        return scenario
+    before = scenario.faults if random.random() < 0.5 else ()
+    faults = [
+        Fault(
+            random.uniform(0.0, 20.0),
+            random.choice(("announce node", "announce node", "announce worker")),
+            random.randrange(1000),
+            random.choice((0.5, 5.0, 30.0, 120.0, math.inf)),
+        )
+        for _ in range(random.choice((1, 1, 2, 4)))
+    ]
+    remote = scenario.remote if random.random() < 0.3 else random.choice((1, 2, 3))
+    faults = sorted([*before, *faults], key=lambda fault: fault.at)
+    return replace(scenario, faults=tuple(faults), remote=remote)
 
 
 def _with_controller(random: Random, scenario: Scenario, kind: FaultKind, seconds: tuple[float, ...]) -> Scenario:

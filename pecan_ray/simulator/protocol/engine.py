@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from typing import TypeAlias
 from pecan_ray.job.messages import LeftOutElement
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey, Origin, origin_of
 from pecan_ray.sampling.spans import Span
+from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
 from pecan_ray.simulator.protocol.scenario import BAD, DEADLY, HANGING, Scenario
 
 ModelPiece: TypeAlias = tuple[LeaseKey, int, int]
@@ -39,6 +41,10 @@ class Made:
     left_out: list[LeftOutElement] = field(default_factory=list)
     without_data: dict[LeaseKey, list[Span]] = field(default_factory=dict)
     """Of the spans, what yields nothing."""
+    rank: int | None = None
+    """Whom it is for, as a batch of a round;"""
+    round: ModelPiece | None = None
+    """which is named by its first output."""
 
     @property
     def rows(self) -> int:
@@ -72,6 +78,10 @@ class EngineModel:
         self._made = Made(epoch)
         self._undelivered = Made(epoch)
         """Positions that yield nothing: the next batch carries them."""
+        self._buckets: list[list[ModelItem]] = [[] for _ in scenario.bucket_sizes]
+        """Outputs of which rounds are made, where they are;"""
+        self._round: deque[Made] = deque()
+        """and batches of the one that is under way."""
         self._rows = 0
         """Outputs so far, where only some are taken."""
         self._given: list[Lease] = []
@@ -96,6 +106,8 @@ class EngineModel:
         """
         worked, window = 0, 1 if self._scenario.one_sequence else self._scenario.window
         items = self._items
+        if self._round:
+            return self._round.popleft(), 0
         while items and (ending or len(items) >= window):
             if window > 1:
                 items.rotate(-self._random.randrange(min(window, len(items))))
@@ -109,6 +121,11 @@ class EngineModel:
                 take = self._scenario.take
                 if take is not None and self._rows > take:
                     continue
+            if item.piece is not None and self._scenario.coordinated:
+                self._collect(item, item.piece)
+                if self._round:
+                    return self._round.popleft(), worked
+                continue
             (self._undelivered if item.piece is None else self._made).add(item)
             if self._made.rows == self._scenario.batch_size:
                 made, self._made = self._made, Made(self._epoch)
@@ -122,9 +139,41 @@ class EngineModel:
         if self._scenario.serial:
             for lease in self._given:
                 undelivered.spans.setdefault(lease.key, []).extend(lease.spans)
-        if self._scenario.serial or not self._scenario.apart:
+        if self._scenario.serial or not (self._scenario.apart or self._scenario.coordinated):
             made.carry(undelivered)
         return made, undelivered
+
+    # --- rounds --------------------------------------------------------------------------------------------
+
+    def _collect(self, item: ModelItem, piece: ModelPiece) -> None:
+        """Put an output into its bucket, and make a round of a bucket that is full."""
+        (_, _, split), element, _ = piece
+        place = (7 * split + 3 * element) % len(self._buckets)
+        self._buckets[place].append(item)
+        if len(self._buckets[place]) == self._scenario.bucket_sizes[place] * self._scenario.ranks:
+            items, self._buckets[place] = self._buckets[place], []
+            self._round.extend(self._round_of(items))
+            self._round[0].carry(self._undelivered)
+
+    def _round_of(self, items: Sequence[ModelItem]) -> list[Made]:
+        ranks = self._scenario.ranks
+        batches = [Made(self._epoch, rank=rank, round=items[0].piece) for rank in range(ranks)]
+        for made in batches:
+            for place in of_rank(range(len(items)), made.rank or 0, ranks):
+                made.add(items[place])
+        return batches
+
+    def tail(self) -> list[Made]:
+        """Return rounds of what is left in the buckets, and a last one of what is in no round."""
+        items = [item for bucket in self._buckets for item in bucket]
+        rounds = []
+        if not self._scenario.drop_remainder:
+            rounds = tail_rounds(list(map(len, self._buckets)), self._scenario.bucket_sizes, self._scenario.ranks)
+        made = [one for elements in rounds for one in self._round_of([items[n] for n in elements])]
+        rest = Made(self._epoch)
+        for item in items[sum(map(len, rounds)) :]:
+            rest.add(item)
+        return [*made, rest]
 
     # --- reading -------------------------------------------------------------------------------------------
 

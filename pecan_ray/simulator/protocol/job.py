@@ -88,6 +88,7 @@ class JobModel(Party):
             instructions.DrainWorker: self._drain_worker,
             instructions.KillWorker: self._kill_worker,
             instructions.UseUsersOrder: lambda _: None,  # what a worker makes of an element is none of the protocol
+            instructions.LimitRemoteIo: lambda _: None,  # nor how fast it reads
             instructions.Answer: self._answer,
             instructions.TellTrainers: self._tell_trainers,
             instructions.Log: self._log,
@@ -269,7 +270,7 @@ class JobModel(Party):
         name, clock = instruction.worker, self.world.clock
         self._mine.add(name)
         if name not in self.processes:  # no process before this one has come to it
-            node = instruction.host or f"node-{clock.random.randrange(2)}"
+            node = instruction.host or self.world.announced.node_in_place_of(f"node-{clock.random.randrange(2)}")
             placed = clock.now + self._about(self.world.scenario.placing_s) + self._about(STARTS_S)
             self.processes[name] = WorkerModel(self.world, name, instruction.placement, node, placed)
         worker = self.processes[name]

@@ -9,6 +9,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.errors import StateError
+from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.merge_states import merge_states
 from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
@@ -30,8 +31,12 @@ class Saved:
 
 
 def save(world: World, rank: int, before: Saved | None) -> Saved | None:
-    """Take a state between two batches of a rank; None while the job does not know of all that it has."""
-    used = world.trainers[rank].state.yielded
+    """Take a state between two batches of a rank; None while the job does not know of all that it has.
+
+    Now and then the rank's loader has fetched one batch ahead, or two, that are not used.
+    """
+    yielded = world.trainers[rank].state.yielded
+    used = max(0, yielded - yielded % (MOST_AHEAD + 1))
     point = world.job.state.resume_point(used)
     if point is None:
         return None

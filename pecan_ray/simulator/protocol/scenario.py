@@ -34,6 +34,8 @@ FaultKind: TypeAlias = Literal[
     "fail order",
     "kill controller",
     "freeze controller",
+    "announce node",
+    "announce worker",
 ]
 
 
@@ -48,7 +50,7 @@ class Fault:
     """Which of the parties that there are then, modulo their number; for "scale": 100 * local + remote."""
     seconds: float = math.inf
     """How long a frozen party, or the work of one that hangs, stands still; for slow ones: how many times slower it is
-    from then on."""
+    from then on; for announced ends: in how many seconds they come (of nodes: infinite, none does, and nobody says)."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ class Scenario:
     shuffled: bool = False
     serial: bool = False
     in_order: bool = False
+    buckets: int = 0
+    """Batches are made in rounds, one for each rank, from so many buckets; 0: they are not."""
     take: int | None = None
     """A whole-sequence plan yields so many elements only."""
     page: int = 100
@@ -111,6 +115,9 @@ class Scenario:
     """Leases that a worker asks for at a time,"""
     ahead: bool = False
     """and whether it does so before it needs them."""
+    at_hand: float | None = None
+    """This share of the splits that come next is at hand for workers, who look at ten for each lease; None: they do not
+    look."""
     element_s: float = 0.01
     steps_s: tuple[float, ...] = (0.01,)
     """Seconds of a training step of each rank (of number rank modulo their number)."""
@@ -152,7 +159,18 @@ class Scenario:
             shuffle_seed=self.seed if self.shuffled else None,
             serial=self.serial,
             in_order=self.in_order,
+            coordinated=self.coordinated,
         )
+
+    @property
+    def coordinated(self) -> bool:
+        """Whether batches are made in rounds: a rank that is alone has none."""
+        return self.buckets > 0 and self.ranks > 1
+
+    @property
+    def bucket_sizes(self) -> list[int]:
+        """Elements in a batch of each bucket, where there are rounds: fewer of longer ones."""
+        return [max(1, self.batch_size >> bucket) for bucket in range(self.buckets if self.coordinated else 0)]
 
     @property
     def one_sequence(self) -> bool:

@@ -18,6 +18,7 @@ SIMPLER: dict[str, Any] = {
     "order_s": None,
     "late_s": 0.0,
     "placing_s": 0.0,
+    "at_hand": None,
     "shuffled": False,
     "in_order": False,
     "ahead": False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 from typing import TYPE_CHECKING
 
 from pecan_ray.errors import ClusterError
@@ -234,8 +235,11 @@ class TrainerModel(Party):
 
     def first(self, batches: int) -> list[Made]:
         """Return the first batches that its training loop has, or will have: no other rank has used more."""
-        to_come = [self._batches[batch.id] for batch in self.state.queue]
-        return [*self._used, *to_come][:batches]
+        queue = self.state.queue
+        if self.world.scenario.coordinated:  # it may have yet to hear of turns
+            queue, rounds = deepcopy(queue), self.world.job.state.ledger.rounds
+            queue.take_turns(rounds.first, rounds.turns)
+        return [*self._used, *(self._batches[batch.id] for batch in queue)][:batches]
 
     def _stop_waiting(self) -> None:
         if self.waits_since is not None:

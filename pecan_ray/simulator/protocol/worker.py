@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pecan_ray.cache.substitution import LOOK_AHEAD
 from pecan_ray.job import events
 from pecan_ray.job.events import LossCause
 from pecan_ray.job.heartbeat import BEATS, HEARTBEAT_S, Heartbeat
@@ -18,11 +19,13 @@ from pecan_ray.job.messages import (
     Assigned,
     EndAssignment,
     EndData,
+    Offered,
     Placement,
     Reply,
     WorkerProgress,
 )
-from pecan_ray.plan.splits import AtWork, Lease, Origin
+from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin
+from pecan_ray.sampling.spans import Span
 from pecan_ray.simulator.protocol.asking import AskingModel
 from pecan_ray.simulator.protocol.clock import Party
 from pecan_ray.simulator.protocol.engine import EngineModel, Made
@@ -51,6 +54,8 @@ class WorkerModel(Party):
         self._engine: EngineModel | None = None
         self._here: dict[int, deque[Lease]] = {}
         self._ended: set[int] = set()
+        self._at_hand: dict[int, tuple[int, ...]] = {}
+        """Of what each branch has offered."""
         self._held: Made | None = None
         """Of a whole plan: the last batch, which carries the positions that follow it without data."""
         self._working = self._ending = False
@@ -65,6 +70,7 @@ class WorkerModel(Party):
         """Since when, and at which element."""
         self._hang_for: float | None = None
         """At whatever it does next, for so many seconds."""
+        self._told_to_end = False
 
     # --- its life ------------------------------------------------------------------------------------------
 
@@ -87,12 +93,18 @@ class WorkerModel(Party):
 
     @property
     def _progress(self) -> WorkerProgress:
-        done = WorkerProgress(self._elements, self._batches, threads=1)
+        done = WorkerProgress(self._elements, self._batches, threads=1, told_to_end=self._told_to_end)
         if self._hangs is None:
             return done
         since, origin = self._hangs
         at = AtWork("map", origin if self.world.scenario.names_element else None)
         return replace(done, stuck="map works on it for {seconds}", stuck_s=self.world.clock.now - since, at=at)
+
+    def ask_to_end(self) -> None:
+        """Let its process be asked to end, which it leaves to the job."""
+        self._told_to_end = True
+        if self._begun:
+            self._tell()
 
     def hang(self, seconds: float) -> None:
         """Let it hang at whatever it does next, for so long."""
@@ -145,7 +157,7 @@ class WorkerModel(Party):
         scenario = self.world.scenario
         self._engine = EngineModel(scenario, reply.assignment.epoch, self.world.clock.random)
         self._here = {branch: deque() for branch in range(len(scenario.sources))}
-        self._ended = set()
+        self._ended, self._at_hand = set(), {}
         self._held, self._working, self._ending = None, False, False
         self._numbers, self._made = reply.assignment.numbers(), 0
         self._work()
@@ -157,10 +169,16 @@ class WorkerModel(Party):
         if channel.question is None and branch not in self._ended:
             assert self._engine is not None
             lengths, self._engine.lengths = tuple(self._engine.lengths), []
-            asked = AskLeases(self._assignment.epoch, branch, self.world.scenario.lot, lengths)
+            lot, looks = self.world.scenario.lot, self.world.scenario.at_hand is not None
+            at_hand = self._at_hand.pop(branch, ())
+            asked = AskLeases(self._assignment.epoch, branch, lot, lengths, LOOK_AHEAD * lot * looks, at_hand)
             channel.ask(asked, lambda reply: self._take(branch, reply))
 
-    def _take(self, branch: int, leases: tuple[Lease, ...]) -> None:
+    def _take(self, branch: int, reply: tuple[Lease, ...] | Offered) -> None:
+        if isinstance(reply, Offered):
+            share, random = self.world.scenario.at_hand or 0.0, self.world.clock.random
+            self._at_hand[branch] = tuple(split.index for split in reply.splits if random.random() < share)
+        leases = reply.leases if isinstance(reply, Offered) else reply
         if not leases:
             self._ended.add(branch)
         for lease in leases:
@@ -246,6 +264,9 @@ class WorkerModel(Party):
     def _end_assignment(self) -> None:
         assert self._engine is not None
         self._ending = True
+        if self.world.scenario.coordinated:
+            self._end_rounds(self._engine)
+            return
         (rest, undelivered), held, self._held = self._engine.rest(), self._held, None
         if held is not None:
             if not rest.rows:
@@ -278,6 +299,37 @@ class WorkerModel(Party):
             ending = EndData(rest.epoch, rest.spans, rest.rows, tuple(rest.left_out))
             self._channel("run").ask(ending, lambda _: self._next_assignment())
 
+    def _end_rounds(self, engine: EngineModel) -> None:
+        """Tell what yields nothing, and ask what becomes of the rounds of what is left."""
+        undelivered, tail = engine.rest()[1], engine.tail()
+        spans: dict[LeaseKey, list[Span]] = {}
+        for made in tail:
+            for key, mine in made.spans.items():
+                spans.setdefault(key, []).extend(mine)
+
+        def ask_end(_: object = None) -> None:
+            lengths, engine.lengths = tuple(engine.lengths), []
+            rows = sum(made.rows for made in tail)
+            asked = EndAssignment(self._assignment.epoch, spans, self._made, lengths, rows)
+            self._channel("run").ask(asked, leave)
+
+        def leave(reply: object) -> None:
+            self._engine = None
+            for made in tail if reply == "flush" else ():
+                if made.rank is not None:
+                    self._deal(made)
+                elif made.rows:
+                    ending = EndData(made.epoch, made.spans, made.rows, tuple(made.left_out))
+                    self._channel("run").ask(ending, lambda _: self._next_assignment())
+                    return
+            self._next_assignment()
+
+        if undelivered.spans or undelivered.left_out:
+            told = EndData(undelivered.epoch, undelivered.spans, 0, tuple(undelivered.left_out))
+            self._channel("run").ask(told, ask_end)
+        else:
+            ask_end()
+
     def _deal(self, made: Made) -> None:
         rank, number = self._assignment.rank, next(self._numbers)
         self._made += 1
@@ -285,6 +337,7 @@ class WorkerModel(Party):
             if self._assignment.has(number):
                 return
             rank = number % len(delivered)
+        rank = rank if made.rank is None else made.rank
         self._batches += 1
         self.outbox.put(rank, made)
 

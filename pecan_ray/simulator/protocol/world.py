@@ -13,6 +13,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.state import JobState
 from pecan_ray.job.trainer import TrainerState
 from pecan_ray.options import AutoWorkers, Workers
+from pecan_ray.simulator.protocol.announced_ends import AnnouncedEnds
 from pecan_ray.simulator.protocol.audit import Audit, ViolationError
 from pecan_ray.simulator.protocol.check_ending import check_ending
 from pecan_ray.simulator.protocol.clock import Clock, Links, Party
@@ -89,6 +90,7 @@ class World:
         """or went, with batches that they had not used."""
         self.longest_freeze = 0.0
         """Longest time for which a trainer could not be heard, by freezes that follow each other."""
+        self.announced = AnnouncedEnds(self)
         self.controller_frozen_s = 0.0
         """For so long together the job's process has stood still."""
         self._numbers = 0
@@ -187,6 +189,9 @@ class World:
                 return
             self._hurt_worker(fault, workers[fault.target % len(workers)], workers)
             self.losses += fault.kind != "slow worker"
+        elif fault.kind in ("announce node", "announce worker"):
+            if not self.announced.begin(fault):
+                return
         elif fault.kind == "break stream":
             self.losses += 1
             streams = [s for t in self.trainers if t.alive for s in t.streams.values() if not s.over]
@@ -231,7 +236,7 @@ class World:
         for worker in killed.processes.values():
             if worker.alive and (all_of_them or random.random() < DIES_MEANWHILE_SHARE):
                 self.losses += 1
-                self.clock.after(seconds * random.random() * (not all_of_them), None, self._end_process, worker)
+                self.clock.after(seconds * random.random() * (not all_of_them), None, self.end_process, worker)
         killed.alive = False
         self.job = JobModel(self, before=killed)
         self.job.frozen_until = self.clock.now + seconds
@@ -240,7 +245,7 @@ class World:
             trainer.repeat()
         self._progress = max(self._progress, self.job.frozen_until)
 
-    def _end_process(self, worker: WorkerModel) -> None:
+    def end_process(self, worker: WorkerModel) -> None:
         """End a worker: whichever controller follows it by then is told."""
         self.job.process_gone(worker, "process")
 

@@ -1,0 +1,148 @@
+"""What decoding a part gains: photographs of two sizes, beside the user's own functions on threads.
+
+    python benchmarks/decoding.py [--data FOLDER] [--images 96] [--rounds 5]
+
+Each image is decoded, cropped at random (8 to 100 % of its area) and resized to 224 x 224, in batches of 32.  Sides
+take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly changes:
+the functions by hand with OpenCV on threads, the engine in the user's order, and in what AutoOrder makes of it in modes
+"strict" and "cost"; and by how much pixels differ from those of the user's order.  The large photographs are the small
+ones enlarged, so that nothing but the size differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import cv2
+import numpy as np
+
+import pecan_ray as pecan
+from benchmarks.reorder import BATCH, run
+from examples.photographs import derived_photographs
+from pecan_ray import images, part_decoding
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import push_down
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.registry import build_engine
+from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.plan.operators import Plan
+from pecan_ray.reorder import Mode
+
+SIDE = 224
+SIZES = {"small": (375, 500), "large": (1500, 2000)}
+MODES: tuple[Mode, ...] = ("strict", "cost")
+
+
+def photographs(folder: Path, count: int) -> list[bytes]:
+    """Return the files of a folder that are nearest to the small size."""
+    wanted = SIZES["small"][0] * SIZES["small"][1]
+    found = []
+    for path in sorted(folder.rglob("*.jp*g")):
+        file = path.read_bytes()
+        if shape := images.jpeg_shape(file):
+            found.append((abs(shape[0] * shape[1] - wanted), file))
+    return [file for _, file in sorted(found)[:count]]
+
+
+def enlarged(file: bytes, shape: tuple[int, int]) -> bytes:
+    """Return a photograph at another size."""
+    image = cv2.resize(opencv(file), shape[::-1], interpolation=cv2.INTER_CUBIC)
+    return bytes(cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 90])[1])
+
+
+def opencv(encoded: bytes) -> Any:
+    """Decode as users do."""
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    assert image is not None
+    return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def by_hand(files: list[bytes], threads: int) -> float:
+    """Return the CPU seconds of an image with functions on threads."""
+    crop = images.RandomCrop()
+
+    def work(number: int) -> Any:
+        return cv2.resize(crop(opencv(files[number]), np.random.default_rng(number)), (SIDE, SIDE))
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(work, range(threads)))
+        began = time.process_time()
+        for start in range(0, len(files), BATCH):
+            np.stack(list(pool.map(work, range(start, min(start + BATCH, len(files))))))
+        return (time.process_time() - began) / len(files)
+
+
+def pipeline(files: list[bytes], decode: Any) -> pecan.PecanPipeline:
+    """Return the pipeline; the operators' names, by which random numbers are drawn, are the same with any decoder."""
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": file} for file in files]), name="photographs")
+    for name, fn in (("decode", decode), ("crop", images.RandomCrop()), ("resize", images.Resize(SIDE, SIDE))):
+        pipe = pipe.map(fn, on="image", name=name)
+    return pipe.batch(BATCH)
+
+
+def pixels(plan: Plan) -> list[Any]:
+    """Return the images of a plan."""
+    running = build_engine("python", plan, EngineOptions(order="strict"), HeapSlots())
+    found = [np.array(produced.columns["image"]) for produced in running.batches(AllLeases(list(plan.sources()), 0, 1))]
+    running.close()
+    return found
+
+
+def measure(files: list[bytes], rounds: int, threads: int) -> None:
+    """Let the sides take turns, and print what each did."""
+    usual = pipeline(files, opencv).plan
+    plans = {"user's order": usual}
+    for mode in MODES:
+        ordering = order_plan(OrderRequest(pipeline(files, images.Decode()).plan, mode=mode))
+        plans[f'mode "{mode}"'], pushed = push_down(ordering.plan, "python", ordering.decoders)
+        print(f'  mode "{mode}": {"; ".join([*(one.told() for one in pushed), *ordering.notes])}')
+    times: dict[str, list[float]] = {"OpenCV on threads": [], **{name: [] for name in plans}}
+    for _ in range(rounds):
+        times["OpenCV on threads"].append(by_hand(files, threads))
+        for name, plan in plans.items():
+            times[name].append(run(plan, "python", threads).cpu_ms / 1000)
+    expected, base = pixels(usual), statistics.median(times["OpenCV on threads"])
+    for name, taken in times.items():
+        each = statistics.median(taken)
+        apart = [
+            np.abs(a.astype(int) - b).mean() for a, b in zip(pixels(plans.get(name, usual)), expected, strict=True)
+        ]
+        ratios = sorted(one / other for one, other in zip(times["OpenCV on threads"], taken, strict=True))
+        print(
+            f"  {name:18s} {1 / each:5.0f} images/s of a CPU, {base / each:.2f}x "
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {np.mean(apart):.2f} of 255",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Measure, and print a table for each size."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", help="folder of folders of JPEGs (default: photographs derived from scikit-image's)")
+    parser.add_argument("--images", type=int, default=96)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    library = part_decoding.library()
+    print(f"{args.threads} threads" + (f"; {library}" if isinstance(library, str) else ""))
+    cv2.setNumThreads(1)
+    small = photographs(Path(args.data or derived_photographs()), args.images)
+    for name, shape in SIZES.items():
+        files = small if name == "small" else [enlarged(file, shape) for file in small]
+        print(f"{name}: {len(files)} photographs of {statistics.mean(map(len, files)) / 1000:.0f} KB on average")
+        measure(files, args.rounds, args.threads)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The index of a folder of entries: which lie where, in SQLite."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from pathlib import Path
+
+from pecan_ray.errors import CacheError
+
+FORMAT_VERSION = 1
+BUSY_S = 30.0
+"""How long to wait for another process that writes into the index."""
+TABLES = """
+CREATE TABLE segments (name TEXT PRIMARY KEY, nbytes INTEGER NOT NULL, last_used INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE entries (
+    key TEXT PRIMARY KEY, kind TEXT NOT NULL, segment TEXT NOT NULL, start INTEGER NOT NULL, nbytes INTEGER NOT NULL,
+    elements INTEGER NOT NULL, seconds REAL NOT NULL, checksum INTEGER NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX entries_by_segment ON entries (segment);
+CREATE INDEX entries_by_kind ON entries (kind);
+CREATE TABLE notes (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+def opened_index(path: Path) -> sqlite3.Connection:
+    """Open the index; raises CacheError for one of another version, makes anew one that is no database."""
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError as error:
+        if isinstance(error, sqlite3.OperationalError):  # locked, full, not allowed
+            raise
+        # What it said about the segments is lost: they are orphans now.
+        path.rename(path.with_suffix(f".damaged-{secrets.token_hex(4)}"))
+        for rest in ("-wal", "-shm"):
+            path.with_name(path.name + rest).unlink(missing_ok=True)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    index = sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)
+    try:
+        path.chmod(0o600)
+        index.execute("PRAGMA journal_mode = WAL")
+        index.execute("PRAGMA synchronous = NORMAL")
+        with index:
+            index.execute("BEGIN IMMEDIATE")
+            (version,) = index.execute("PRAGMA user_version").fetchone()
+            if version == 0:
+                for statement in filter(str.strip, TABLES.split(";")):
+                    index.execute(statement)
+                index.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+        if version not in (0, FORMAT_VERSION):
+            raise CacheError(
+                f"the cache index {path} has format {version}, and this pecan_ray reads {FORMAT_VERSION}: use another "
+                "folder (Cache(path=...)), or remove this one.",
+                path=str(path),
+            )
+    except BaseException:
+        index.close()
+        raise
+    return index

@@ -1,0 +1,58 @@
+"""The leases of a plan that begins behind its first elements: of what lies before, only unknown lengths are read."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from pecan_ray.engines.contract import Leases
+from pecan_ray.engines.reading import values_of
+from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Source
+
+
+class LeasesBehind:
+    """A stretch's leases, but for the first elements of each source."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        sources: Sequence[Source],
+        elements: Sequence[int],
+        *,
+        take_unread: Callable[[int], Lease | None] | None = None,
+    ) -> None:
+        """`elements`: so many of each source are passed over.
+
+        `take_unread`: takes a lease that is likely not to be read.
+        """
+        self._leases, self._sources, self._left = leases, sources, list(elements)
+        self._take_unread = take_unread or leases.take
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease of a source that has elements behind those that are passed over, without these."""
+        while left := self._left[branch]:
+            lease = self._take_unread(branch)
+            if lease is None:
+                return None
+            held = self._held(lease, left)
+            if held <= left:
+                self._left[branch] -= held
+                continue
+            self._left[branch] = 0
+            return replace(lease, spans=((left << OUTPUT_BITS, END),))
+        return self._leases.take(branch)
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Tell how many elements a split holds."""
+        self._leases.ended(lease, elements)
+
+    def _held(self, lease: Lease, most: int) -> int:
+        """Return how many elements a split holds, or more than `most`: where nobody knows, by reading them."""
+        if lease.split.elements is not None:
+            return lease.split.elements
+        read = itertools.islice(values_of(self._sources[lease.branch], lease, 0), most + 1)
+        held = sum(1 for _ in read)
+        if held <= most:
+            self._leases.ended(lease, held)
+        return held

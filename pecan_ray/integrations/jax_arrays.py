@@ -1,0 +1,166 @@
+"""Batches as arrays of JAX that lie on a mesh of devices, of one process or of several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pecan_ray.engines.contract import is_plain
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
+from pecan_ray.plan.splits import Element
+
+MAKE_BATCHES = (Batch, PaddedBatch, BucketByLength)
+CHANGE_ROWS = (Map, FlatMap, Filter, Unbatch)
+"""Behind these a batch may have any number of rows."""
+
+
+class OnMesh:
+    """Makes global arrays of the batches of this process, each of which holds its part of the rows.
+
+    JAX copies in the background: a batch that has come already is on its way while the step before runs.
+    """
+
+    def __init__(self, shardings: Any) -> None:
+        """`shardings`: one for all columns, or one for each column by name."""
+        self._shardings = shardings
+        self._ahead: tuple[Any, Element] | None = None
+        """A batch that the training loop does not have yet, and its arrays."""
+
+    def stage(self, columns: Any, batch: Element) -> None:
+        """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""
+        self._ahead = columns, self.copy(batch)
+
+    def take(self, columns: Any) -> Element | None:
+        """Return the arrays of a batch that was staged; None if it was not."""
+        ahead, self._ahead = self._ahead, None
+        return ahead[1] if ahead is not None and ahead[0] is columns else None
+
+    def copy(self, batch: Element) -> Element:
+        """Return a batch on the mesh; columns without a sharding, or that are no numbers, stay as they are."""
+        if isinstance(self._shardings, Mapping) and (unknown := sorted(self._shardings.keys() - batch.keys())):
+            raise PlanError(f"sharding: there is no column {unknown[0]!r}; a batch has {sorted(batch)}.")
+        return {name: self._placed(name, value) for name, value in batch.items()}
+
+    def _placed(self, name: str, value: Any) -> Any:
+        one = self._shardings.get(name) if isinstance(self._shardings, Mapping) else self._shardings
+        numbers = isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype)
+        if one is None or not numbers or value.dtype.kind in "mMSU":
+            return value
+        must_fit(name, value)
+        array, processes = np.asarray(value), jax.process_count()
+        if array.ndim == 0:
+            raise PlanError(
+                f"sharding: column {name!r} is a single number, of which a mesh can hold no part: make batches by "
+                ".batch(n), or name the columns that have rows: sharding={'x': ...}."
+            )
+        spec = tuple(one.spec)[: array.ndim]
+        for dimension, entry in enumerate(spec):
+            parts = parts_here(one.mesh, entry)
+            if array.shape[dimension] % parts:
+                raise PlanError(_indivisible(one, f"column {name!r}", array.shape, dimension, parts))
+        whole = (array.shape[0] * processes, *array.shape[1:])
+        placed = NamedSharding(one.mesh, PartitionSpec(*spec))
+        return jax.make_array_from_process_local_data(placed, array, whole)
+
+
+def must_fit(name: str, value: Any) -> None:
+    """Raise PlanError for whole numbers that JAX would cut to 32 bits, as it does unless it is told otherwise."""
+    array = np.asarray(value)
+    if array.dtype.kind not in "iu" or array.dtype.itemsize < 8 or jax.config.jax_enable_x64 or not array.size:
+        return
+    limits = np.iinfo(np.int32 if array.dtype.kind == "i" else np.uint32)
+    if array.min() < limits.min or array.max() > limits.max:
+        raise PlanError(
+            f"column {name!r} has numbers beyond {limits.dtype}, to which JAX would cut them: set "
+            '`jax.config.update("jax_enable_x64", True)`, or make them smaller, or text, in a .map.'
+        )
+
+
+def on_mesh(sharding: Any, plan: Plan, rank: int, world_size: int) -> OnMesh:
+    """Return what places batches on a mesh; raises PlanError where a plan's batches do not fit on it."""
+    for name, one in sharding.items() if isinstance(sharding, Mapping) else [("", sharding)]:
+        if not isinstance(one, NamedSharding):
+            of = f"sharding={{{name!r}: ...}}" if name else "sharding"
+            raise PlanError(f'{of} must be a jax.sharding.NamedSharding with format="jax", but got {one!r:.80}.')
+        _must_divide_among_processes(one)
+        _must_divide_batches(one, plan)
+    here = jax.process_index(), jax.process_count()
+    if (rank, world_size) != here:
+        raise PlanError(
+            f"sharding: this is process {here[0]} of the {here[1]} of JAX, which each hold their part of every batch, "
+            f"but rank={rank} and world_size={world_size}: leave these out."
+        )
+    return OnMesh(sharding)
+
+
+def place_of_process(rank: int | None, world_size: int | None) -> tuple[int | None, int | None]:
+    """Return rank and world size: those of JAX unless given, where it has several processes."""
+    if rank is None and world_size is None and jax.process_count() > 1:
+        return jax.process_index(), jax.process_count()
+    return rank, world_size
+
+
+def axes_of(entry: Any) -> Sequence[str]:
+    """Return the mesh axes over which an entry of a PartitionSpec divides a dimension."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else tuple(entry)
+
+
+def parts_here(mesh: Mesh, entry: Any) -> int:
+    """Return into how many parts a dimension is divided on the devices of this process."""
+    places = [mesh.axis_names.index(axis) for axis in axes_of(entry)]
+    mine = np.argwhere([device.process_index == jax.process_index() for device in mesh.devices.flat])
+    found = [np.unravel_index(int(flat), mesh.devices.shape) for (flat,) in mine]
+    return len({tuple(int(index[place]) for place in places) for index in found})
+
+
+def _must_divide_among_processes(one: NamedSharding) -> None:
+    """Raise PlanError unless each process holds rows of its own, and all that there is of the other dimensions."""
+    processes = jax.process_count()
+    for dimension, entry in enumerate(tuple(one.spec) or (None,)):
+        parts = math.prod(one.mesh.shape[axis] for axis in axes_of(entry))
+        wanted = parts_here(one.mesh, entry) * (processes if dimension == 0 else 1)
+        if wanted != parts:
+            where = "rows" if dimension == 0 else f"dimension {dimension}"
+            raise PlanError(
+                f"sharding {_told(one)}: the {where} of a batch are in {parts} parts, of which this process of "
+                f"{processes} has {parts_here(one.mesh, entry)}. Each process gives rows of its own, whole ones: let "
+                "the first dimension's axes be those that lie across processes."
+            )
+
+
+def _must_divide_batches(one: NamedSharding, plan: Plan) -> None:
+    """Raise PlanError for the size of a plan's batches, where it is known, that its parts do not divide."""
+    parts = parts_here(one.mesh, (tuple(one.spec) or (None,))[0])
+    last = next((op for op in reversed(plan.ops) if isinstance(op, (*MAKE_BATCHES, *CHANGE_ROWS))), None)
+    if isinstance(last, MAKE_BATCHES):
+        op = last
+        sizes = op.sizes if isinstance(op, BucketByLength) else (op.size,)
+        for size in sizes:
+            if size % parts:
+                raise PlanError(_indivisible(one, f"the batch of {op.name!r}", (size,), 0, parts))
+        if jax.process_count() > 1 and not op.drop_remainder:
+            raise PlanError(
+                f"sharding: with {jax.process_count()} processes of JAX all must have batches of the same size, and "
+                f"the last ones of an epoch may be smaller: say drop_remainder=True for {op.name!r}."
+            )
+
+
+def _indivisible(one: NamedSharding, what: str, shape: Sequence[int], dimension: int, parts: int) -> str:
+    has, do = "rows", f"Make batches of a multiple of {parts}, with drop_remainder=True"
+    if dimension:
+        has, do = f"in dimension {dimension}", f"Pad it to a multiple of {parts}, or do not divide this dimension"
+    return (
+        f"sharding {_told(one)}: {what} has {shape[dimension]} {has}, which the {parts} parts on the devices of this "
+        f"process do not divide. {do}."
+    )
+
+
+def _told(one: NamedSharding) -> str:
+    axes = ", ".join(f"{name}={size}" for name, size in one.mesh.shape.items())
+    return f"{one.spec} over the mesh ({axes})"

@@ -1,0 +1,208 @@
+"""What holds a run up, how much would be gained without it, and what to change: numbers in, words out.
+
+A run is its start, and then batch after batch.  Of these, either the trainer sets the pace, which then never waits, or
+the input does.  Of the input the stage sets the pace that is busy all the time: the source's reader, or the threads
+that run operators and put elements together; where neither is, and finished batches lie at the workers, it is the way
+between these and the trainer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from pecan_ray.job.run_time import RunTime
+from pecan_ray.plan.stage_seconds import StageSeconds
+
+BottleneckKind: TypeAlias = Literal[
+    "start", "storage", "operator", "batching", "network", "conversion", "trainer", "unknown"
+]
+MOSTLY = 0.5
+"""A start that takes more than this share of a run is what to look at,"""
+LONG_START_S = 1.0
+"""if it takes so long."""
+TELLING = 10
+"""Batches from which on something can be said of what follows the start."""
+KEEPS_UP = 0.05
+"""Input keeps up with a trainer that waits for a smaller share of its time."""
+BUSY = 0.3
+"""Where no stage of a worker has work for this share of the time, it is none of them."""
+SEEN_S = 0.5
+"""Workers that were looked at for less have shown nothing."""
+BLOCKED = 0.3
+"""Workers whose finished batches were not taken for this share of their time wait for the way to the trainer."""
+COMPUTES = 0.5
+"""Threads in operators that are on a CPU for a smaller share of the time wait inside of functions."""
+
+
+@dataclass(frozen=True)
+class RunNumbers:
+    """What is known of a run."""
+
+    time: RunTime
+    batches: int
+    stages: StageSeconds = field(default_factory=StageSeconds)
+    """Sums over all workers."""
+    op_seconds: tuple[tuple[str, float], ...] = ()
+    """Seconds of each operator for an element, in AutoOrder's sample: used where workers have seen none."""
+    local: int = 0
+    """Workers on the trainers' nodes, and"""
+    remote: int = 0
+    """on other ones."""
+    placed: bool = False
+    """AutoPlacement chooses their numbers."""
+    remote_bytes: int = 0
+    """Read of object stores."""
+    in_process: bool = False
+    """Everything ran in this process (``debug=True``)."""
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """What holds a run up."""
+
+    kind: BottleneckKind
+    text: str
+    """One sentence: what it is, what would be gained without it, what to change."""
+    gain: float = 0.0
+    """The share of the run's time that would be saved at most if it took none."""
+    operator: str = ""
+    """Where it is one."""
+    longer: Bottleneck | None = None
+    """Where it is the start: what would hold up a run that goes on for longer."""
+
+
+def bottleneck(run: RunNumbers) -> Bottleneck:
+    """Say what holds a run up."""
+    time = run.time
+    if not run.batches or time.total_s <= 0:
+        return Bottleneck("unknown", "no batch has come yet, so that nothing can be said about what is slow")
+    if run.in_process:
+        share = (time.first_batch_s + time.waited_s) / time.total_s
+        text = (
+            f"everything ran in this process, where input took {share:.0%} of the time; without debug=True workers "
+            "make batches while the loop trains"
+        )
+        return Bottleneck("unknown", text, share)
+    if time.start_s > MOSTLY * time.total_s and time.start_s >= LONG_START_S:
+        longer = _behind_the_start(run) if run.batches >= TELLING and time.pace_s >= SEEN_S else None
+        return replace(_start(time), longer=longer)
+    return _behind_the_start(run)
+
+
+def _behind_the_start(run: RunNumbers) -> Bottleneck:
+    time = run.time
+    waits = time.waited_s / max(time.pace_s, 1e-9)
+    converts = time.converted_s / max(time.pace_s, 1e-9)
+    if max(waits, converts) < KEEPS_UP:
+        return _trainer(waits)
+    if converts > waits:
+        text = "converting batches and bringing them to the device takes {:.0%} of the time behind the first batch"
+        change = "let workers make what the step needs (its dtype, contiguous arrays), so that nothing is copied here"
+        return _told("conversion", text.format(converts), time.converted_s / time.total_s, change)
+    return _input(run, waits)
+
+
+def _start(time: RunTime) -> Bottleneck:
+    parts = {
+        "Ray's start": (time.ray_s, "begin the program on a cluster that runs already (ray start --head)"),
+        "the job's controller": (time.controller_s, "let a job run for more epochs: each has one start"),
+        "AutoOrder's sample": (
+            time.order_s,
+            "pin the order that it finds (pecan explain FILE --save ORDER, Config(order_file=...))",
+        ),
+        "the wait for the first batch": (
+            time.first_batch_s,
+            "let a job run for more epochs, or make batches smaller: workers start once, and the first batch is whole",
+        ),
+    }
+    name, (seconds, change) = max(parts.items(), key=lambda part: part[1][0])
+    text = f"the start took {time.start_s:.1f} s of {time.total_s:.1f} s, most of it {name} ({seconds:.1f} s)"
+    return _told("start", text, seconds / time.total_s, change)
+
+
+def _trainer(waits: float) -> Bottleneck:
+    text = (
+        f"the training loop sets the pace: input keeps up, and was waited for {waits:.0%} of the time behind the first "
+        "batch; nothing is gained by faster input, only by a faster step, and fewer workers might do"
+    )
+    return Bottleneck("trainer", text)
+
+
+def _input(run: RunNumbers, waits: float) -> Bottleneck:
+    """Say which part of the input holds a run up whose trainer waits."""
+    seen, where = run.stages, f"the trainer waited {waits:.0%} of the time behind the first batch"
+    pool_s = seen.computing_s + seen.batching_s
+    if seen.watched_s >= SEEN_S and seen.blocked_s > BLOCKED * seen.watched_s:
+        blocked = seen.blocked_s / seen.watched_s
+        text = (
+            f"the way of batches to the trainer: {where}, while workers had finished ones for {blocked:.0%} of theirs"
+        )
+        change = (
+            "send fewer bytes (cast and crop before batch(), to uint8 if it can be), or let workers run on the "
+            "trainer's node (workers=Workers(local=...))"
+        )
+        return _told("network", text, _saved(run, blocked), change)
+    operators = dict(seen.operators) or dict(run.op_seconds)
+    reading, pool = seen.reading_s / max(seen.watched_s, 1e-9), pool_s / max(seen.threads_s, 1e-9)
+    if seen.watched_s >= SEEN_S and seen.operators and max(reading, pool) < BUSY:
+        text = f"handing out work: {where}, and workers had nothing to do for most of theirs"
+        change = "make splits larger (split_bytes=..., fewer and larger files), or let fewer workers run"
+        return _told("unknown", text, run.time.waited_s / run.time.total_s, change)
+    if seen.watched_s >= SEEN_S and reading > pool:
+        return _storage(run, where, reading, pool)
+    if not operators or (seen.watched_s < SEEN_S and not run.op_seconds):
+        text = f"input: {where}, and workers were seen at work too shortly to tell at what"
+        return _told("unknown", text, run.time.waited_s / run.time.total_s, _more_workers(run))
+    stages = {**operators, "": seen.batching_s if seen.operators else 0.0}
+    name = max(stages, key=lambda one: stages[one])
+    share = stages[name] / max(sum(stages.values()), 1e-9)
+    gain = _saved(run, min(share, 1 - reading / pool) if pool > 0 else share)
+    if not name:
+        text = f"batching: {where}, and workers spend {share:.0%} of their work on putting elements together"
+        change = "let elements be smaller where they are batched (uint8 instead of float32, fewer columns)"
+        return _told("batching", text, gain, change)
+    return _operator(run, name, share, gain, where)
+
+
+def _operator(run: RunNumbers, name: str, share: float, gain: float, where: str) -> Bottleneck:
+    seen = run.stages
+    busy_s = seen.computing_s + seen.batching_s + seen.reading_s
+    if seen.operators and seen.cpu_s < COMPUTES * min(busy_s, seen.threads_s):
+        text = f"operator {name}, which waits: {where}, and workers spend {share:.0%} of their work inside of it, "
+        text += f"though they use CPUs for {seen.cpu_s / max(busy_s, 1e-9):.0%} of that only"
+        change = "let more threads run it (Config(threads_per_worker=...)), or processes (map(..., processes=True))"
+        return _told("operator", text, gain, f"{change} if it holds Python's lock", name)
+    by = "" if seen.operators else " in AutoOrder's sample"
+    text = f"the CPU, by operator {name}: {where}, and it is {share:.0%} of the workers' work{by}"
+    change = f"make {name} cheaper, keep what it gives (autocache() behind it), or {_more_workers(run)}"
+    return _told("operator", text, gain, change, name)
+
+
+def _storage(run: RunNumbers, where: str, reading: float, pool: float) -> Bottleneck:
+    kept = "keep what is read on the nodes (Config(cache=Cache(source_bytes=...)))"
+    change = f"{kept}, or {_more_workers(run)}" if run.remote_bytes else f"use a faster disk, or {_more_workers(run)}"
+    text = f"storage: {where}, and {min(1.0, reading):.0%} of the workers' time a thread of theirs was reading, "
+    text += f"while those for operators had work for {min(1.0, pool):.0%} of theirs"
+    return _told("storage", text, _saved(run, 1 - pool / reading), change)
+
+
+def _more_workers(run: RunNumbers) -> str:
+    if run.placed:
+        return "give AutoPlacement more room (nodes, AutoWorkers(max_remote=...))"
+    return f"run more workers than {run.local} local and {run.remote} remote ones (workers=None lets them be found)"
+
+
+def _saved(run: RunNumbers, share: float) -> float:
+    """Return the share of a run's time that is saved if input takes so much less of it.
+
+    No more than the trainer waits: then it sets the pace.
+    """
+    faster_s = max(0.0, share) * (run.time.waited_s + run.time.trained_s + run.time.converted_s)
+    return min(faster_s, run.time.waited_s) / run.time.total_s
+
+
+def _told(kind: BottleneckKind, text: str, gain: float, change: str, operator: str = "") -> Bottleneck:
+    return Bottleneck(
+        kind, f"{text}; without it the run would take up to {gain:.0%} less time; {change}", gain, operator
+    )

@@ -1,0 +1,101 @@
+"""Workers that will be ended from outside, as was announced: others come in their places, and they drain in time.
+
+A spot machine that the cloud takes back, a node that an operator drains, a process that is sent SIGTERM: each tells
+some time before.  Whoever leaves works on until another worker runs in its place, but no longer than it can still hand
+over what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job import events
+from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.instructions import Instructions, Log
+
+if TYPE_CHECKING:
+    from pecan_ray.job.staffing import Staffing
+    from pecan_ray.job.state import JobState
+
+NOTICE_S = 30.0
+"""Between an announcement that does not say how long it is and the end: what Kubernetes and Slurm give, and Google's
+cloud."""
+HAND_OVER_S = 15.0
+"""So long before its end a worker takes no more work, also if no other one has come."""
+
+
+class Departures:
+    """The part of a job that gets ahead of announced ends."""
+
+    def __init__(self, job: JobState, staffing: Staffing) -> None:
+        self._job, self._staffing, self._fleet = job, staffing, job.fleet
+        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {events.NodesLeave: self._on_nodes}
+
+    def _on_nodes(self, event: events.NodesLeave, now: float, done: Instructions) -> None:
+        for node, seconds in event.nodes:
+            if node not in self._fleet.leaving:
+                self._fleet.leaving[node] = now + (NOTICE_S if seconds is None else seconds)
+                self._tell_of(node, seconds, now, done)
+        for worker in list(self._fleet.workers.values()):
+            self._look_at(worker)
+        self._replace(now, done)
+
+    def _tell_of(self, node: str, seconds: float | None, now: float, done: Instructions) -> None:
+        """Say what goes, if it concerns the job: nobody can take the place of a trainer."""
+        when = "soon" if seconds is None else f"in {seconds:.0f} s"
+        trainers = self._job.trainers
+        ranks = [rank for rank in sorted(trainers.present) if trainers.ranks[rank].came.node == node]
+        if ranks:
+            said = (
+                f"node {node} is taken away {when}, and with it rank {', '.join(map(str, ranks))}: the job ends then. "
+                "Save the model with state_dict() now, to go on elsewhere"
+            )
+        elif any(worker.node == node for worker in self._fleet.workers.values()):
+            said = f"node {node} is taken away {when}: its workers are replaced, and hand over what they have"
+        else:
+            return
+        self._job.tell("leaving", said, now)
+        done.append(Log("warning", f"job {self._job.spec.name}: {said}"))
+
+    def placed(self, worker: FleetWorker, now: float, done: Instructions) -> None:
+        """Take note of where a worker runs: it may have got its place before the announcement was heard."""
+        if self._look_at(worker):
+            self._replace(now, done)
+
+    def _look_at(self, worker: FleetWorker) -> bool:
+        """Let a worker leave with its node; one of a trainer's node works for that as long as it is there."""
+        leaves = worker.node in self._fleet.leaving and worker.leaves is None and worker.host != worker.node
+        if leaves:
+            worker.leaves = self._fleet.leaving[worker.node]
+        return leaves
+
+    def told_to_end(self, worker: FleetWorker, now: float, done: Instructions) -> None:
+        """Let a worker leave whose process was asked to end; it may be asked since an element needs too much memory."""
+        if worker.leaves is not None or worker.draining:
+            return
+        worker.leaves, worker.told_to_end = now + NOTICE_S, True
+        said = f"{worker.name} was asked to end (SIGTERM): it is replaced, and hands over what it has"
+        self._job.tell("leaving", said, now)
+        done.append(Log("warning", said))
+        if hopeless := self._fleet.losses.asked_to_end(worker.name, worker.node, worker.requested, now):
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {hopeless}."), now, done)
+            return
+        self._replace(now, done)
+
+    def _replace(self, now: float, done: Instructions) -> None:
+        if not self._job.over:
+            done += self._fleet.fill(now)
+            self._staffing.shed(now, done)
+            self.hand_over(now, done)
+
+    def hand_over(self, now: float, done: Instructions) -> None:
+        """Drain those that have no more time."""
+        for worker in list(self._fleet.workers.values()):
+            if worker.leaves is not None and not worker.draining and worker.leaves - now <= HAND_OVER_S:
+                self._staffing.drain(worker, now, done)
+
+    def excuses(self, worker: FleetWorker) -> bool:
+        """Tell whether a worker is gone since its node was taken away, and not because of what it did."""
+        return worker.node in self._fleet.leaving

@@ -1,0 +1,76 @@
+"""What is missing of splits, as columns of small numbers: a buffer's elements may lie in as many splits.
+
+Each column holds one kind of number (how far the next split is, how far the next interval, how long it is), so that it
+compresses to nearly what it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pecan_ray.job.resume_point import Rest
+from pecan_ray.job.state_numbers import PackedNumbers, StateNumbers, whole
+from pecan_ray.plan.splits import END, OUTPUT_BITS
+
+COLUMNS = ("passes", "splits", "fine", "counts", "gaps", "lengths")
+"""Of each split how many passes and splits it lies behind the one before, whether its intervals begin or end within
+elements, and how many they are; of each interval how far it lies behind the one before, and how long it is."""
+WITHIN = (1 << OUTPUT_BITS) - 1
+SignedColumn = npt.NDArray[np.int64]
+
+
+def packed_rests(rests: Sequence[Rest], numbers: StateNumbers) -> dict[str, PackedNumbers]:
+    """Return rests, sorted by pass and index, as values that JSON has."""
+    return {name: numbers.packed(column, alike=True) for name, column in zip(COLUMNS, _columns(rests), strict=True)}
+
+
+def _columns(rests: Sequence[Rest]) -> tuple[SignedColumn, ...]:
+    passes, splits = _array(rest.repetition for rest in rests), _array(rest.index for rest in rests)
+    counts = _array(len(rest.spans) for rest in rests)
+    ends = _array(chain.from_iterable(chain.from_iterable(rest.spans for rest in rests)))
+    starts, stops = ends[::2], ends[1::2]
+    owner = np.repeat(np.arange(len(rests)), counts)
+    fine = np.bincount(owner[((starts | stops) & WITHIN) != 0], minlength=len(rests)) > 0
+    unit_bits = np.where(fine, 0, OUTPUT_BITS)[owner]
+    starts, stops = starts >> unit_bits, stops >> unit_bits
+    follows = owner == np.concatenate(([-1], owner[:-1]))
+    gaps = starts - np.where(follows, np.concatenate(([0], stops[:-1])), 0)
+    passed = np.diff(passes, prepend=0)
+    behind = splits - np.where(passed > 0, 0, np.concatenate(([0], splits[:-1])))
+    return passed, behind, fine.astype(np.int64), counts, gaps, stops - starts
+
+
+def _array(values: Iterator[int]) -> SignedColumn:
+    return np.fromiter(values, np.int64)
+
+
+def unpacked_rests(packed: Mapping[str, Any], numbers: StateNumbers) -> Iterator[Rest]:
+    """Yield the rests; raises ValueError, TypeError or KeyError where they are none, or come twice."""
+    passes, splits, fine, counts, gaps, lengths = (numbers.unpacked(packed[name]) for name in COLUMNS)
+    at, repetition, index = 0, 0, 0
+    for number, (passed, behind, finely, count) in enumerate(zip(passes, splits, fine, counts, strict=True)):
+        repetition, index = whole(repetition + passed), whole(behind if passed else index + behind)
+        if not (passed or behind or not number) or finely not in (0, 1) or count > len(gaps) - at:
+            raise ValueError("what is missing of a split is damaged, or comes twice")
+        yield Rest(index, repetition, _spans(gaps[at : at + count], lengths[at : at + count], finely))
+        at += count
+    if at != len(gaps) or at != len(lengths):
+        raise ValueError("intervals belong to no split")
+
+
+def _spans(gaps: Sequence[int], lengths: Sequence[int], fine: int) -> tuple[tuple[int, int], ...]:
+    """Return intervals of which none touches the one before."""
+    if not all(lengths) or not all(gaps[1:]):
+        raise ValueError("intervals are empty, or overlap")
+    if not gaps:
+        return ()
+    bits = 0 if fine else OUTPUT_BITS
+    ends = [end << bits for end in accumulate(chain.from_iterable(zip(gaps, lengths, strict=True)))]
+    if ends[-1] > END:
+        raise ValueError("intervals lie outside a split")
+    return tuple(zip(ends[::2], ends[1::2], strict=True))

@@ -1,0 +1,57 @@
+"""What a job keeps for its report: within bounds, however long it runs."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from pecan_ray.job.facts import JobEvent
+
+FIRST = 500
+"""So many events from the beginning are kept,"""
+NEWEST = 1500
+"""and so many of the newest."""
+MOST_EPOCHS = 1000
+"""Newest epochs of which it is known when they ended."""
+
+
+class Story:
+    """What is worth telling: the first events and the newest ones, and between them how many there were."""
+
+    def __init__(self) -> None:
+        self._first: list[JobEvent] = []
+        self._newest: deque[JobEvent] = deque(maxlen=NEWEST)
+        self._forgotten = 0
+
+    def add(self, event: JobEvent) -> None:
+        """Tell something more."""
+        if len(self._first) < FIRST:
+            self._first.append(event)
+            return
+        self._forgotten += len(self._newest) == NEWEST
+        self._newest.append(event)
+
+    def __iter__(self) -> Iterator[JobEvent]:
+        yield from self._first
+        if self._forgotten:
+            yield JobEvent(self._newest[0].seconds, "forgotten", f"{self._forgotten} events before this are not kept")
+        yield from self._newest
+
+
+class EpochEnds:
+    """When the newest epochs ended, in seconds since the job began."""
+
+    def __init__(self) -> None:
+        self.over = 0
+        """So many epochs have ended."""
+        self.before = 0.0
+        """When the first one began of which the end is known here."""
+        self.newest: deque[float] = deque(maxlen=MOST_EPOCHS)
+
+    def reach(self, over: int, seconds: float) -> None:
+        """Note that so many are over by now."""
+        for _ in range(over - max(self.over, over - MOST_EPOCHS)):
+            if len(self.newest) == MOST_EPOCHS:
+                self.before = self.newest[0]
+            self.newest.append(seconds)
+        self.over = over

@@ -1,0 +1,155 @@
+"""The command `pecan doctor`: what a machine and its Ray cluster lack for running jobs, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import platform
+import resource
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+import ray
+
+from pecan_ray.errors import PecanError
+from pecan_ray.options import SHARED_MEMORY, TransportChoice
+from pecan_ray.runtime import cluster
+from pecan_ray.transport.ring import ring_supported
+
+DOCTOR_HELP = "look for what this machine and its Ray cluster lack, and say what to do about it"
+PACKAGES = ("ray", "numpy", "pyarrow", "opencv-python-headless", "tensorflow", "torch", "boto3", "gcsfs")
+LEAST_SHARED_BYTES = 256 << 20
+"""A worker's ring, for whose batches there must be room."""
+LEAST_DESCRIPTORS = 1024
+LEAST_FREE_BYTES = 1 << 30
+ROWS = 64
+"""Elements of an epoch that a transport carries."""
+
+
+Epoch: TypeAlias = Callable[[TransportChoice], tuple[int, Sequence[str]]]
+"""Runs a small job over a transport; returns the elements that came, and by which ways."""
+
+
+@dataclass(frozen=True)
+class DoctorLine:
+    """What one look has found."""
+
+    what: str
+    told: str
+    advice: str = ""
+    """What to do; empty: all is well."""
+
+    def __str__(self) -> str:
+        mark = "wrong" if self.advice else "ok"
+        advice = f". {self.advice}" if self.advice else ""
+        return f"{mark:6s}{self.what}: {self.told.rstrip('.')}{advice}"
+
+
+def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `pecan doctor` takes."""
+    parser.add_argument("--without-ray", action="store_true", help="look at this machine alone, and start nothing")
+
+
+def looks(epoch: Epoch | None) -> Iterator[DoctorLine]:
+    """Yield what each look has found: at this machine, at Ray, and at each transport, which carries an epoch.
+
+    `epoch`: None: this machine alone, and nothing is started.
+    """
+    yield DoctorLine("versions", f"Python {platform.python_version()}, {', '.join(_versions())}")
+    yield cpus(len(os.sched_getaffinity(0)), os.cpu_count() or 1)
+    yield shared_memory(*ring_supported(), free_bytes(SHARED_MEMORY))
+    yield descriptors(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    yield temporary_folder(Path(tempfile.gettempdir()), free_bytes(Path(tempfile.gettempdir())))
+    if epoch is None:
+        return
+    reached = _ray()
+    yield reached
+    if reached.advice:
+        return
+    for transport in get_args(TransportChoice):
+        yield carried(transport, epoch)
+
+
+def cpus(usable: int, present: int) -> DoctorLine:
+    """Judge the CPUs that this process may use."""
+    told = f"{usable} of {present} may be used"
+    return DoctorLine("CPUs", told, "" if usable > 1 else "Give the container or the batch job two or more of them.")
+
+
+def shared_memory(supported: bool, why: str, free: int | None) -> DoctorLine:
+    """Judge what batches travel through on one node."""
+    if not supported:
+        return DoctorLine("shared memory", why, "Without it batches take the slower way through Ray's object store.")
+    if free is None or free < LEAST_SHARED_BYTES:
+        told = "there is no /dev/shm" if free is None else f"/dev/shm has {free >> 20} MiB free"
+        return DoctorLine("shared memory", told, "Give it some GiB (docker run --shm-size=4g): Ray needs it, too.")
+    return DoctorLine("shared memory", f"{why}, /dev/shm has {free / (1 << 30):.1f} GiB free")
+
+
+def descriptors(limit: int) -> DoctorLine:
+    """Judge how many files a process may have open."""
+    enough = limit < 0 or limit >= LEAST_DESCRIPTORS
+    told = "as many as there are" if limit < 0 else f"{limit} for each process"
+    return DoctorLine("open files", told, "" if enough else "Raise the limit before Ray starts: ulimit -n 65536.")
+
+
+def temporary_folder(folder: Path, free: int | None) -> DoctorLine:
+    """Judge where Ray's session and its spilled objects lie."""
+    if free is None or not os.access(folder, os.W_OK):
+        return DoctorLine("temporary files", f"{folder} cannot be written", "Set TMPDIR and RAY_TMPDIR.")
+    told = f"{folder} has {free / (1 << 30):.1f} GiB free"
+    enough = free >= LEAST_FREE_BYTES
+    return DoctorLine("temporary files", told, "" if enough else "Make room: Ray's sessions lie there.")
+
+
+def carried(transport: TransportChoice, epoch: Epoch) -> DoctorLine:
+    """Have a transport carry an epoch, and judge what came and by which way."""
+    what, began = f"transport {transport}", time.perf_counter()
+    try:
+        rows, ways = epoch(transport)
+    except PecanError as error:
+        return DoctorLine(what, error.message, "Until then choose another one: Config(transport=...).")
+    told = f"{rows} elements in {time.perf_counter() - began:.1f} s, {'; '.join(ways)}"
+    if rows != ROWS:
+        return DoctorLine(what, f"{told}, of {ROWS}", "That must not be: please report it, with this output.")
+    return DoctorLine(what, told)
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Return the free bytes of a folder's disk; None: there is no such folder."""
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
+
+
+def _versions() -> Iterator[str]:
+    for name in ("pecan_ray", *PACKAGES):
+        for spelled in (name, f"{name}-cpu"):
+            with contextlib.suppress(PackageNotFoundError):
+                yield f"{name} {version(spelled)}"
+                break
+        else:
+            yield f"no {name}"
+
+
+def _ray() -> DoctorLine:
+    try:
+        started = cluster.attach()
+    except PecanError as error:
+        return DoctorLine("Ray", error.message, "Correct that first: nothing else can be looked at.")
+    told_by_ray: Any = ray
+    nodes = sum(node["Alive"] for node in told_by_ray.nodes())
+    total_cpus = told_by_ray.cluster_resources().get("CPU", 0)
+    where = "none ran here, so one was started for this look" if started else ray.get_runtime_context().gcs_address
+    told = f"{where}; {nodes} node(s), {total_cpus:g} CPUs, RAY_AUTH_MODE={os.environ.get('RAY_AUTH_MODE', '')}"
+    if not total_cpus:
+        return DoctorLine("Ray", told, "Start a node with CPUs: workers need them.")
+    return DoctorLine("Ray", told)

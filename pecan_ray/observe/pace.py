@@ -1,0 +1,106 @@
+"""How fast a run is by now, how long it has to go, and both in words."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.saved_state import SavedState
+from pecan_ray.options import IterOptions
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import num_batches
+from pecan_ray.sources.memory import Arrays, Items
+
+LATELY_S = 10.0
+"""A pace is that of so many seconds."""
+
+
+@dataclass(frozen=True)
+class TrainerPace:
+    """How a trainer is doing lately."""
+
+    batches: int
+    """In all, and"""
+    total: int | None
+    """those that there will be; None: not known."""
+    per_s: float
+    rows_per_s: float
+    wait_share: float
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left at this pace; None where that is not known."""
+        return None if self.total is None or not self.per_s else max(0, self.total - self.batches) / self.per_s
+
+
+class RecentPace:
+    """Measures the pace over the last seconds, from looks at how a trainer is doing."""
+
+    def __init__(self, epochs: int | None, total: int | None) -> None:
+        """`total`: batches that there will be; None: as many in each epoch as in those that are over."""
+        self._epochs, self._total = epochs, total
+        self._looks: deque[TrainerProgress] = deque([TrainerProgress()])
+        self._epoch: int | None = None
+        self._first = True
+
+    @classmethod
+    def of_job(cls, plan: Plan, options: IterOptions, saved: SavedState | None) -> RecentPace:
+        """Begin to measure a job of a plan, which goes on from a state if there is one."""
+        return cls(options.epochs, batches_ahead(plan, options, saved))
+
+    def epoch(self, epoch: int, before: int) -> None:
+        """Note that a batch of an epoch has come, and how many had come before."""
+        if self._epoch is not None and epoch > self._epoch and self._first:
+            self._first = False
+            if self._total is None and self._epochs is not None:
+                self._total = before * (self._epochs - self._epoch)
+        self._epoch = epoch
+
+    def look(self, now: TrainerProgress) -> TrainerPace:
+        """Return the pace since the oldest look that is not too old."""
+        while len(self._looks) > 1 and now.elapsed_s - self._looks[1].elapsed_s >= LATELY_S:
+            self._looks.popleft()
+        then = self._looks[0]
+        self._looks.append(now)
+        seconds = max(now.elapsed_s - then.elapsed_s, 1e-9)
+        total = None if self._total is None or self._total < now.yielded else self._total
+        return TrainerPace(
+            now.yielded,
+            total,
+            (now.yielded - then.yielded) / seconds,
+            (now.rows - then.rows) / seconds,
+            min(1.0, max(0.0, now.waited_s - then.waited_s) / seconds),
+        )
+
+
+def batches_ahead(plan: Plan, options: IterOptions, saved: SavedState | None) -> int | None:
+    """Return how many batches a trainer gets, where that is known without reading or listing anything."""
+    known = all(isinstance(source, (Arrays, Items)) for source in plan.sources())
+    if not known or options.epochs is None or options.share or options.sharding == "off":
+        return None
+    batches = num_batches(plan)
+    if batches is None:
+        return None
+    before = 0 if saved is None else saved.batches
+    return max(0, math.ceil(batches / options.world_size) * options.epochs - before)
+
+
+def details(pace: TrainerPace, workers: str, dollars: float | None) -> str:
+    """Say what stands behind the rate: elements, waiting, workers, and what has been paid so far."""
+    paid = "" if dollars is None else f", ${dollars:.4f}"
+    return f"{pace.rows_per_s:.0f} elements/s, waiting {pace.wait_share:.0%}, {workers}{paid}"
+
+
+def spelled(pace: TrainerPace, workers: str, dollars: float | None) -> str:
+    """Say all of it in one line, for logs and notebooks."""
+    of = "" if pace.total is None else f" of {pace.total}"
+    left = "" if pace.left_s is None else f", {_clock_time(pace.left_s)} left"
+    return f"{pace.batches}{of} batches, {pace.per_s:.1f}/s, {details(pace, workers, dollars)}{left}"
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

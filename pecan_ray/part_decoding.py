@@ -1,0 +1,318 @@
+"""Decoding a part of a JPEG by TurboJPEG 3, with the very pixels that decoding the whole and cutting has.
+
+Entropy-coded data has to be read from the top, but transforms, upsampling and conversion to RGB are done for the rows
+and columns of the part alone, and nothing below it is read.  The library is that of the system, or one that a wheel
+brings (`pip install pecan_ray[jpeg]`); it is used only after it has agreed with OpenCV, bit by bit, on images of every
+kind that it is used for.  A file that is not of these kinds, or at which the library complains, is for OpenCV: it is
+counted, and the first of a kind is logged.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import itertools
+import logging
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+logger = logging.getLogger("pecan_ray")
+
+Pixels: TypeAlias = "npt.NDArray[np.uint8]"
+PartBox: TypeAlias = "tuple[int, int, int, int]"
+"""Top, left, height and width, in pixels of the (reduced) image."""
+
+NOT_THERE = "there is no library TurboJPEG 3 (pip install pecan_ray[jpeg])"
+NO_OPENCV = "there is no OpenCV to compare pixels with (pip install pecan_ray[jpeg])"
+BLOCK = 8
+"""Rows and columns of a block of coefficients."""
+REACH = 2
+"""Columns by which the colour of a pixel is interpolated where colours are stored at half the width."""
+HEADLESS = "it has no header"
+KINDS = {0xC1: "it is of extended sequential kind", 0xC2: "it is progressive"}
+"""Why frames of these markers are decoded whole."""
+SAMPLINGS = ((1, 1), (2, 1), (1, 2), (2, 2))
+"""Blocks of brightness for one of colour, across and down, of the files that are decoded in part."""
+
+
+@dataclass(frozen=True)
+class JpegHeader:
+    """What a JPEG says of itself."""
+
+    height: int
+    width: int
+    sampling: tuple[int, int]
+    """Blocks of brightness for one of colour, across and down."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Height and width."""
+        return self.height, self.width
+
+    def reduced(self, ratio: int) -> tuple[int, int]:
+        """Return height and width when it is decoded at 1/`ratio` of its size."""
+        return -(-self.height // ratio), -(-self.width // ratio)
+
+    def columns(self, part: PartBox, ratio: int) -> tuple[int, int]:
+        """Return the first column to decode for a part, and that behind the last one.
+
+        A region begins at a whole unit of blocks.  At its sides colours would be interpolated as at the border of an
+        image, so that some columns more are decoded where they are stored at less than the full width.
+        """
+        _, left, _, width = part
+        unit = max(BLOCK * self.sampling[0] // ratio, 1)
+        reach = REACH if self.sampling[0] > 1 else 0
+        first = max(left - reach, 0) // unit * unit
+        return first, min(left + width + reach, self.reduced(ratio)[1])
+
+
+def read_header(encoded: Any) -> JpegHeader | str:
+    """Return the header of a JPEG of which a part can be decoded, or why it cannot."""
+    if not isinstance(encoded, bytes) or encoded[:2] != b"\xff\xd8":
+        return "it is no JPEG"
+    if encoded[-2:] != b"\xff\xd9":
+        return "it does not end with a marker of its end"
+    header: JpegHeader | None = None
+    at, colours = 2, 0
+    while at + 9 < len(encoded) and encoded[at] == 0xFF:
+        marker, size = encoded[at + 1], int.from_bytes(encoded[at + 2 : at + 4], "big")
+        if marker == 0xDA:
+            return "its colours are in scans of their own" if encoded[at + 4] != colours else header or HEADLESS
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            read = _frame(marker, encoded[at + 4 : at + 2 + size])
+            if isinstance(read, str):
+                return read
+            header, colours = read, encoded[at + 9]
+        at += 2 + size
+    return HEADLESS
+
+
+def _frame(marker: int, body: bytes) -> JpegHeader | str:
+    """Return what the header of a frame says, or why such a frame is decoded whole."""
+    if marker != 0xC0:
+        return KINDS.get(marker, f"it is coded otherwise (SOF{marker - 0xC0})")
+    if len(body) < 6 or len(body) < 6 + 3 * body[5] or body[0] != 8:
+        return "its header is incomplete, or it has other than 8 bits"
+    height, width = int.from_bytes(body[1:3], "big"), int.from_bytes(body[3:5], "big")
+    factors = [(body[at] >> 4, body[at] & 15) for at in range(7, 6 + 3 * body[5], 3)]
+    if len(factors) not in (1, 3):
+        return f"it has {len(factors)} colours"
+    sampling = factors[0]
+    if sampling not in (SAMPLINGS if len(factors) == 3 else SAMPLINGS[:1]) or set(factors[1:]) - {(1, 1)}:
+        return "its colours are stored at an unusual size"
+    if not height or not width:
+        return "its header says no size"
+    return JpegHeader(height, width, sampling)
+
+
+# --- the library ---------------------------------------------------------------------------------------------
+
+
+class _Region(ctypes.Structure):
+    _fields_ = (("x", ctypes.c_int), ("y", ctypes.c_int), ("w", ctypes.c_int), ("h", ctypes.c_int))
+
+
+class _Scaling(ctypes.Structure):
+    _fields_ = (("num", ctypes.c_int), ("denom", ctypes.c_int))
+
+
+# TJINIT_DECOMPRESS, TJPF_RGB, TJPARAM_STOPONWARNING, TJPARAM_JPEGWIDTH and TJPARAM_JPEGHEIGHT of turbojpeg.h.
+DECOMPRESS, RGB, STOP_ON_WARNING, WIDTH, HEIGHT = 1, 0, 0, 5, 6
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "tj3Init": (ctypes.c_void_p, (ctypes.c_int,)),
+    "tj3Destroy": (None, (ctypes.c_void_p,)),
+    "tj3Set": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int, ctypes.c_int)),
+    "tj3Get": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_int)),
+    "tj3DecompressHeader": (ctypes.c_int, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)),
+    "tj3SetScalingFactor": (ctypes.c_int, (ctypes.c_void_p, _Scaling)),
+    "tj3SetCroppingRegion": (ctypes.c_int, (ctypes.c_void_p, _Region)),
+    "tj3Decompress8": (
+        ctypes.c_int,
+        (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int, ctypes.c_int),
+    ),
+}
+"""What is called of the library: the type of the result, and those of the arguments."""
+
+
+class TurboJpeg:
+    """The functions of a library TurboJPEG 3 that decode a part."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        """Raises AttributeError for an older library."""
+        for name, (result, arguments) in FUNCTIONS.items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+        self._library = library
+
+    def part(self, encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1) -> Pixels | None:
+        """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None where the library complains."""
+        library, size = self._library, len(encoded)
+        top, left, height, width = part
+        first, behind = header.columns(part, ratio)
+        out: Pixels = np.empty((height, behind - first, 3), np.uint8)
+        # One decompressor for one image: it would lend the tables of one to the next that lacks its own.
+        pointer = library.tj3Init(DECOMPRESS)
+        if not pointer:
+            raise MemoryError("TurboJPEG has no memory for a decompressor")
+        try:
+            failed = (
+                library.tj3Set(pointer, STOP_ON_WARNING, 1)
+                or library.tj3DecompressHeader(pointer, encoded, size)
+                or (library.tj3Get(pointer, HEIGHT), library.tj3Get(pointer, WIDTH)) != header.shape
+                or library.tj3SetScalingFactor(pointer, _Scaling(1, ratio))
+                or library.tj3SetCroppingRegion(pointer, _Region(first, top, behind - first, height))
+                or library.tj3Decompress8(pointer, encoded, size, out.ctypes.data, out.strides[0], RGB)
+            )
+        finally:
+            library.tj3Destroy(pointer)
+        if failed:
+            return None
+        return out[:, left - first : left - first + width]
+
+
+def libraries() -> Iterator[str]:
+    """Yield what may be a library TurboJPEG 3: the system's, that of the environment, those in wheels."""
+    for name in ("libturbojpeg.so.0", "libturbojpeg.0.dylib", "turbojpeg.dll"):
+        yield name
+        for folder in ("lib", "Library/bin"):  # of a conda environment, which the loader does not look into
+            if (path := Path(sys.prefix, folder, name)).exists():
+                yield str(path)
+    for wheel in ("pylibjxl", "turbojpeg"):
+        try:
+            files = importlib.metadata.files(wheel) or []
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        for file in files:
+            if re.match(r"(_pylibjxl|libturbojpeg).*\.(so[.\d]*|dylib|dll|pyd)$", file.name):
+                yield str(file.locate())
+
+
+_loading = threading.Lock()
+"""Guards the search for a library, which is made once."""
+_loaded: list[TurboJpeg | str] = []
+
+
+def library() -> TurboJpeg | str:
+    """Return the library, or why there is none that can be used."""
+    with _loading:
+        if not _loaded:
+            _loaded.append(_load())
+    return _loaded[0]
+
+
+def _load() -> TurboJpeg | str:
+    if importlib.util.find_spec("cv2") is None:
+        return NO_OPENCV
+    why = NOT_THERE
+    for path in libraries():
+        try:
+            found = TurboJpeg(ctypes.CDLL(path))
+        except (OSError, AttributeError):
+            continue
+        if disagrees := disagreement(found):
+            why = f"{path} is not used: {disagrees}"
+            logger.info("%s", why)
+            continue
+        return found
+    return why
+
+
+def disagreement(found: TurboJpeg) -> str:
+    """Return on which kind of image a library makes other pixels than OpenCV; empty if on none."""
+    import cv2
+
+    noise = np.random.default_rng(0).integers(0, 256, (70, 101, 3), np.uint8)
+    picture = cv2.GaussianBlur(noise, (0, 0), 1.5)
+    factors = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422)
+    others = (cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420)
+    flags = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
+    flags |= {8: cv2.IMREAD_REDUCED_COLOR_8}
+    for factor, colour, (ratio, flag) in itertools.product((*factors, *others), (True, False), flags.items()):
+        image = picture if colour else picture[..., 0]
+        encoded = bytes(cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])[1])
+        header, decoded = read_header(encoded), cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
+        assert isinstance(header, JpegHeader) and decoded is not None
+        whole = cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB)
+        for part in ((0, 0, 70, 101), (17, 33, 40, 51), (31, 16, 1, 1), (16, 47, 54, 54)):
+            top, left, height, width = (side // ratio for side in part)
+            height, width = max(height, 1), max(width, 1)
+            made = found.part(encoded, header, (top, left, height, width), ratio)
+            if made is None or not np.array_equal(made, whole[top : top + height, left : left + width]):
+                kind = f"{header.sampling[0]} x {header.sampling[1]} blocks of {'RGB' if colour else 'gray'}"
+                return f"it decodes {kind} at 1/{ratio} otherwise than OpenCV"
+    return ""
+
+
+# --- what operators call -------------------------------------------------------------------------------------
+
+
+class _Tally:
+    """How many images were decoded in part, and why others were not."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Guards the counts."""
+        self._counts: Counter[str] = Counter()
+
+    def add(self, reason: str) -> None:
+        with self._lock:
+            self._counts[reason] += 1
+            first = bool(reason) and self._counts[reason] == 1
+        if first:
+            logger.info("an image is decoded whole: %s (this is said once, and counted)", reason)
+
+    def counts(self) -> Counter[str]:
+        with self._lock:
+            return Counter(self._counts)
+
+
+_tally = _Tally()
+
+
+def counts() -> Counter[str]:
+    """Return why how many images of this process were decoded whole by an operator that decodes parts; "": in part."""
+    return _tally.counts()
+
+
+def told(done: Counter[str]) -> str:
+    """Say how many images were decoded in part, and why others were not; empty if there were none."""
+    if not (total := done.total()):
+        return ""
+    why = "; ".join(f"{count} whole, since {reason}" for reason, count in done.most_common() if reason)
+    return f"of {total} images {done['']} were decoded in part" + (f", {why}" if why else "")
+
+
+def decode_part(encoded: bytes, header: JpegHeader, part: PartBox, ratio: int = 1) -> Pixels | None:
+    """Return a part of an image at 1/`ratio` of its size as uint8 RGB; None: decode the whole.
+
+    What of the part lies outside of the image is left out.
+    """
+    turbo = library()
+    rows, columns = header.reduced(ratio)
+    top, left, height, width = part
+    height, width = min(height, rows - top), min(width, columns - left)
+    if isinstance(turbo, str):
+        refuse(turbo)
+    elif min(height, width) < 1 or min(top, left) < 0:
+        refuse("the part is empty")
+    elif (made := turbo.part(encoded, header, (top, left, height, width), ratio)) is None:
+        refuse("its data seem to be damaged")
+    else:
+        _tally.add("")
+        return made
+    return None
+
+
+def refuse(reason: str) -> None:
+    """Count an image that is decoded whole."""
+    _tally.add(reason)

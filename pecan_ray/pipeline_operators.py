@@ -1,0 +1,240 @@
+"""The methods of `PecanPipeline` that add an operator."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import PlanError
+from pecan_ray.options import EngineName
+from pecan_ray.plan.arguments import a_function, buckets, natural, positive
+from pecan_ray.plan.kinds import of_kind, settle
+from pecan_ray.plan.operators import (
+    Autocache,
+    Batch,
+    BucketByLength,
+    Filter,
+    FlatMap,
+    Function,
+    Join,
+    JoinKind,
+    Map,
+    MixStop,
+    Op,
+    PaddedBatch,
+    Plan,
+    Prefetch,
+    Repeat,
+    Shuffle,
+    Skip,
+    Take,
+    Unbatch,
+    method_name,
+)
+from pecan_ray.plan.renaming import free_name, renamed
+from pecan_ray.plan.shape import mixes_splits
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+class OperatorMethods(ABC):
+    """Each returns a new pipeline, with one operator more."""
+
+    _plan: Plan
+    _name: str
+    _engine: EngineName
+
+    @abstractmethod
+    def _with(self, plan: Plan) -> Self:
+        """Return the pipeline with another plan."""
+
+    # --- operators on elements -----------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Function,
+        *,
+        on: str | None = None,
+        name: str | None = None,
+        keep_position: bool = False,
+        random: bool | None = None,
+        processes: bool = False,
+    ) -> Self:
+        """Apply a function to each element (or to each batch, behind `batch`).
+
+        `keep_position` keeps AutoOrder from moving it; `processes` runs it in a process pool, for code that
+        holds the GIL.
+        """
+        return self._then(
+            Map(
+                name=self._unique(name, fn),
+                fn=a_function("map", fn),
+                on=on,
+                keep_position=keep_position,
+                random=random,
+                processes=processes,
+            )
+        )
+
+    def filter(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:
+        """Keep the elements for which the function is true."""
+        return self._then(Filter(name=self._unique(name, fn), fn=a_function("filter", fn), on=on))
+
+    def flat_map(self, fn: Function, *, on: str | None = None, name: str | None = None) -> Self:
+        """Replace each element by those that the function returns (any iterable of elements)."""
+        return self._then(FlatMap(name=self._unique(name, fn), fn=a_function("flat_map", fn, many=True), on=on))
+
+    # --- operators on the sequence -------------------------------------------------------------------------
+
+    def batch(self, size: int, drop_remainder: bool = False) -> Self:
+        """Stack `size` elements into a batch with a leading dimension; images and tensors become arrays."""
+        size = positive("batch", size)
+        return self._then(Batch(name=self._unique("batch"), size=size, drop_remainder=drop_remainder))
+
+    def padded_batch(
+        self,
+        size: int,
+        *,
+        padding: Any = 0,
+        shapes: Mapping[str, tuple[int | None, ...]] | None = None,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """Stack elements of unequal shapes, lists too, padded with `padding` (a value, or one per column)."""
+        size = positive("padded_batch", size)
+        return self._then(
+            PaddedBatch(
+                name=self._unique("padded_batch"),
+                size=size,
+                drop_remainder=drop_remainder,
+                padding=padding,
+                shapes=shapes,
+            )
+        )
+
+    def bucket_by_length(
+        self,
+        boundaries: Sequence[int],
+        *,
+        sizes: int | Sequence[int],
+        length: Function | str,
+        padding: Any = 0,
+        drop_remainder: bool = False,
+    ) -> Self:
+        """Batch elements of similar length: bucket i takes lengths below ``boundaries[i]``, the last one the rest.
+
+        `length` is a column, or a function of the element; `sizes` a batch size, or one per bucket.
+        """
+        length = length if isinstance(length, str) else a_function("bucket_by_length(length=...)", length)
+        bounds, per_bucket = buckets(boundaries, sizes)
+        return self._then(
+            BucketByLength(
+                name=self._unique("bucket_by_length"),
+                length=length,
+                boundaries=bounds,
+                sizes=per_bucket,
+                drop_remainder=drop_remainder,
+                padding=padding,
+            )
+        )
+
+    def unbatch(self) -> Self:
+        """Split batches into elements again."""
+        return self._then(Unbatch(name=self._unique("unbatch")))
+
+    def shuffle(self, buffer: int, seed: int | None = None) -> Self:
+        """Draw elements at random from a buffer per worker, and visit the splits in a random order."""
+        buffer = positive("shuffle", buffer)
+        return self._then(Shuffle(name=self._unique("shuffle"), buffer=buffer, seed=seed))
+
+    def repeat(self, count: int | None = None) -> Self:
+        """Pass over the data `count` times within one epoch; None: without end.
+
+        Passes follow each other without a seam: batches may hold elements of two passes.
+        """
+        if count is not None:
+            count = positive("repeat", count)
+        return self._then(Repeat(name=self._unique("repeat"), count=count))
+
+    def take(self, count: int) -> Self:
+        """Keep the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        return self._then(Take(name=self._unique("take"), count=natural("take", count)))
+
+    def skip(self, count: int) -> Self:
+        """Leave out the first `count` elements (batches, behind `batch`).  One worker runs such a pipeline."""
+        return self._then(Skip(name=self._unique("skip"), count=natural("skip", count)))
+
+    def prefetch(self, count: int) -> Self:
+        """Keep `count` elements (batches, behind `batch`) ready ahead of what takes them."""
+        count = positive("prefetch", count)
+        return self._then(Prefetch(name=self._unique("prefetch"), count=count))
+
+    def autocache(self, *, name: str | None = None, version: str = "", refresh: float = 0.0) -> Self:
+        """Let elements be kept here, where later epochs and other jobs read them instead of computing them again.
+
+        Whether that is worth it, and at which of several points, is decided before the first epoch.  `version` stands
+        for what cannot be seen of the functions before (modules that they import in their bodies, files, environment
+        variables): change it where those have changed.  It must stand before `batch`, `shuffle`, `take` and the like.
+        `refresh`: the share of splits that are computed again in each epoch after a job's first, and kept anew.
+        """
+        if (where := mixes_splits(self._plan)) is not None:
+            raise PlanError(
+                f"autocache: it stands behind {where}, but only what a split of one source gives can be kept: put it "
+                "before."
+            )
+        return self._then(Autocache(name=self._unique(name or "autocache"), version=version, refresh=refresh))
+
+    # --- joins ---------------------------------------------------------------------------------------------
+
+    def zip(self, *others: Self) -> Self:
+        """Pair elements of several pipelines; their columns must differ.  One worker runs such a pipeline."""
+        return self._join("zip", others)
+
+    def concat(self, *others: Self) -> Self:
+        """Follow this pipeline's elements by those of others."""
+        return self._join("concat", others)
+
+    def mix(self, *others: Self, weights: Sequence[float], stop: MixStop = "all") -> Self:
+        """Draw elements from several pipelines at random, in proportion to `weights`.
+
+        Ends when all have run out, or with ``stop="first"`` when the first has.
+        """
+        if stop not in ("first", "all"):
+            raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
+        weights = of_kind("mix(weights=...)", weights, Sequence[float])
+        if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
+            raise PlanError(
+                f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
+            )
+        return self._join("mix", others, weights=tuple(float(w) for w in weights), stop=stop)
+
+    def _join(self, kind: JoinKind, others: Sequence[Self], **details: Any) -> Self:
+        if not others:
+            raise PlanError(f"{kind} needs at least one other pipeline.")
+        inputs = [self._plan]
+        taken = {op.name for op in self._plan.all_ops()}
+        for other in others:
+            if not isinstance(other, OperatorMethods):
+                raise PlanError(f"{kind} needs pipelines, but got {type(other).__name__}.")
+            if other._engine != self._engine:
+                raise PlanError(f"{kind}: pipelines of different engines ({self._engine}, {other._engine}).")
+            inputs.append(renamed(other._plan, taken))
+        return self._with(Plan(head=Join(kind=kind, inputs=tuple(inputs), **details)))
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _then(self, op: Op) -> Self:
+        settle(op, method_name(op))
+        return self._with(self._plan.then(op))
+
+    def _unique(self, name: str | None, fn: Function | None = None) -> str:
+        taken = {op.name for op in self._plan.all_ops()}
+        name = of_kind("name", name, str | None)
+        if not name:
+            name = getattr(fn, "__name__", None) or type(fn).__name__
+            name = "map" if name == "<lambda>" else name
+        elif fn is not None and name in taken:
+            raise PlanError(f"the name {name!r} is taken by another operator of the pipeline {self._name}.")
+        return free_name(name, taken)

@@ -1,0 +1,44 @@
+"""Whether a plan's batches can be made in rounds: one for each rank, all of the same bucket."""
+
+from __future__ import annotations
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.operators import BucketByLength, Map, Plan, Prefetch, Repeat
+from pecan_ray.plan.shape import last_batching, plan_shape
+
+
+def must_make_rounds(plan: Plan, engine: str, *, on_error: str, asked: bool) -> None:
+    """Raise PlanError, naming the operator, where rounds are asked for and a plan's batches cannot be made in any."""
+    if not asked:
+        return
+    begin = "coordinated=True deals out rounds: batches of one bucket, one for each rank"
+    batching = last_batching(plan)
+    if not isinstance(batching, BucketByLength):
+        ends = "makes no batches" if batching is None else f"ends with {batching.name}"
+        raise PlanError(f"{begin}. The pipeline {ends}: let it end with bucket_by_length(...).")
+    if engine != "python":
+        raise PlanError(
+            f"{begin}. The buckets of engine={engine!r} are TensorFlow's, which makes single batches of them: "
+            'use engine="python".',
+            op=batching.name,
+        )
+    if plan_shape(plan).serial:
+        raise PlanError(
+            f"{begin}, which several workers make. This plan is run by one worker as a whole (take, skip, zip, "
+            'mix(stop="first"), repeat inside a join, or a batch before that drops its remainder): leave that out.',
+            op=batching.name,
+        )
+    for op in plan.ops[plan.ops.index(batching) + 1 :]:
+        if not isinstance(op, (Map, Prefetch, Repeat)):
+            raise PlanError(
+                f"{op.name}: behind {batching.name} it may leave batches out, and with coordinated=True each of them "
+                f"is one rank's part of a round. Put it before {batching.name}.",
+                op=op.name,
+            )
+        if isinstance(op, Map) and on_error != "raise":
+            raise PlanError(
+                f"{op.name}: with on_error={on_error!r} a batch at which it fails is left out, and with "
+                f"coordinated=True each batch is one rank's part of a round. Put it before {batching.name}, or pass "
+                'on_error="raise".',
+                op=op.name,
+            )

@@ -1,0 +1,44 @@
+"""What workers do with their time, stage by stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StageSeconds:
+    """Seconds of a worker's threads by what they did, as looks at them now and then have found; or sums of workers."""
+
+    watched_s: float = 0.0
+    """For so long it had work, and was looked at;"""
+    threads_s: float = 0.0
+    """the threads that it had for operators, times that."""
+    cpu_s: float = 0.0
+    """Of its process on CPUs meanwhile."""
+    reading_s: float = 0.0
+    """Of threads in the source, waiting for storage included."""
+    batching_s: float = 0.0
+    """Of threads that put elements together."""
+    blocked_s: float = 0.0
+    """In which something waited since finished batches were not taken."""
+    operators: tuple[tuple[str, float], ...] = ()
+    """Of threads in each operator, waiting inside of its function included."""
+
+    def __add__(self, other: StageSeconds) -> StageSeconds:
+        operators: dict[str, float] = dict(self.operators)
+        for name, seconds in other.operators:
+            operators[name] = operators.get(name, 0.0) + seconds
+        return StageSeconds(
+            self.watched_s + other.watched_s,
+            self.threads_s + other.threads_s,
+            self.cpu_s + other.cpu_s,
+            self.reading_s + other.reading_s,
+            self.batching_s + other.batching_s,
+            self.blocked_s + other.blocked_s,
+            tuple(operators.items()),
+        )
+
+    @property
+    def computing_s(self) -> float:
+        """Of threads in all operators."""
+        return sum(seconds for _, seconds in self.operators)

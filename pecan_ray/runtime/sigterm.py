@@ -1,0 +1,29 @@
+"""SIGTERM, which would end a process at once, as a notice that it is about to be ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from pecan_ray.job.departures import NOTICE_S
+
+
+class SigtermNotice:
+    """Whether this process was asked to end: it goes on until whoever looks at this ends it, but not for long."""
+
+    def __init__(self, notice_s: float = NOTICE_S) -> None:
+        """Take the signal over; possible in the main thread alone, in which Ray makes an actor.
+
+        `notice_s`: so long after the signal this process ends in any case.
+        """
+        self.came, self._notice_s = False, notice_s
+        before = signal.signal(signal.SIGTERM, self._note) or signal.SIG_DFL
+        # Whoever forks a process here, and asks it to end, waits for it.
+        os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, before))
+
+    def _note(self, *_: object) -> None:
+        if not self.came:
+            self.came = True
+            # The kernel ends it then, also if no thread gets the GIL any more.
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, self._notice_s)

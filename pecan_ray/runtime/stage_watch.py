@@ -1,0 +1,42 @@
+"""A worker's thread that looks now and then at what its others do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pecan_ray.engines.contract import Engine
+from pecan_ray.engines.stages import StageTally, ThreadStage, stages_now
+from pecan_ray.plan.stage_seconds import StageSeconds
+from pecan_ray.transport.outbox import Outbox
+
+
+class StageWatch:
+    """Finds out where the time of a worker's process goes, while it has work."""
+
+    def __init__(self, engine: Callable[[], Engine | None], over: threading.Event) -> None:
+        """`engine`: the one at work; `over`: set when there will be no more work."""
+        self._engine, self._over, self._tally = engine, over, StageTally()
+        threading.Thread(target=self._keep_looking, name="pecan-stages", daemon=True).start()
+
+    @property
+    def seconds(self) -> StageSeconds:
+        """What was found so far."""
+        return self._tally.seconds
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Enclose the work: what lies between is no time of it."""
+        self._tally.work(True)
+        try:
+            yield
+        finally:
+            self._tally.work(False)
+
+    def _keep_looking(self) -> None:
+        while not self._over.wait(self._tally.every_s):
+            engine = self._engine()
+            if engine is not None:
+                known = {**engine.stages(), Outbox.put.__code__: lambda _: ThreadStage("blocked")}
+                self._tally.look(stages_now(known), engine.threads)

@@ -1,0 +1,310 @@
+"""Bytes of buckets that stay on the node: read once, kept as blocks on its disk, for all jobs and workers there.
+
+A block is named by the hash of its bytes where a digest of the dataset tells it, else by its object, version and
+number.  What a digest tells is also verified when it comes: bytes that are others are asked for once more, and then are
+an error.  What is wrong with the disk costs speed and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from pecan_ray.cache.eviction import EvictionPolicy
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
+from pecan_ray.storage.company import Company, dataset_of
+from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
+from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.single_flight import alone
+
+SIZES_KNOWN = 10_000
+"""Of so many objects the size is remembered."""
+
+logger = logging.getLogger("pecan_ray.storage")
+
+Ask: TypeAlias = Callable[[int, int | None, str], FileRange]
+"""Asks a store for bytes: from, to (None: to the end), of which version."""
+
+
+@dataclass(frozen=True)
+class BlockRun:
+    """Blocks of one object that follow one another, from the first to one before the last."""
+
+    first: int
+    last: int
+
+    @property
+    def start(self) -> int:
+        """The first byte."""
+        return self.first * BLOCK_BYTES
+
+    @property
+    def stop(self) -> int:
+        """One behind the last byte, if the object does not end before."""
+        return self.last * BLOCK_BYTES
+
+
+class BlockCache:
+    """The blocks on this node's disk; any thread may use it, and any process another one on the same folder."""
+
+    def __init__(
+        self,
+        folder: Path | None,
+        max_bytes: int,
+        digests: Iterable[Mapping[str, ObjectDigest]] = (),
+        *,
+        job: str = "",
+        policy: EvictionPolicy = "resident",
+    ) -> None:
+        """`folder`: None: nothing is kept, and what `digests` tell of is verified; these by the objects' paths.
+
+        `job`: the name of one that reads first what is here: where several do, all that comes is kept for the others.
+        """
+        self._known: dict[str, ObjectDigest] = {}
+        for one in digests:
+            self._known.update(one)
+        self._lock = threading.Lock()
+        """Guards all below."""
+        self._said: set[str] = set()
+        self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """Of objects that came, by path and version: the newest."""
+        self._store: EntryStore | None = None
+        self._company: Company | None = None
+        """Who else reads first what is here; None: this one does not."""
+        self._policy, self._fetching = policy, folder
+        self.nbytes = 0
+        """Bytes that were read here instead of from a bucket."""
+        try:
+            if folder is not None:
+                self._store = EntryStore(folder, max_bytes=max_bytes, policy=policy)
+                self._company = Company(self._store, job) if job else None
+        except CacheError as error:
+            self._say(f"nothing is kept: {error.message}")
+
+    def read(self, ask: Ask, path: str, start: int, stop: int | None, version: str) -> FileRange:
+        """Return bytes `start` to `stop` of an object: from here, or from `ask`, and then they are kept.
+
+        Raises SourceReplacedError where a digest tells of another version, CorruptSourceError where it tells of other
+        bytes than those that come twice.
+        """
+        known = self._known_of(path, version)
+        if not version or (known is None and version.startswith("W/")):
+            return ask(start, stop, version)  # nothing names its bytes
+        reading = _Reading(path, version, known)
+        first = start // BLOCK_BYTES
+        self._note_reader(path)
+        size = self._size(reading, first)
+        if size is None:
+            with alone(self._fetching, reading.key(first)) as waited:
+                size = self._size(reading, first) if waited else None
+                if size is None:
+                    run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
+                    piece = ask(run.start, None if stop is None else run.stop, version)
+                    self._keep(reading, first, piece)
+                    return FileRange(_cut(piece.data, run.start, start, stop), piece.size, version)
+        end = size if stop is None else min(stop, size)
+        blocks = self._blocks(ask, reading, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
+        found = _cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
+        here = sum(_overlap(run, start, end) for _, run in blocks if run is not None)
+        with self._lock:
+            self.nbytes += here
+        return FileRange(found, size, version)
+
+    def size(self, path: str, version: str) -> int | None:
+        """Return the size of a version of an object, if a digest or what is kept of it tells it."""
+        known = self._known_of(path, version)
+        return self._size(_Reading(path, version, known), 0) if version else None
+
+    def holds(self, path: str, version: str, start: int, stop: int | None) -> bool:
+        """Tell whether bytes `start` to `stop` (None: to the end) of a version of an object are all here."""
+        known = self._known.get(path)
+        if not version or (known is not None and known.version != version):
+            return False
+        reading = _Reading(path, version, known)
+        size = self._size(reading, start // BLOCK_BYTES) if stop is None else stop
+        blocks = range(start // BLOCK_BYTES, -(-size // BLOCK_BYTES)) if size is not None else ()
+        return size is not None and all(self._holds(reading, number) for number in blocks)
+
+    @property
+    def among_several(self) -> bool:
+        """Whether other jobs on this node read first what is here, of the same data."""
+        with self._lock:
+            return self._company is not None and self._store is not None and self._company.anywhere()
+
+    def _note_reader(self, path: str) -> None:
+        with self._lock:
+            if self._company is not None and self._store is not None:
+                self._company.reads(dataset_of(path))
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        with self._lock:
+            if self._store is not None:
+                self._store.close()
+                self._store = None
+
+    def _known_of(self, path: str, version: str) -> ObjectDigest | None:
+        known = self._known.get(path)
+        if known is not None and version and known.version != version:
+            raise SourceReplacedError(
+                f"{path} is not the version of which its digest was made ({version}, and not {known.version}): make "
+                "the digest again by `pecan cache digest`, or bring back what was there.",
+                path=path,
+            )
+        return known
+
+    def _size(self, reading: _Reading, number: int) -> int | None:
+        """Return an object's size, if a digest tells it, or a read before this one, or one of two blocks."""
+        if reading.known is not None:
+            return reading.known.size
+        with self._lock:
+            size = self._sizes.get((reading.path, reading.version))
+            for block in {number: None, 0: None} if self._store is not None and size is None else ():
+                about = self._store.about(reading.key(block)) if self._store is not None else None
+                size = about[1] if about is not None else size
+        return size
+
+    def _blocks(
+        self, ask: Ask, reading: _Reading, run: BlockRun, size: int
+    ) -> list[tuple[bytes | memoryview, BlockRun | None]]:
+        """Return the bytes of blocks, with which they are where they were here; others come in one request each run."""
+        found_or_come: list[tuple[bytes | memoryview, BlockRun | None]] = []
+        number = run.first
+        while number < run.last:
+            found = self._find(reading, number)
+            if found is not None:
+                found_or_come.append((found, BlockRun(number, number + 1)))
+                number += 1
+                continue
+            behind = number + 1
+            while behind < run.last and not self._holds(reading, behind):
+                behind += 1
+            missing = BlockRun(number, behind)
+            stop = min(missing.stop, size)
+            with alone(self._fetching, reading.key(number)) as waited:
+                if waited and self._holds(reading, number):
+                    continue  # another one has fetched it
+                piece = self._verified(ask, reading, missing, stop)
+                found_or_come.append((piece.data, None))
+                if len(piece.data) < stop - missing.start:
+                    break  # whoever reads it says that there is less than was listed
+                self._keep(reading, number, piece)
+            number = behind
+        return found_or_come
+
+    def _verified(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
+        """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""
+        piece = ask(run.start, stop, reading.version)
+        wrong = reading.differs(run.first, piece.data)
+        if wrong is None:
+            return piece
+        self._say(f"other bytes than its digest tells of: {reading.path} from byte {wrong} on; asked for again")
+        piece = ask(run.start, stop, reading.version)
+        wrong = reading.differs(run.first, piece.data)
+        if wrong is not None:
+            raise CorruptSourceError(
+                f"{reading.path} does not have the bytes from {wrong} on that its digest tells of, though it is the "
+                f"same version ({reading.version}), and was read twice: write it again, or make the digest again by "
+                "`pecan cache digest`.",
+                path=reading.path,
+                offset=wrong,
+            )
+        return piece
+
+    def _holds(self, reading: _Reading, number: int) -> bool:
+        with self._lock:
+            return self._store is not None and reading.key(number) in self._store
+
+    def _find(self, reading: _Reading, number: int) -> bytes | memoryview | None:
+        with self._lock:
+            if self._store is None:
+                return None
+            self._store.trouble = ""
+            found = self._store.get(reading.key(number))
+            trouble = self._store.trouble
+        self._say(trouble)
+        return found
+
+    def _keep(self, reading: _Reading, first: int, piece: FileRange) -> None:
+        """Keep the whole blocks of a piece that begins with a block."""
+        view = memoryview(piece.data)
+        with self._lock:
+            self._sizes[reading.path, reading.version] = piece.size
+            if len(self._sizes) > SIZES_KNOWN:
+                self._sizes.popitem(last=False)
+        for at in range(0, len(view), BLOCK_BYTES):
+            block, number = view[at : at + BLOCK_BYTES], first + at // BLOCK_BYTES
+            if len(block) < BLOCK_BYTES and first * BLOCK_BYTES + at + len(block) != piece.size:
+                return  # it goes on
+            with self._lock:
+                if self._store is None:
+                    return
+                self._store.trouble = ""
+                if self._company is not None:
+                    self._store.policy = "fifo" if self._company.several(dataset_of(reading.path)) else self._policy
+                self._store.put(reading.key(number), reading.bucket, [block], elements=piece.size, seconds=0.0)
+                trouble = self._store.trouble
+            self._say(trouble)
+
+    def _say(self, text: str) -> None:
+        # The same trouble with another block is the same trouble, whatever it is called.
+        kind = re.sub(r"\w*\d\w*", "", text.partition(":")[0])
+        with self._lock:
+            new = bool(text) and kind not in self._said
+            self._said.add(kind)
+        if new:
+            logger.warning("bytes of buckets on this node: %s", text)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The object that is read, and how its blocks are named."""
+
+    path: str
+    version: str
+    known: ObjectDigest | None
+
+    @property
+    def bucket(self) -> str:
+        """What its blocks are listed under."""
+        return "/".join(self.path.split("/", 3)[:3])
+
+    def key(self, number: int) -> str:
+        """Return the name of a block."""
+        if self.known is not None:
+            return self.known.block(number).hex()
+        return _key(self.path, self.version, number)
+
+    def differs(self, first: int, data: bytes) -> int | None:
+        """Return the first byte of the first block that is not what the digest tells of; None: there is none."""
+        if self.known is None:
+            return None
+        view = memoryview(data)
+        for at in range(0, len(view), BLOCK_BYTES):
+            if block_hash(view[at : at + BLOCK_BYTES]) != self.known.block(first + at // BLOCK_BYTES):
+                return first * BLOCK_BYTES + at
+        return None
+
+
+def _key(path: str, version: str, number: int) -> str:
+    text = f"{path}\0{version}\0{number}"
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=20).hexdigest()
+
+
+def _overlap(run: BlockRun, start: int, stop: int) -> int:
+    return max(0, min(run.stop, stop) - max(run.start, start))
+
+
+def _cut(data: bytes, begin: int, start: int, stop: int | None) -> bytes:
+    """Return what lies between two bytes of data that begins at another one."""
+    if start == begin and (stop is None or stop - begin >= len(data)):
+        return data
+    return data[start - begin : None if stop is None else stop - begin]

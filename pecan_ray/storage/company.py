@@ -1,0 +1,68 @@
+"""Which jobs read the same data through one folder of a node at the same time: by notes in the folder's index.
+
+A note is renewed while a process of the job reads, or looks for work; one that was not for a minute counts no more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from pecan_ray.cache.store import EntryStore
+
+RENEW_S = 5.0
+LOOK_S = 1.0
+PRESENT_S = 60.0
+
+
+def dataset_of(path: str) -> str:
+    """Return what objects are taken for one dataset by: their bucket and the first folder in it."""
+    parts = path.split("/", 4)
+    return "/".join(parts[:4] if len(parts) == 5 else parts[:3])
+
+
+class Company:
+    """A job among others on its node; for one thread at a time."""
+
+    def __init__(self, store: EntryStore, job: str, clock: Callable[[], float] = time.time) -> None:
+        """`job`: its name, the same in all its processes."""
+        self._store, self._job, self._clock = store, job, clock
+        self._noted: dict[str, float] = {}
+        """When this process has last noted that it reads a dataset,"""
+        self._looked: dict[str, tuple[float, bool]] = {}
+        """and what it found when it last looked who does."""
+
+    def reads(self, dataset: str) -> None:
+        """Note that the job reads a dataset."""
+        now = self._clock()
+        if abs(now - self._noted.get(dataset, 0.0)) > RENEW_S:
+            self._noted[dataset] = now
+            self._store.note(f"reads\n{dataset}\n{self._job}", repr(now))
+
+    def several(self, dataset: str) -> bool:
+        """Tell whether other jobs read a dataset, too."""
+        now = self._clock()
+        looked, found = self._looked.get(dataset, (0.0, False))
+        if abs(now - looked) > LOOK_S:
+            found = self._look(dataset, now)
+            self._looked[dataset] = now, found
+        return found
+
+    def anywhere(self) -> bool:
+        """Tell whether other jobs read a dataset that this process reads; renew what it has noted of itself.
+
+        Before it has read anything it may be so.
+        """
+        mine = [dataset for dataset, noted in self._noted.items() if abs(self._clock() - noted) < PRESENT_S]
+        for dataset in mine:
+            self.reads(dataset)
+        return not self._noted or any(map(self.several, mine))
+
+    def _look(self, dataset: str, now: float) -> bool:
+        prefix, others = f"reads\n{dataset}\n", False
+        for job, text in self._store.notes(prefix).items():
+            if abs(now - float(text)) > PRESENT_S:
+                self._store.forget_note(prefix + job)
+            else:
+                others = others or job != self._job
+        return others

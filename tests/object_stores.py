@@ -1,0 +1,89 @@
+"""Object stores on this machine, each a real server behind a proxy that counts requests and can make them fail."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pecan_ray import storage
+from tests.flaky_http import FlakyProxy, flaky_proxy
+
+PAGE = 10
+SECRET = "not-to-be-told"
+
+
+@contextmanager
+def serving_s3() -> Iterator[str]:
+    """Run an S3 whose listings have pages of 10 keys; give its address."""
+    moto_server = pytest.importorskip("moto.server")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", str(PAGE))
+        server = moto_server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"{host}:{port}"
+        server.stop()
+
+
+@contextmanager
+def reaching_s3(endpoint: str) -> Iterator[FlakyProxy]:
+    """Let this process reach an S3 by a proxy, and nothing else."""
+    with pytest.MonkeyPatch.context() as patch, flaky_proxy(endpoint) as proxy:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_ENDPOINT_URL", proxy.url)
+        storage.reset_clients()
+        yield proxy
+        storage.reset_clients()
+
+
+@contextmanager
+def s3_bucket(endpoint: str, name: str = "data") -> Iterator[str]:
+    """Make a bucket, written to without the proxy; give its URL, and remove it."""
+    boto3 = importlib.import_module("boto3")
+    bucket = boto3.resource(
+        "s3",
+        endpoint_url=f"http://{endpoint}",
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key=SECRET,
+    ).Bucket(name)
+    bucket.create()
+    yield f"s3://{name}"
+    while list(bucket.objects.all()):  # a page of the listing holds only some of them
+        bucket.objects.all().delete()
+    bucket.delete()
+
+
+@contextmanager
+def serving_gcs() -> Iterator[str]:
+    """Run an emulator of Google Cloud Storage with an empty bucket ``data``; give its address."""
+    emulator = pytest.importorskip("gcp_storage_emulator.server")
+    pytest.importorskip("gcsfs")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket="data")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop()
+
+
+@contextmanager
+def reaching_gcs(endpoint: str) -> Iterator[FlakyProxy]:
+    """Let this process reach an emulator by a proxy."""
+    with pytest.MonkeyPatch.context() as patch, flaky_proxy(endpoint) as proxy:
+        patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
+        patch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
+        storage.reset_clients()
+        yield proxy
+        storage.reset_clients()

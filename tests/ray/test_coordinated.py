@@ -1,0 +1,269 @@
+"""Coordinated reads on real workers: all ranks are in one round in each step, whatever dies, and get everything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import ray
+
+import pecan_ray as pecan
+from examples import coordinated_reads
+from pecan_ray.errors import ClusterError, PecanError
+from tests.ray.long_form import some_later
+from tests.ray.waiting import until
+from tests.ray.workers import kill, living_worker, lose
+
+pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
+
+BOUNDARIES, SIZES = [30, 60], [8, 4, 2]
+HELD = 41
+"""Element of the sixth round of two ranks, with four in a batch: rank 1 waits for it."""
+
+
+def element(row: dict[str, Any]) -> dict[str, Any]:
+    return {"i": row["i"], "x": np.full(1 + int(row["i"]) * 7919 % 90, row["i"], np.float32)}
+
+
+def pipeline(rows: int = 1003, **options: Any) -> pecan.PecanPipeline:
+    source = pecan.sources.Arrays(i=np.arange(rows), split_rows=50)
+    pipe = pecan.PecanPipeline(source, name="coordinated", seed=3).map(element)
+    return pipe.bucket_by_length(BOUNDARIES, sizes=SIZES, length="x", **options)
+
+
+class Step(NamedTuple):
+    """What one rank got in one step."""
+
+    worker: str
+    epoch: int
+    rows: list[int]
+    shape: tuple[int, ...]
+
+
+def begun(pipe: pecan.PecanPipeline, ranks: int, job: str, **options: Any) -> list[pecan.Batches]:
+    """Begin as all ranks of a job."""
+    options = {"workers": pecan.Workers(local=2), **options}
+
+    def begin(rank: int) -> pecan.Batches:
+        return pipe.iter_batches(rank=rank, world_size=ranks, job=job, coordinated=True, **options)
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(begin, range(ranks)))
+
+
+def read(batches: pecan.Batches, at: Callable[[int], None] = lambda step: None) -> list[Step]:
+    steps = []
+    for batch in batches:
+        assert batches.provenance is not None
+        made = batches.provenance
+        steps.append(Step(made.worker, made.epoch, batch["i"].tolist(), batch["x"].shape))
+        at(len(steps))
+    return steps
+
+
+def read_all(ranks: list[pecan.Batches], at: Callable[[int], None] = lambda step: None) -> list[list[Step]]:
+    with ThreadPoolExecutor(len(ranks)) as pool:
+        first = pool.submit(read, ranks[0], at)
+        others = list(pool.map(read, ranks[1:]))
+        return [first.result(), *others]
+
+
+def check(steps: list[list[Step]], rows: int, epochs: int = 1, left_out: int = 0) -> None:
+    """Each step is one round of one worker, and everything is used once."""
+    assert len({len(one) for one in steps}) == 1
+    for row in zip(*steps, strict=True):
+        assert len({(step.worker, step.epoch) for step in row}) == 1
+        full = len({len(step.rows) for step in row}) == 1 and len(row[0].rows) in SIZES
+        buckets = {int(np.searchsorted(BOUNDARIES, step.shape[1], "right")) for step in row}
+        assert len(buckets) == 1 or not full or len(row[0].rows) == 2, row
+        assert all(len(step.rows) <= SIZES[min(buckets)] for step in row)
+    used = Counter((step.epoch, i) for one in steps for step in one for i in step.rows)
+    assert max(used.values()) == 1
+    assert len(used) == rows * epochs - left_out and {i for _, i in used} <= set(range(rows))
+
+
+def test_all_ranks_get_batches_of_one_bucket_and_one_worker_in_each_step_of_a_finite_epoch() -> None:
+    ranks = begun(pipeline(), 3, "rounds", epochs=2, workers=pecan.Workers(local=1, remote=1))
+    steps = read_all(ranks)
+    left_out = ranks[0].report().left_out_elements
+    assert left_out < 2 * 3
+    check(steps, 1003, epochs=2, left_out=left_out)
+    makers = Counter(step.worker for step in steps[0])
+    assert len(makers) == 2, f"only one worker made rounds: {makers}"
+
+
+def test_the_example_steps_on_one_bucket_at_a_time() -> None:
+    ranks = begun(coordinated_reads.pipeline(), 2, "sentences")
+    with ThreadPoolExecutor(2) as pool:
+        shapes = list(pool.map(lambda batches: [batch["ids"].shape for batch in batches], ranks))
+    full = [row for row in zip(*shapes, strict=True) if {shape[0] for shape in row} == {coordinated_reads.BATCH}]
+    for row in full:
+        assert len({int(np.searchsorted([8, 16, 24, 32, 48], shape[1], "right")) for shape in row}) == 1
+    assert sum(shape[0] for shape in shapes[0]) - sum(shape[0] for shape in shapes[1]) in range(20) and len(full) > 10
+
+
+def test_a_dropped_remainder_is_counted_and_all_batches_are_full() -> None:
+    ranks = begun(pipeline(drop_remainder=True), 2, "full")
+    steps = read_all(ranks)
+    assert {len(step.rows) for one in steps for step in one} == set(SIZES)
+    left_out = ranks[0].report().left_out_elements
+    assert 0 < left_out < 2 * sum(SIZES)
+    check(steps, 1003, left_out=left_out)
+
+
+def test_a_worker_that_is_killed_while_rounds_are_used_loses_and_repeats_nothing() -> None:
+    ranks = begun(pipeline(2003), 2, "killed", prefetch_bytes=1)
+
+    def at(step: int) -> None:
+        if step in (20, 60):
+            living = [name for name in ranks[0].report().workers if name not in gone]
+            gone.append(living[0])
+            lose(ranks[0], living[0])
+
+    gone: list[str] = []
+    steps = read_all(ranks, at)
+    check(steps, 2003, left_out=ranks[0].report().left_out_elements)
+    assert ranks[0].report().workers_lost == 2 and ranks[0].report().left_out_elements < 2 * 3
+
+
+def kill_controller(job: str) -> None:
+    """Kill the process of a job's controller, and wait for the next one."""
+
+    def process() -> int:
+        with contextlib.suppress(ray.exceptions.ActorUnavailableError):
+            controller: Any = ray.get_actor(f"pecan:{job}:controller", namespace="pecan")
+            return int(ray.get(controller.process_id.remote()))
+        return 0
+
+    os.kill(before := process(), signal.SIGKILL)
+    until(lambda: process() not in (0, before), "the controller does not come again")
+
+
+def test_a_controller_that_is_killed_while_rounds_are_used_knows_their_turns_again() -> None:
+    ranks = begun(pipeline(), 2, "restarted", prefetch_bytes=1)
+    steps = read_all(ranks, lambda step: kill_controller("restarted") if step in (15, 50) else None)
+    report = ranks[0].report()
+    check(steps, 1003, left_out=report.left_out_elements)
+    assert [event.kind for event in report.events].count("restart") == 2 and not report.workers_lost
+
+
+ONE_CUT = ((3, 11),)
+"""So many ranks, and steps that they take."""
+THREE_CUTS = ((3, 11), (2, 20), (1, 15))
+
+
+def first(batches: pecan.Batches, most: int | None) -> list[int]:
+    return [i for batch in islice(batches, most) for i in batch["i"].tolist()]
+
+
+@pytest.mark.parametrize("cuts", some_later([ONE_CUT, THREE_CUTS], THREE_CUTS), ids=len)
+def test_a_run_that_is_cut_off_between_rounds_goes_on_with_other_ranks(cuts: tuple[tuple[int, int], ...]) -> None:
+    used: Counter[int] = Counter()
+    state: Any = None
+    left_out = 0
+    for size, most in (*cuts, (4, None)):
+        ranks = begun(pipeline(), size, f"cut-{len(cuts)}-{size}", prefetch_bytes=1, state=state)
+        with ThreadPoolExecutor(size) as pool:
+            used.update(i for part in pool.map(first, ranks, [most] * size) for i in part)
+            if most is not None:
+                if size == 3:
+                    kill(living_worker("local", but=[]))
+                states = [json.loads(json.dumps(one)) for one in pool.map(pecan.Batches.state_dict, ranks)]
+                assert states[1:] == states[:-1], "the states of all ranks are the same"
+                state = states[0]
+            left_out += ranks[0].report().left_out_elements
+            list(pool.map(pecan.Batches.close, ranks))
+    assert state["batches"] == sum(most for _, most in cuts)
+    assert max(used.values()) == 1 and len(used) == 1003 - left_out and left_out < 4
+
+
+@pytest.mark.parametrize(("rows", "ranks", "steps"), [(0, 2, 0), (3, 4, 0), (4, 4, 1), (9, 4, 1)])
+def test_few_elements_are_shared_equally_or_counted_as_left_out(rows: int, ranks: int, steps: int) -> None:
+    begun_ranks = begun(pipeline(rows), ranks, f"few-{rows}", workers=pecan.Workers(local=1))
+    got = read_all(begun_ranks)
+    assert [len(one) for one in got] == [steps] * ranks
+    left_out = begun_ranks[0].report().left_out_elements
+    assert sum(len(step.rows) for one in got for step in one) + left_out == rows and left_out < ranks
+
+
+def held_at(go_on: Path) -> Callable[[Any], Any]:
+    """A function of batches that comes no further than one of a round's, before a file is there."""
+
+    def pass_on(batch: Any) -> Any:
+        while HELD in batch["i"] and not go_on.exists():
+            time.sleep(0.02)
+        return batch
+
+    return pass_on
+
+
+def test_a_round_of_which_one_rank_has_its_batch_when_its_worker_dies_is_revoked_and_made_again(tmp_path: Path) -> None:
+    go_on = tmp_path / "go-on"
+    source = pecan.sources.Arrays(i=np.arange(400), x=np.ones((400, 3)), split_rows=400)
+    pipe = pecan.PecanPipeline(source, name="revoked", config=pecan.Config(threads_per_worker=1))
+    pipe = pipe.bucket_by_length([10], sizes=[4, 2], length="x").map(held_at(go_on))
+    ranks = begun(pipe, 2, "revoked", workers=pecan.Workers(local=1))
+    session: Any = ranks[0]._session
+    until(lambda: session.facts().elements >= 44, lambda: f"{session.facts().elements} elements have come")
+    (worker,) = ranks[0].report().workers
+    assert session.facts().elements == 44, "rank 0 has its batch of the sixth round, and rank 1 has not"
+    lose(ranks[0], worker)
+    go_on.touch()
+    steps = read_all(ranks)
+    used = Counter(i for one in steps for step in one for i in step.rows)
+    assert len(used) == 400 and max(used.values()) == 1
+    assert [step.worker for step in steps[0]] == [step.worker for step in steps[1]]
+    assert [step.worker for step in steps[0]].count(worker) == 5
+
+
+def test_a_rank_that_takes_its_batches_late_is_named_with_the_seconds_that_others_waited() -> None:
+    ranks = begun(pipeline(300), 2, "late", prefetch_bytes=1)
+
+    def slow(rank: int) -> list[Step]:
+        return read(ranks[rank], lambda step: time.sleep(0.15) if rank == 1 and step < 10 else None)
+
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(slow, range(2)))
+    report = ranks[0].report()
+    assert report.held_up[1] > 0.3 > report.held_up[0]
+    assert "rank 1 held the others up for" in str(report)
+
+
+def test_a_rank_that_ends_early_ends_the_others_with_its_number() -> None:
+    one, other = begun(pipeline(), 2, "early", epochs=None)
+    next(one), next(other)
+    other.close()
+    with pytest.raises(ClusterError, match="rank 1 has left before the end"):
+        for _ in one:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "ranks", "coordinated", "said"),
+    [
+        ([30, 61], 2, True, "rank 1 differs from rank 0 in operator bucket_by_length"),
+        (BOUNDARIES, 3, True, r"rank 1 differs from rank 0 in iter_batches\(world_size=...\): 3 instead of 2"),
+        (BOUNDARIES, 2, False, r"rank 1 differs from rank 0 in iter_batches\(coordinated=...\): False instead of True"),
+    ],
+)
+def test_ranks_that_disagree_are_told_in_what(boundaries: list[int], ranks: int, coordinated: bool, said: str) -> None:
+    job = f"disagree-{os.urandom(3).hex()}"
+    other = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1003), split_rows=50), name="coordinated", seed=3)
+    other = other.map(element).bucket_by_length(boundaries, sizes=SIZES, length="x")
+    workers = pecan.Workers(local=1)
+    with (
+        pipeline().iter_batches(rank=0, world_size=2, job=job, coordinated=True, workers=workers),
+        pytest.raises(PecanError, match=said),
+    ):
+        other.iter_batches(rank=1, world_size=ranks, job=job, coordinated=coordinated, workers=workers)

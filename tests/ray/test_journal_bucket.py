@@ -1,0 +1,130 @@
+"""A journal's copy in a bucket: a run whose program and node are gone goes on from it; no secret lies anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray import storage
+from pecan_ray.cli import main
+from pecan_ray.errors import JournalError, SourceNotFoundError, StateError
+from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
+from tests.ray.conftest import ROOT, Clusters, living_actors
+from tests.ray.prometheus import scraped
+from tests.ray.test_journal import KEPT, TRAINER, kill, numbers, process_of
+from tests.ray.waiting import until
+
+pytestmark = pytest.mark.usefixtures("no_actor_left")
+
+
+@pytest.fixture(scope="module")
+def cluster(clusters: Clusters) -> Iterator[Any]:
+    """A node whose processes reach a bucket by the environment, in which a secret is."""
+    with serving_s3() as endpoint, reaching_s3(endpoint), s3_bucket(endpoint):
+        clusters.end()  # raylets hand the environment of their start on to workers
+        yield clusters.of(4)
+        clusters.end()
+
+
+def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_path: Path) -> None:
+    root = "s3://data/journals"
+    environment = {**os.environ, "RAY_ADDRESS": cluster.address, "PYTHONPATH": str(ROOT)}
+    output = tmp_path / "0"
+    program = subprocess.Popen(
+        [sys.executable, "-c", TRAINER, root, "0", "1", "7"], env=environment, stdout=output.open("w"), cwd=ROOT
+    )
+
+    def told() -> bool:
+        assert not program.poll()
+        try:
+            return bool(pecan.journal_state(root, "left")["batches"] == 7)
+        except (JournalError, StateError):  # not yet
+            return False
+
+    try:
+        until(told, "seven batches were not told of", 90)
+    finally:
+        program.kill()
+        program.wait()
+    used = [int(i) for i in output.read_text().split()]
+    assert len(used) == 7 * 50
+    until(lambda: not living_actors(), "the job does not end", 90)
+    state = pecan.journal_state(root, "left")
+    config = pecan.Config(journal=root)
+    with numbers("left", config=config).iter_batches(job="left", state=state) as batches:
+        rest = []
+        for number, batch in enumerate(batches):
+            rest += batch["i"].tolist()
+            if number == 20:
+                told_of = [event.text for event in batches.report().events if event.kind == "journal"]
+                before = kill("left")
+                assert process_of("left") != before
+    assert Counter(used) + Counter(rest) == KEPT
+    assert len(told_of) == 1 and "000001-" in told_of[0]
+    folders = {file.path.split("/")[5] for file in storage.list_folder(root)}
+    assert len(folders) == 1 and folders.pop().startswith("000001-"), "the run that ended leaves nothing"
+
+
+def test_no_secret_is_in_what_a_job_writes(
+    cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is in the environment of every process, with which they read and write the bucket."""
+    caplog.set_level(logging.DEBUG, logger="pecan_ray")
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
+    for file in range(8):
+        storage.write_file(f"s3://data/lines/{file}", "".join(f"{file * 50 + line}\n" for line in range(50)).encode())
+    config = pecan.Config(
+        journal="s3://data/secrets", quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0, progress=True
+    )
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/lines/*"), name="planted", config=config)
+    pipe = pipe.map(int, on="text")
+    said = [repr(pipe), pipe.explain(), pipe.explain(format="json")]
+    pipe = pipe.map(lambda number: 1 / (number % 100), on="text", name="divides").batch(8)
+    with pipe.iter_batches(job="planted", workers=pecan.Workers(local=1), on_error="quarantine") as batches:
+        first = next(batches)
+        said += [str(batches.state_dict()), str(batches.report()), repr(batches)]
+        assert main(["status"]) == 0
+        until(lambda: 'job="planted"' in scraped(), "there are no metrics", 60)
+        said.append(scraped())
+        until(lambda: journals() and "job" in {path.rsplit("/", 1)[1] for path in journals()}, "there is no journal")
+        kept = list(copied())
+        assert kept, "all pieces of the journal were replaced before they were read"
+        kept += written_below(Path(ray.worker._global_node.get_session_dir_path()))
+        assert len(first["text"]) + sum(len(batch["text"]) for batch in batches) == 396
+        said += [str(batches.report()), repr(batches.report())]
+    with pytest.raises(pecan.errors.OpError) as caught:
+        list(pipe.iter_batches(job="fails", workers=pecan.Workers(local=1)))
+    said += [str(caught.value), repr(caught.value), *getattr(caught.value, "__notes__", ())]
+    kept += written_below(Path(ray.worker._global_node.get_session_dir_path())) + written_below(tmp_path)
+    out, err = capfd.readouterr()
+    assert "job planted" in out and 'job="planted"' in "".join(said), "what is told of the job is looked through"
+    found = [*(text.encode() for text in (*said, caplog.text, out, err)), *kept]
+    assert any(b"divides" in data for data in kept) and len(kept) > 20
+    assert not [data[:200] for data in found if SECRET.encode() in data]
+
+
+def journals() -> list[str]:
+    return [file.path for file in storage.list_folder("s3://data/secrets")]
+
+
+def copied() -> Iterator[bytes]:
+    """What lies there, but for pieces of a journal that longer ones take the place of meanwhile."""
+    for path in journals():
+        with contextlib.suppress(SourceNotFoundError):
+            yield storage.read_all(path)
+
+
+def written_below(folder: Path) -> list[bytes]:
+    """What lies in the regular files of a folder: logs, journals, quarantine."""
+    return [path.read_bytes() for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]

@@ -1,0 +1,121 @@
+"""Lightning's checkpoints hold where the input stands: training that was cut off goes on with what it has not used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from tests.ray.long_form import some_later
+
+pl: Any = pytest.importorskip("pytorch_lightning")
+torch: Any = pytest.importorskip("torch")
+callbacks: Any = pytest.importorskip("pytorch_lightning.callbacks")
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+ROWS, EPOCHS = 43, 3
+STEPS = 6
+"""Of an epoch."""
+
+
+class CutError(Exception):
+    """What ends a run in the middle."""
+
+
+class Noting(pl.LightningModule):  # type: ignore[misc]  # Lightning is imported where it is installed
+    """Notes what it has made steps with; fails in one of them."""
+
+    def __init__(self, cut_in: int | None = None) -> None:
+        super().__init__()
+        self.weight, self.cut_in = torch.nn.Parameter(torch.zeros(())), cut_in
+        self.seen: list[tuple[int, list[int]]] = []
+
+    def training_step(self, batch: Any, _: int) -> Any:
+        if self.global_step == self.cut_in:
+            raise CutError
+        self.seen.append((self.trainer.current_epoch, batch["i"].tolist()))
+        return self.weight**2
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+
+def module(*, known: bool) -> Any:
+    from pecan_ray.integrations import PecanDataModule
+
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="lightning")
+    pipe = pipe if known else pipe.filter(lambda i: i >= 0, on="i")
+    return PecanDataModule(pipe.shuffle(20).batch(8), options={"workers": pecan.Workers(local=1)})
+
+
+def trainer(folder: Path, *saving: Any) -> Any:
+    return pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=list(saving),
+    )
+
+
+def must_be_whole(*parts: list[tuple[int, list[int]]]) -> None:
+    """Check that each epoch has every element once."""
+    for epoch in range(EPOCHS):
+        assert sorted(i for part in parts for of, ids in part if of == epoch for i in ids) == list(range(ROWS)), epoch
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["length known", "a batch ahead"])
+@pytest.mark.parametrize("saved_at", some_later([STEPS + 2, STEPS, 2 * STEPS - 1], STEPS + 2, STEPS))
+def test_a_run_that_was_cut_off_goes_on_with_what_it_has_not_used(tmp_path: Path, known: bool, saved_at: int) -> None:
+    saving = callbacks.ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1)
+    first = Noting(cut_in=saved_at + 2)
+    with pytest.raises(CutError):
+        trainer(tmp_path, saving).fit(first, datamodule=module(known=known))
+    second = Noting()
+    trainer(tmp_path).fit(second, datamodule=module(known=known), ckpt_path=tmp_path / f"step={saved_at}.ckpt")
+    must_be_whole(first.seen[:saved_at], second.seen)
+
+
+@pytest.mark.slow  # Lightning's own checkpoint on an exception: the batch fetched ahead shows most of it
+def test_what_fails_in_a_step_is_saved_without_its_batch(tmp_path: Path) -> None:
+    first, second = Noting(cut_in=STEPS + 3), Noting()
+    with pytest.raises(CutError):
+        trainer(tmp_path, callbacks.OnExceptionCheckpoint(tmp_path)).fit(first, datamodule=module(known=False))
+    (saved,) = tmp_path.glob("*.ckpt")
+    trainer(tmp_path).fit(second, datamodule=module(known=False), ckpt_path=saved)
+    must_be_whole(first.seen, second.seen)
+
+
+@pytest.mark.slow  # two more jobs
+def test_a_trainer_that_is_done_goes_on_for_more_epochs(tmp_path: Path) -> None:
+    data, first, second = module(known=True), Noting(), Noting()
+    done = trainer(tmp_path)
+    done.fit_loop.max_epochs = 1
+    done.fit(first, datamodule=data)
+    done.save_checkpoint(tmp_path / "done.ckpt")
+    trainer(tmp_path).fit(second, datamodule=module(known=True), ckpt_path=tmp_path / "done.ckpt")
+    assert {epoch for epoch, _ in second.seen} == {1, 2}
+    must_be_whole(first.seen, second.seen)
+
+
+@pytest.mark.slow  # two more jobs
+def test_a_checkpoint_behind_an_epoch_whose_remainder_is_dropped_goes_on_with_the_next_one(tmp_path: Path) -> None:
+    def data() -> Any:
+        from pecan_ray.integrations import PecanDataModule
+
+        pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(ROWS)), name="dropped").batch(
+            8, drop_remainder=True
+        )
+        return PecanDataModule(pipe, options={"workers": pecan.Workers(local=1)})
+
+    saving, second = callbacks.ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), Noting()
+    with pytest.raises(CutError):
+        trainer(tmp_path, saving).fit(Noting(cut_in=ROWS // 8 + 1), datamodule=data())
+    trainer(tmp_path).fit(second, datamodule=data(), ckpt_path=tmp_path / f"step={ROWS // 8}.ckpt")
+    assert [epoch for epoch, _ in second.seen] == [1] * (ROWS // 8) + [2] * (ROWS // 8)

@@ -1,0 +1,64 @@
+"""The progress of a job in the kernel of a notebook: one output that rewrites itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import ray
+
+jupyter_client: Any = pytest.importorskip("jupyter_client")
+pytest.importorskip("ipykernel")
+
+pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
+
+CELL = """
+import time
+import numpy as np
+import pecan_ray as pecan
+from pecan_ray.observe import progress
+
+progress.TERMINAL_S = 0.0
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="cells").batch(4)
+with pipe.iter_batches(workers=pecan.Workers(local=1)) as batches:
+    seen = sum(len(batch["i"]) for batch in batches)
+seen
+"""
+
+
+@pytest.fixture
+def kernel() -> Iterator[Any]:
+    context: Any = ray.get_runtime_context()
+    manager, client = jupyter_client.manager.start_new_kernel(
+        env={**os.environ, "RAY_ADDRESS": context.gcs_address}, startup_timeout=60
+    )
+    yield client
+    client.stop_channels()
+    manager.shutdown_kernel(now=True)
+
+
+def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
+    """Run a cell; return what it has shown, by kind."""
+    found: list[tuple[str, Any]] = []
+    reply = client.execute_interactive(
+        code, timeout=60, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
+    )
+    assert reply["content"]["status"] == "ok", reply["content"]
+    return found
+
+
+def test_progress_is_one_output_that_rewrites_itself(kernel: Any) -> None:
+    shown = outputs(kernel, CELL)
+    first, *later = [(kind, content) for kind, content in shown if "display_data" in kind]
+    assert first[0] == "display_data" and {kind for kind, _ in later} == {"update_display_data"}
+    assert len({content["transient"]["display_id"] for _, content in [first, *later]}) == 1, "one output"
+    lines = [content["data"]["text/plain"] for _, content in [first, *later]]
+    assert lines[0].startswith("pecan cells: ") and "10 batches" in lines[-1] and len(set(lines)) > 1
+    assert [content["data"]["text/plain"] for kind, content in shown if kind == "execute_result"] == ["40"]
+    assert not [content for kind, content in shown if kind == "stream" and "batches," in content["text"]]
+    (pipe,) = [content["data"] for kind, content in outputs(kernel, "pipe") if kind == "execute_result"]
+    assert ".batch(4" in pipe["text/html"]
+    (told,) = [content["data"] for kind, content in outputs(kernel, "batches.report()") if kind == "execute_result"]
+    assert "<b>pecan job cells" in told["text/html"]

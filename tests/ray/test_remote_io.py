@@ -1,0 +1,164 @@
+"""What workers of a job read of a real S3 server: as much as its quota allows, and nothing that is on their node."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import storage
+from pecan_ray.cli import main
+from pecan_ray.errors import CorruptSourceError, PlanError
+from pecan_ray.options import Config
+from pecan_ray.storage.throttle import LEAST_PIECE
+from pecan_ray.storage.token_bucket import BURST_S
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
+from tests.ray.conftest import Clusters
+
+boto3 = importlib.import_module("boto3")
+
+pytestmark = pytest.mark.usefixtures("no_actor_left")
+FILES, LINES, LINE = 40, 100, 128
+FILE_BYTES = LINES * LINE
+
+
+@pytest.fixture(scope="module")
+def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
+    """The way by which all processes of a cluster reach a bucket of files with numbered lines."""
+    with serving_s3() as endpoint, reaching_s3(endpoint) as running, s3_bucket(endpoint):
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{endpoint}",
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key=SECRET,
+        )
+        for file in range(FILES):
+            lines = (b"%d" % (file * LINES + line) for line in range(LINES))
+            body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
+            client.put_object(Bucket="data", Key=f"lines/{file:03}", Body=body)
+        clusters.end()  # raylets hand the environment of their start on to workers
+        clusters.of(3)
+        yield running
+        clusters.end()
+
+
+def pipe(**settings: object) -> pecan.PecanPipeline:
+    config = Config(reorder="off", **settings)  # type: ignore[arg-type]  # a test's own settings
+    return pecan.PecanPipeline(pecan.sources.TextLines("s3://data/lines/*"), name="quota", config=config).batch(50)
+
+
+def numbers(batches: list[dict[str, np.ndarray]]) -> list[int]:
+    return sorted(int(text) for batch in batches for text in batch["text"])
+
+
+def test_workers_together_keep_to_the_quota_and_miss_nothing(proxy: FlakyProxy) -> None:
+    quota, workers = 150_000.0, 2
+    with pipe(remote_io=quota).iter_batches(workers=pecan.Workers(workers)) as batches:
+        found = list(batches)
+        report = batches.report()
+    assert numbers(found) == list(range(FILES * LINES))
+    assert len(report.workers) == workers
+    came = [at for one, at in zip(proxy.requests, proxy.times, strict=True) if one.startswith("GET /data/lines/")]
+    assert len(came) == FILES, "each file is smaller than the least piece"
+    # A worker may have flowed to it, or be given back, a piece that others do not know of.
+    early = FILE_BYTES + workers * (LEAST_PIECE + quota * BURST_S)
+    assert max(came) - min(came) >= (FILES * FILE_BYTES - early) / quota > 2.5
+
+
+def test_a_quota_changes_while_the_job_runs(proxy: FlakyProxy) -> None:
+    with pipe(remote_io=1.0).iter_batches(workers=pecan.Workers(1)) as batches:
+        batches.set_remote_io(None)  # else the first batch would take some hours
+        found = list(batches)
+        report = batches.report()
+    assert numbers(found) == list(range(FILES * LINES))
+    assert any("no longer bounded" in event.text for event in report.events)
+    assert sum(one.remote_bytes for one in report.workers.values()) == FILES * FILE_BYTES
+
+
+def read_through(cache: pecan.Cache, epochs: int = 1, workers: int = 2) -> tuple[int, int]:
+    """Run a job; return what its workers have read of the bucket, and of their node instead."""
+    with pipe(cache=cache).iter_batches(epochs=epochs, workers=pecan.Workers(workers)) as batches:
+        assert numbers(list(batches)) == sorted(list(range(FILES * LINES)) * epochs)
+        report = batches.report()
+    assert report.bad_elements == 0 and report.workers_lost == 0
+    workers_ = report.workers.values()
+    return sum(one.remote_bytes for one in workers_), sum(one.node_bytes for one in workers_)
+
+
+def test_epochs_jobs_and_workers_of_a_node_read_a_bucket_once(proxy: FlakyProxy, tmp_path: Path) -> None:
+    storage.write_digest(str(tmp_path / "digest"), storage.make_digest("s3://data/lines"))
+    for digests in ((), (tmp_path / "digest",)):
+        folder = tmp_path / f"cache-{len(digests)}"
+        cache = pecan.Cache(folder, source_bytes=64 << 20, digests=digests)
+        before = len(proxy.requests)
+        remote, _ = read_through(cache, epochs=2)
+        assert remote == FILES * FILE_BYTES
+        gets = [one for one in proxy.requests[before:] if one.startswith("GET /data/lines/")]
+        assert len(gets) == FILES, "the second epoch asked for what was there"
+        assert read_through(cache, workers=1) == (0, FILES * FILE_BYTES)
+
+
+def test_jobs_at_the_same_time_read_each_object_once_for_all_together(proxy: FlakyProxy, tmp_path: Path) -> None:
+    mixed = pipe(cache=pecan.Cache(tmp_path, source_bytes=64 << 20)).shuffle(1)
+    before = len(proxy.requests)
+    with (
+        mixed.iter_batches(epochs=2, workers=pecan.Workers(1)) as first,
+        mixed.iter_batches(epochs=2, workers=pecan.Workers(1)) as second,
+    ):
+        pairs = list(zip(first, second, strict=True))
+        reports = first.report(), second.report()
+    for found in zip(*pairs, strict=True):
+        assert numbers(list(found)) == sorted(list(range(FILES * LINES)) * 2)
+    gets = [one for one in proxy.requests[before:] if one.startswith("GET /data/lines/")]
+    assert sorted(gets) == sorted(set(gets)) and len(gets) == FILES, "both have fetched the same"
+    assert sum(one.remote_bytes for report in reports for one in report.workers.values()) == FILES * FILE_BYTES
+
+
+def test_a_digest_that_does_not_match_ends_the_job_and_names_the_object(proxy: FlakyProxy, tmp_path: Path) -> None:
+    objects = {one.path: one for one in storage.make_digest("s3://data/lines")}
+    wrong = "s3://data/lines/007"
+    objects[wrong] = replace(objects[wrong], block_hashes=bytes(20))
+    storage.write_digest(str(tmp_path / "digest"), objects.values())
+    cache = pecan.Cache(tmp_path / "cache", source_bytes=64 << 20, digests=[tmp_path / "digest"])
+    with (
+        pytest.raises(CorruptSourceError, match=f"{wrong} does not have the bytes from 0 on"),
+        pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
+    ):
+        list(batches)
+
+
+def test_a_damaged_digest_ends_the_job_before_it_reads(proxy: FlakyProxy, tmp_path: Path) -> None:
+    (tmp_path / "digest").write_text("nothing of the kind")
+    cache = pecan.Cache(tmp_path / "cache", digests=[tmp_path / "digest"])
+    with (
+        pytest.raises(CorruptSourceError, match="is no digest file"),
+        pipe(cache=cache).iter_batches(workers=pecan.Workers(1)) as batches,
+    ):
+        list(batches)
+
+
+def test_a_reader_of_a_shared_group_cannot_change_its_quota(proxy: FlakyProxy) -> None:
+    with pipe(share_linger_s=0.0).iter_batches(share="quota", max_lag=4) as batches:
+        with pytest.raises(PlanError, match="first reader: give it there"):
+            batches.set_remote_io(1e6)
+        assert numbers(list(batches)) == list(range(FILES * LINES))
+    assert main(["stop", "--force"]) == 0  # the service stays until it is told to go
+
+
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_quota_is_refused_before_anything_starts(wrong: float) -> None:
+    with pytest.raises(PlanError, match="remote_io must be a"):
+        pipe(remote_io=wrong)
+    with (
+        pecan.PecanPipeline(pecan.sources.Items([{"x": 1}])).iter_batches(debug=True) as batches,
+        pytest.raises(PlanError, match="remote_io must be a"),
+    ):
+        batches.set_remote_io(wrong)

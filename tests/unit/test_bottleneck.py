@@ -1,0 +1,101 @@
+"""What holds a run up: numbers in, words out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pecan_ray.job.bottleneck import Bottleneck, RunNumbers, bottleneck
+from pecan_ray.job.run_time import RunTime
+from pecan_ray.plan.stage_seconds import StageSeconds
+
+WAITS = RunTime(ray_s=2, controller_s=1, first_batch_s=1, waited_s=60, trained_s=40)
+"""For 60 % of the time behind the first batch."""
+FULL: dict[str, Any] = {"watched_s": 100.0, "threads_s": 200.0, "cpu_s": 190.0}
+"""A worker with two threads, both on CPUs."""
+COMPUTES = StageSeconds(**FULL, reading_s=10, batching_s=10, operators=(("decode", 40.0), ("resize", 140.0)))
+IDLES = StageSeconds(100.0, 200.0, 5.0, reading_s=10, operators=(("resize", 5.0),))
+
+
+def found(time: RunTime = WAITS, stages: StageSeconds = COMPUTES, **more: Any) -> Bottleneck:
+    return bottleneck(RunNumbers(time, 100, stages, **{"local": 1, **more}))
+
+
+SLEEPS = StageSeconds(100, 200, 9, 1, 1, 0, (("fetch", 199.0),))
+READS = StageSeconds(100, 200, 20, 95, 5, 0, (("resize", 20.0),))
+STACKS = StageSeconds(**FULL, batching_s=170, operators=(("f", 30.0),))
+BLOCKED = StageSeconds(**FULL, blocked_s=80, operators=(("f", 30.0),))
+
+
+@pytest.mark.parametrize(
+    ("kind", "operator", "words", "run"),
+    [
+        ("start", "", "most of it Ray's start (9.0 s)", {"time": RunTime(ray_s=9, first_batch_s=1, trained_s=2)}),
+        ("start", "", "most of it AutoOrder's sample", {"time": RunTime(order_s=9, first_batch_s=1, trained_s=2)}),
+        ("start", "", "the wait for the first batch (9.0 s)", {"time": RunTime(first_batch_s=9, trained_s=2)}),
+        ("start", "", "most of it the job's controller", {"time": RunTime(controller_s=9, trained_s=2)}),
+        ("trainer", "", "input keeps up, and was waited for 1% ", {"time": RunTime(ray_s=2, waited_s=1, trained_s=99)}),
+        ("conversion", "", "takes 30% of", {"time": RunTime(waited_s=10, converted_s=30, trained_s=60)}),
+        ("operator", "resize", "the CPU, by operator resize: the trainer waited 60% of", {}),
+        ("operator", "resize", "or run more workers than 3 local and 2 remote ones", {"local": 3, "remote": 2}),
+        ("operator", "resize", "or give AutoPlacement more room", {"placed": True}),
+        ("operator", "fetch", "operator fetch, which waits", {"stages": SLEEPS}),
+        ("storage", "", "use a faster disk", {"stages": READS}),
+        ("storage", "", "keep what is read on the nodes", {"stages": READS, "remote_bytes": 1 << 30}),
+        ("batching", "", "85% of their work on putting", {"stages": STACKS}),
+        ("network", "", "workers had finished ones for 80%", {"stages": BLOCKED}),
+        ("unknown", "", "workers had nothing to do", {"stages": IDLES}),
+        ("operator", "blur", "in AutoOrder's sample", {"stages": StageSeconds(), "op_seconds": (("blur", 0.1),)}),
+        ("unknown", "", "seen at work too shortly", {"stages": StageSeconds()}),
+        ("unknown", "", "in this process, where input took 59% of", {"in_process": True}),
+    ],
+)
+def test_what_holds_a_run_up_is_named(kind: str, operator: str, words: str, run: dict[str, Any]) -> None:
+    told = found(**run)
+    assert (told.kind, told.operator) == (kind, operator) and words in told.text, told.text
+
+
+def test_without_a_batch_nothing_is_said() -> None:
+    assert "no batch has come yet" in bottleneck(RunNumbers(WAITS, 0)).text
+
+
+def test_behind_a_long_start_stands_what_would_hold_up_a_longer_run() -> None:
+    told = found(RunTime(ray_s=200, waited_s=60, trained_s=40))
+    assert told.kind == "start" and told.longer is not None and told.longer.operator == "resize"
+    assert bottleneck(RunNumbers(RunTime(ray_s=9, trained_s=1), 3)).longer is None, "three batches show nothing"
+
+
+def test_a_short_start_is_no_bottleneck_however_short_the_run() -> None:
+    assert found(RunTime(first_batch_s=0.5, trained_s=0.1)).kind != "start"
+
+
+@pytest.mark.parametrize(
+    ("time", "share", "reading_s", "gain"),
+    [
+        (RunTime(waited_s=60, trained_s=40), 0.5, 0, 0.5),  # half of 100 s
+        (RunTime(waited_s=20, trained_s=80), 0.5, 0, 0.2),  # then the trainer sets the pace
+        (RunTime(ray_s=100, waited_s=60, trained_s=40), 0.5, 0, 0.25),  # and the start stays
+        (RunTime(waited_s=90, trained_s=10), 0.9, 80, 0.2),  # then reading sets the pace
+    ],
+)
+def test_no_more_is_gained_than_what_sets_the_pace_then_lets(
+    time: RunTime, share: float, reading_s: float, gain: float
+) -> None:
+    slow = StageSeconds(**FULL, reading_s=reading_s, operators=(("slow", 200 * share), ("others", 200 * (1 - share))))
+    told = found(time, slow)
+    assert told.operator == "slow" and told.gain == pytest.approx(gain)
+    assert f"up to {gain:.0%} less time" in told.text
+
+
+def test_each_is_told_in_one_line_with_what_to_change() -> None:
+    told = found()
+    assert "\n" not in told.text and "without it the run would take up to" in told.text
+    assert "make resize cheaper, keep what it gives (autocache() behind it), or run more workers" in told.text
+
+
+def test_seconds_of_workers_are_added_stage_by_stage() -> None:
+    one = StageSeconds(1, 2, 3, 4, 5, 6, (("a", 1.0), ("b", 2.0)))
+    both = one + StageSeconds(10, 20, 30, 40, 50, 60, (("b", 20.0), ("c", 30.0)))
+    assert both == StageSeconds(11, 22, 33, 44, 55, 66, (("a", 1.0), ("b", 22.0), ("c", 30.0)))
+    assert both.computing_s == 53

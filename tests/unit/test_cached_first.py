@@ -1,0 +1,223 @@
+"""Jobs that read the same data through one folder of a node, each first what is there: what they read remotely."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter, deque
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.cache import EvictionPolicy
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.job.split_queue import Listing, SplitQueue
+from pecan_ray.plan.splits import Split
+from pecan_ray.runtime.worker_questions import LEAST_LOOK
+from pecan_ray.storage import BlockCache, block_cache, company, digest, single_flight
+from pecan_ray.storage.company import PRESENT_S, RENEW_S, Company, dataset_of
+from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.single_flight import alone
+
+BLOCK, OBJECTS, JOBS, EPOCHS = 1024, 200, 4, 3
+ROOM = OBJECTS * BLOCK // 5
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(digest, "BLOCK_BYTES", BLOCK)
+    monkeypatch.setattr(company, "LOOK_S", -1.0)
+
+
+class CountedBucket:
+    """Objects of one block, and how often each was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: Counter[int] = Counter()
+
+    def read(self, cache: BlockCache, number: int) -> bytes:
+        def ask(start: int, stop: int | None, version: str) -> FileRange:
+            self.asked[number] += 1
+            return FileRange(content(number)[start:stop], BLOCK, "v")
+
+        return cache.read(ask, path_of(number), 0, BLOCK, "v").data
+
+
+def path_of(number: int) -> str:
+    return f"s3://data/set/{number:04}"
+
+
+def content(number: int) -> bytes:
+    return number.to_bytes(4, "big") * (BLOCK // 4)
+
+
+class ReadingJob:
+    """A job as far as it reads: its queue, and a worker with its view of the node's folder."""
+
+    def __init__(self, number: int, bucket: CountedBucket, cache: BlockCache, *, begin_at: int = 0) -> None:
+        listing = Listing()
+        listing.add([Split(index) for index in range(OBJECTS)])
+        listing.complete = True
+        self.queue = SplitQueue(listing, 0, 1000 + number)
+        self.cache, self._bucket, self._at_hand = cache, bucket, tuple[int, ...]()
+        self.epoch, self.read, self.waits = 0, list[int](), begin_at
+
+    def step(self) -> None:
+        """Read one split."""
+        if self.waits:
+            self.waits -= 1
+            return
+        lease = self.queue.take(deque(self._at_hand))
+        if lease is None:
+            assert sorted(self.read) == list(range(OBJECTS)), "an epoch has each element once"
+            self.epoch += 1
+            self.queue.begin(self.epoch, 0)
+            self.read = []
+            return
+        assert self._bucket.read(self.cache, lease.split.index) == content(lease.split.index)
+        self.read.append(lease.split.index)
+        offered = self.queue.offer(LEAST_LOOK) if self.cache.among_several else []
+        self._at_hand = tuple(one.index for one in offered if self.cache.holds(path_of(one.index), "v", 0, BLOCK))
+
+
+def passes_read(
+    folder: Path, *, named: bool, jobs: int = JOBS, apart: int = 0, policy: EvictionPolicy = "resident"
+) -> float:
+    """Let jobs read in turn, the next one beginning so many steps later; return passes over the data they fetched."""
+    bucket = CountedBucket()
+    caches = [BlockCache(folder, ROOM, job=f"job-{n}" * named, policy=policy) for n in range(jobs)]
+    reading = [ReadingJob(n, bucket, cache, begin_at=n * apart) for n, cache in enumerate(caches)]
+    while any(job.epoch < EPOCHS for job in reading):
+        for job in reading:
+            if job.epoch < EPOCHS:
+                job.step()
+    for cache in caches:
+        cache.close()
+    return sum(bucket.asked.values()) / OBJECTS / EPOCHS
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_four_jobs_in_different_orders_read_together_little_more_than_one_does(tmp_path: Path) -> None:
+    assert passes_read(tmp_path / "ours", named=True) <= 1.15
+    assert passes_read(tmp_path / "lru", named=False, policy="lru") > 3.2
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_jobs_that_begin_apart_read_far_less_than_each_for_itself(tmp_path: Path) -> None:
+    assert passes_read(tmp_path, named=True, apart=OBJECTS // 3) < 1.8
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_job_alone_keeps_what_it_has_as_ever(tmp_path: Path) -> None:
+    assert passes_read(tmp_path / "named", named=True, jobs=1) == pytest.approx(
+        passes_read(tmp_path / "not", named=False, jobs=1), abs=0.1
+    )
+
+
+# --- who is there -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "dataset"),
+    [
+        ("s3://data/object", "s3://data"),
+        ("s3://data/set/object", "s3://data/set"),
+        ("gs://data/set/class/object", "gs://data/set"),
+    ],
+)
+def test_a_dataset_is_a_bucket_and_its_first_folder(path: str, dataset: str) -> None:
+    assert dataset_of(path) == dataset
+
+
+def test_jobs_know_of_one_another_as_long_as_they_read(tmp_path: Path) -> None:
+    now = [1000.0]
+    with EntryStore(tmp_path, max_bytes=1 << 20) as one, EntryStore(tmp_path, max_bytes=1 << 20) as other:
+        first, second = (Company(store, name, lambda: now[0]) for store, name in ((one, "a"), (other, "b")))
+        again = Company(other, "a", lambda: now[0])
+        first.reads("s3://data")
+        again.reads("s3://data")
+        assert not first.several("s3://data"), "two processes of one job are no company"
+        second.reads("s3://data")
+        second.reads("s3://other")
+        now[0] += 2.0
+        assert first.several("s3://data") and second.several("s3://data") and not second.several("s3://other")
+        assert first.anywhere()
+        now[0] += PRESENT_S - RENEW_S
+        assert first.anywhere() and second.several("s3://data"), "who looks for work is there"
+        now[0] += PRESENT_S - 2.0
+        assert second.several("s3://data") and not first.several("s3://data")
+        assert set(one.notes("reads\ns3://data\n")) == {"a"}, "what is old is removed"
+
+
+# --- who fetches --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("first_known", [False, True], ids=["nothing is known", "its size is known"])
+def test_of_those_that_miss_the_same_bytes_at_the_same_time_one_fetches(
+    tmp_path: Path, first_known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(single_flight, "WAIT_S", 60.0)
+    data = b"0123456789abcdef" * (4 * BLOCK // 16)
+    caches = [BlockCache(tmp_path, 100 * len(data)) for _ in range(3)]
+    asked: list[int] = []
+    coming, others = threading.Event(), threading.Event()
+
+    def ask(start: int, stop: int | None, version: str) -> FileRange:
+        asked.append(start)
+        coming.set()
+        assert others.wait(60)
+        return FileRange(data[start:stop], len(data), "v")
+
+    if first_known:
+        others.set()
+        caches[0].read(ask, path_of(0), 0, 10, "v")
+        for cache in caches:
+            assert cache.size(path_of(0), "v") == len(data)
+        asked.clear()
+        others.clear()
+        coming.clear()
+    found: list[bytes] = []
+    threads = [
+        threading.Thread(target=lambda one=cache: found.append(one.read(ask, path_of(0), 0, len(data), "v").data))
+        for cache in caches
+    ]
+    threads[0].start()
+    assert coming.wait(60)
+    for thread in threads[1:]:
+        thread.start()
+    others.set()
+    for thread in threads:
+        thread.join()
+    assert found == [data] * 3 and len(asked) == 1
+
+
+def test_nobody_waits_for_long_for_one_that_fetches_slowly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(single_flight, "WAIT_S", 0.05)
+    with alone(tmp_path, "abcd") as waited:
+        assert not waited
+        with alone(tmp_path, "abce") as beside:
+            assert beside, "its lock is the same"
+        with alone(tmp_path, "bbcd") as apart:
+            assert not apart
+    with alone(tmp_path, "abcd") as waited:
+        assert not waited
+
+
+@pytest.mark.parametrize("folder", [None, "there is no such folder"])
+def test_without_a_folder_nobody_waits(tmp_path: Path, folder: str | None) -> None:
+    where = None if folder is None else tmp_path / folder
+    with alone(where, "abcd") as first, alone(where, "abcd") as second:
+        assert not first and not second
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_held_is_all_of_a_range_of_one_version(tmp_path: Path) -> None:
+    cache, bucket = BlockCache(tmp_path, 100 * BLOCK), CountedBucket()
+    bucket.read(cache, 3)
+    for start, stop in itertools.product((0, 1), (None, BLOCK, 1)):
+        assert cache.holds(path_of(3), "v", start, stop)
+    assert not cache.holds(path_of(3), "v", 0, BLOCK + 1)
+    assert not cache.holds(path_of(3), "w", 0, BLOCK) and not cache.holds(path_of(3), "", 0, BLOCK)
+    assert not cache.holds(path_of(4), "v", 0, None)

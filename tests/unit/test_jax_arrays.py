@@ -1,0 +1,126 @@
+"""Batches as arrays of JAX on a mesh of four devices of this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pecan_ray.errors import PlanError
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.sources import Arrays, Items
+
+jax: Any = pytest.importorskip("jax")
+jax_arrays: Any = pytest.importorskip("pecan_ray.integrations.jax_arrays")
+
+P = jax.sharding.PartitionSpec
+
+
+@pytest.fixture(scope="module")
+def mesh() -> Any:
+    devices = jax.devices()
+    if len(devices) != 4:
+        pytest.fail(f"conftest asks for four devices on the CPU, and there are {len(devices)}")
+    return jax.make_mesh((2, 2), ("data", "model"))
+
+
+def over(mesh: Any, *spec: Any) -> Any:
+    return jax.sharding.NamedSharding(mesh, P(*spec))
+
+
+def rows(count: int = 16) -> PecanPipeline:
+    x = np.arange(count * 6, dtype=np.float32).reshape(count, 6)
+    return PecanPipeline(Arrays(x=x, y=np.arange(count, dtype=np.int32)), name="rows")
+
+
+def test_each_device_holds_its_part_of_the_rows(mesh: Any) -> None:
+    pipe = rows().batch(8)
+    batches = list(pipe.iter_batches(format="jax", sharding=over(mesh, ("data", "model")), debug=True))
+    assert [batch["x"].shape for batch in batches] == [(8, 6), (8, 6)]
+    x = batches[1]["x"]
+    assert {shard.data.shape for shard in x.addressable_shards} == {(2, 6)}
+    assert len({shard.device for shard in x.addressable_shards}) == 4
+    assert np.asarray(x).tolist() == [*rows().batch(8).peek(2)][1]["x"].tolist()
+    summed = jax.jit(lambda batch: batch["x"].sum(axis=1) * 0 + batch["y"])(batches[0])
+    assert summed.tolist() == list(range(8))
+
+
+def test_other_dimensions_are_divided_and_columns_of_fewer_take_the_first_parts(mesh: Any) -> None:
+    (batch,) = rows(4).batch(4).iter_batches(format="jax", sharding=over(mesh, "data", "model"), debug=True)
+    assert {shard.data.shape for shard in batch["x"].addressable_shards} == {(2, 3)}
+    assert {shard.data.shape for shard in batch["y"].addressable_shards} == {(2,)}
+
+
+def test_a_column_has_a_sharding_of_its_own_and_the_others_stay(mesh: Any) -> None:
+    elements = [{"x": np.ones(2, np.float32), "name": str(i), "n": i} for i in range(4)]
+    pipe = PecanPipeline(Items(elements)).batch(4)
+    (batch,) = pipe.iter_batches(format="jax", sharding={"x": over(mesh, "data")}, debug=True)
+    assert isinstance(batch["x"], jax.Array) and isinstance(batch["n"], np.ndarray)
+    (batch,) = pipe.iter_batches(format="jax", sharding=over(mesh, "data"), debug=True)
+    assert isinstance(batch["n"], jax.Array) and batch["name"].tolist() == ["0", "1", "2", "3"]
+
+
+def test_a_staged_batch_is_taken_for_its_own_columns_only(mesh: Any) -> None:
+    places = jax_arrays.OnMesh(over(mesh, "data"))
+    mine, other = {"x": np.ones(2)}, {"x": np.ones(4)}
+    places.stage(mine, mine)
+    assert places.take(mine)["x"].shape == (2,) and places.take(mine) is None, "once"
+    places.stage(mine, mine)
+    assert places.take(other) is None and places.take(mine) is None, "another one came: it was given back"
+
+
+def test_a_mesh_that_does_not_divide_the_batch_is_refused_before_anything_runs(mesh: Any) -> None:
+    words = r"P.*'data'.* over the mesh \(data=2, model=2\): the batch of 'batch' has 6 rows, which the 4 parts"
+    with pytest.raises(PlanError, match=words):
+        rows().batch(6).iter_batches(format="jax", sharding=over(mesh, ("data", "model")))
+
+
+def test_a_last_batch_or_a_dimension_that_cannot_be_divided_is_refused_by_its_column(mesh: Any) -> None:
+    batches = rows(5).batch(4).iter_batches(format="jax", sharding=over(mesh, "data"), debug=True)
+    assert next(batches)["x"].shape == (4, 6)
+    with pytest.raises(PlanError, match=r"column 'x' has 1 rows, which the 2 parts .* with drop_remainder=True"):
+        next(batches)
+    pipe = rows(4).map(lambda x: x[:5], on="x").batch(4)
+    with pytest.raises(PlanError, match=r"column 'x' has 5 in dimension 1, .* Pad it to a multiple of 2"):
+        next(pipe.iter_batches(format="jax", sharding=over(mesh, "data", "model"), debug=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"format": "torch"}, 'with format="jax" a jax.sharding.NamedSharding, but got NamedSharding'),
+        ({"sharding": 3}, 'sharding must be a jax.sharding.NamedSharding with format="jax", but got 3'),
+        ({"sharding": {"x": "data"}}, "sharding={'x': ...} must be a jax.sharding.NamedSharding"),
+        ({"rank": 0, "world_size": 2}, "process 0 of the 1 of JAX.*but rank=0 and world_size=2: leave these out"),
+    ],
+)
+def test_what_is_no_sharding_is_refused(mesh: Any, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(PlanError, match=words):
+        rows().batch(4).iter_batches(**{"format": "jax", "sharding": over(mesh, "data"), "debug": True, **options})
+
+
+def test_elements_without_rows_are_refused(mesh: Any) -> None:
+    with pytest.raises(PlanError, match="column 'y' is a single number"):
+        list(rows().iter_batches(format="jax", sharding={"y": over(mesh, "data")}, debug=True))
+
+
+@pytest.mark.parametrize("on_mesh", [False, True])
+def test_numbers_that_jax_would_cut_are_refused(mesh: Any, on_mesh: bool) -> None:
+    options = {"sharding": over(mesh, "data")} if on_mesh else {}
+    numbers = np.array([1, 2, 3, 2**40])
+    small, large = (PecanPipeline(Arrays(n=column)).batch(4) for column in (numbers[:3].repeat(2)[:4], numbers))
+    (batch,) = small.iter_batches(format="jax", debug=True, **options)
+    assert batch["n"].tolist() == [1, 1, 2, 2]
+    with pytest.raises(PlanError, match=r"column 'n' has numbers beyond int32.*jax_enable_x64"):
+        list(large.iter_batches(format="jax", debug=True, **options))
+
+
+def test_a_sharding_of_a_column_that_is_not_there_is_refused(mesh: Any) -> None:
+    with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
+        list(rows().batch(8).iter_batches(format="jax", sharding={"z": over(mesh, "data")}, debug=True))
+
+
+def test_a_world_size_needs_a_rank() -> None:
+    with pytest.raises(PlanError, match=r"world_size=2\) needs rank="):
+        rows().batch(8).iter_batches(world_size=2)

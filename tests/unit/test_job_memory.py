@@ -1,0 +1,111 @@
+"""A job that runs for long holds no more than one that has just begun, and nor does its journal behind a compaction."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pecan_ray.job import events
+from pecan_ray.job.facts import JobEvent
+from pecan_ray.job.journal import packed, snapshot
+from pecan_ray.job.ledger_shape import LedgerShape
+from pecan_ray.job.messages import (
+    Acknowledgement,
+    AskAssignment,
+    AskLeases,
+    EndAssignment,
+    TrainerProgress,
+    TrainerReport,
+)
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.state import JobState
+from pecan_ray.job.story import FIRST, MOST_EPOCHS, NEWEST, EpochEnds, Story
+from pecan_ray.options import Workers
+from pecan_ray.plan.splits import END, Split
+
+WORKER = "pecan:job:local-0"
+SLACK_BYTES = 200
+"""Numbers of more digits."""
+
+
+class LongJob:
+    """A job without an end, whose only worker makes a batch of each split."""
+
+    def __init__(self, splits: int) -> None:
+        spec = JobSpec("job", LedgerShape(epochs=None, batch_size=1), Workers(1))
+        self.state, self.splits = JobState(spec, 0.0), splits
+        self._now, self._asked, self._reported = 0.0, 0, 0
+        self._handle(events.TrainerCame(0, "t0", "node"))
+        self._handle(events.RoomFound((("node", 4.0),), ()))
+        self._handle(events.WorkerPlaced(WORKER, "node", 1))
+        self._handle(events.WorkerReady(WORKER))
+        self._handle(events.SplitsListed(0, tuple(Split(index) for index in range(splits))))
+        self._handle(events.ListingEnded(0))
+
+    def _handle(self, event: events.Event) -> None:
+        self._now += 0.01
+        self.state.handle(event, self._now)
+
+    def _ask(self, question: AskAssignment | AskLeases | EndAssignment) -> None:
+        self._asked += 1
+        self._handle(events.WorkerAsked(WORKER, "main", self._asked, question))
+
+    def epoch(self) -> None:
+        """Play an epoch."""
+        epoch = self.state.ledger.epoch
+        self._ask(AskAssignment())
+        for split in range(self.splits):
+            self._ask(AskLeases(epoch, 0, 1))
+            self._reported += 1
+            ack = Acknowledgement(WORKER, epoch, {(0, 0, split): [(0, END)]}, 1, 1, 10)
+            used = TrainerProgress(yielded=self._reported)
+            report = TrainerReport(0, "t0", self._reported, acks=(ack,), kept=self._reported, progress=used)
+            self._handle(events.TrainerReported(report))
+        self._ask(EndAssignment(epoch))
+        assert self.state.ledger.epoch == epoch + 1
+        self._handle(events.TimePassed())
+
+    def held(self) -> int:
+        """Return how many bytes a compacted journal has."""
+        return len(packed(snapshot(self.state, (), self._now, 1)))
+
+
+@pytest.mark.parametrize(
+    ("splits", "epochs"),
+    [(1, 3 * MOST_EPOCHS), (200, 20), pytest.param(10, 10_000, marks=pytest.mark.slow)],
+)
+def test_a_job_holds_no_more_after_many_batches_and_epochs(splits: int, epochs: int) -> None:
+    job = LongJob(splits)
+    for _ in range(epochs // 2):
+        job.epoch()
+    before = job.held()
+    for _ in range(epochs // 2):
+        job.epoch()
+    assert job.state.rows == splits * epochs
+    assert job.held() < before + SLACK_BYTES
+    assert len(pickle.dumps(job.state.facts(0.0))) < before
+
+
+def test_of_very_many_events_the_first_and_the_newest_are_told_and_how_many_were_between() -> None:
+    story = Story()
+    for number in range(FIRST + NEWEST + 7):
+        story.add(JobEvent(float(number), "worker", str(number)))
+    told = list(story)
+    assert [one.text for one in told[: FIRST + 2]] == [
+        *map(str, range(FIRST)),
+        "7 events before this are not kept",
+        str(FIRST + 7),
+    ]
+    assert len(told) == FIRST + 1 + NEWEST and told[-1].text == str(FIRST + NEWEST + 6)
+
+
+def test_of_very_many_epochs_the_newest_are_known_and_when_those_before_were_over() -> None:
+    ends = EpochEnds()
+    for number in range(1, MOST_EPOCHS + 3):
+        ends.reach(number, float(number))
+        ends.reach(number, number + 0.5)
+    assert (ends.over, ends.before, ends.newest[0], ends.newest[-1]) == (MOST_EPOCHS + 2, 2.0, 3.0, MOST_EPOCHS + 2)
+    goes_on = EpochEnds()
+    goes_on.reach(3 * MOST_EPOCHS, 1.0)
+    assert goes_on.over == 3 * MOST_EPOCHS and len(goes_on.newest) == MOST_EPOCHS

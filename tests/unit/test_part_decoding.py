@@ -1,0 +1,252 @@
+"""A part of a JPEG: the pixels are those of decoding the whole and cutting, or the whole is decoded."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from pecan_ray import images, part_decoding
+from pecan_ray.part_decoding import JpegHeader, TurboJpeg, decode_part, read_header, told
+
+needs_turbojpeg = pytest.mark.skipif(part_decoding.library() == part_decoding.NOT_THERE, reason=part_decoding.NOT_THERE)
+SAMPLINGS = {
+    (1, 1): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_444,
+    (2, 1): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_422,
+    (1, 2): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_440,
+    (2, 2): cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420,
+}
+REDUCED = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+
+
+def picture(rng: np.random.Generator, height: int, width: int) -> Any:
+    noise = rng.integers(0, 256, (height, width, 3), np.uint8)
+    return cv2.GaussianBlur(noise, (0, 0), rng.uniform(0.5, 3.0)) if rng.random() < 0.7 else noise
+
+
+def jpeg(image: Any, *settings: int) -> bytes:
+    return bytes(cv2.imencode(".jpg", image, list(settings))[1])
+
+
+def whole(encoded: bytes, ratio: int = 1) -> Any:
+    """What users' functions make of an image."""
+    flag = REDUCED[ratio] | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(np.frombuffer(encoded, np.uint8), flag)
+    return None if image is None else cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
+
+
+def cut(image: Any, part: part_decoding.PartBox) -> Any:
+    top, left, height, width = part
+    return image[top : top + height, left : left + width]
+
+
+def some_part(rng: np.random.Generator, shape: tuple[int, int]) -> part_decoding.PartBox:
+    top, left = int(rng.integers(shape[0])), int(rng.integers(shape[1]))
+    return top, left, int(rng.integers(1, shape[0] - top + 1)), int(rng.integers(1, shape[1] - left + 1))
+
+
+def some_jpeg(rng: np.random.Generator) -> bytes:
+    height, width = map(int, rng.integers(1, 150, 2))
+    image = picture(rng, height, width)
+    factor = list(SAMPLINGS.values())[int(rng.integers(4))]
+    settings = [cv2.IMWRITE_JPEG_QUALITY, int(rng.integers(10, 101)), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor]
+    if rng.random() < 0.3:
+        settings += [cv2.IMWRITE_JPEG_RST_INTERVAL, int(rng.integers(1, 6))]
+    if rng.random() < 0.3:
+        settings += [cv2.IMWRITE_JPEG_OPTIMIZE, 1]
+    return jpeg(image[..., 0] if rng.random() < 0.2 else image, *settings)
+
+
+# --- headers -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_header_tells_size_and_sampling(sampling: tuple[int, int]) -> None:
+    encoded = jpeg(np.zeros((37, 53, 3), np.uint8), cv2.IMWRITE_JPEG_SAMPLING_FACTOR, SAMPLINGS[sampling])
+    assert read_header(encoded) == JpegHeader(37, 53, sampling)
+
+
+def test_what_is_decoded_whole_is_named() -> None:
+    image = np.zeros((40, 40, 3), np.uint8)
+    encoded, file = jpeg(image), io.BytesIO()
+    Image.new("CMYK", (40, 40)).save(file, "JPEG")
+    expected = {
+        "it is no JPEG": bytes(cv2.imencode(".png", image)[1]),
+        "it does not end with a marker of its end": encoded[:-2],
+        "it is progressive": jpeg(image, cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
+        "it has 4 colours": file.getvalue(),
+        "it has no header": encoded[:4] + b"\xff\xd9",
+        "its colours are stored at an unusual size": jpeg(
+            image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411
+        ),
+    }
+    assert {reason: read_header(file) for reason, file in expected.items()} == {reason: reason for reason in expected}
+    assert read_header(np.frombuffer(encoded, np.uint8)) == "it is no JPEG"
+
+
+def test_a_region_begins_at_a_unit_and_has_room_for_interpolation() -> None:
+    half, full = JpegHeader(100, 100, (2, 2)), JpegHeader(100, 100, (1, 1))
+    assert full.columns((0, 17, 10, 10), 1) == (16, 27)
+    assert half.columns((0, 17, 10, 10), 1) == (0, 29), "16 would be a border"
+    assert half.columns((0, 18, 10, 81), 1) == (16, 100)
+    assert half.columns((0, 18, 10, 10), 8) == (16, 13), "nothing is wider than the image"
+    assert half.columns((0, 3, 10, 10), 8) == (0, 13) and half.reduced(8) == (13, 13)
+
+
+# --- pixels --------------------------------------------------------------------------------------------------
+
+
+@needs_turbojpeg
+@pytest.mark.parametrize("ratio", REDUCED)
+def test_a_part_has_the_pixels_of_the_whole(ratio: int) -> None:
+    rng = np.random.default_rng(ratio)
+    for _ in range(300):
+        encoded = some_jpeg(rng)
+        header, expected = read_header(encoded), whole(encoded, ratio)
+        assert isinstance(header, JpegHeader) and expected.shape[:2] == header.reduced(ratio)
+        part = some_part(rng, expected.shape[:2])
+        found = decode_part(encoded, header, part, ratio)
+        assert found is not None and np.array_equal(found, cut(expected, part)), (header, part)
+
+
+def damaged(rng: np.random.Generator, encoded: bytes) -> bytes:
+    """Cut off, changed in some bytes, or with a marker in between."""
+    made, how, behind = bytearray(encoded), rng.random(), encoded.index(b"\xff\xda") + 10
+    if how < 0.3:
+        return encoded[: int(rng.integers(4, len(encoded)))] + (b"\xff\xd9" if rng.random() < 0.5 else b"")
+    if how < 0.5:
+        at = int(rng.integers(behind, len(made)))
+        return encoded[:at] + bytes([255, int(rng.integers(0xC0, 0xFF))]) + encoded[at:]
+    for _ in range(int(rng.integers(1, 4))):
+        made[int(rng.integers(2 if how < 0.8 else behind, len(made)))] = int(rng.integers(256))
+    return bytes(made)
+
+
+@needs_turbojpeg
+def test_a_damaged_file_gives_the_same_error_or_the_same_pixels(capfd: pytest.CaptureFixture[str]) -> None:
+    rng, crop = np.random.default_rng(1), images.RandomCrop(area=(0.05, 0.6))
+    seen: Counter[bool] = Counter()
+    for number in range(1500):
+        encoded = damaged(rng, some_jpeg(rng))
+        if (images.jpeg_shape(encoded) or (0, 0)) > (1000, 1000):
+            continue  # a size that nobody has encoded
+        expected = whole(encoded)
+        seen[expected is None] += 1
+        if expected is None:
+            with pytest.raises(ValueError, match="not an image"):
+                images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(number))
+        else:
+            found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(number))
+            assert np.array_equal(found, crop(expected, np.random.default_rng(number)))
+    assert min(seen.values()) > 20
+    capfd.readouterr()  # the decoders tell of every file on stderr
+
+
+@needs_turbojpeg
+def test_the_tables_of_one_file_are_not_those_of_the_next() -> None:
+    encoded = jpeg(picture(np.random.default_rng(0), 64, 64))
+    header = read_header(encoded)
+    assert isinstance(header, JpegHeader) and decode_part(encoded, header, (0, 0, 8, 8)) is not None
+    second = encoded.index(b"\xff\xdb\x00\x43\x01")
+    without = encoded[: second + 4] + b"\x02" + encoded[second + 5 :]
+    assert whole(without) is None
+    assert decode_part(without, header, (0, 0, 8, 8)) is None
+
+
+@needs_turbojpeg
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_orientation_of_a_camera_changes_nothing(orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    file, photograph = io.BytesIO(), picture(np.random.default_rng(2), 60, 90)
+    Image.fromarray(photograph).save(file, "JPEG", exif=exif)
+    crop, encoded = images.CenterCrop(30, 40), file.getvalue()
+    before = part_decoding.counts()[""]
+    assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
+    assert part_decoding.counts()[""] == before + 1
+
+
+@pytest.mark.parametrize("kind", ["png", "progressive", "cmyk", "411"])
+def test_other_files_are_decoded_whole_and_counted(kind: str) -> None:
+    image = picture(np.random.default_rng(3), 60, 90)
+    file = io.BytesIO()
+    if kind == "cmyk":
+        Image.fromarray(image).convert("CMYK").save(file, "JPEG")
+    elif kind == "411":
+        Image.fromarray(image).save(file, "JPEG", subsampling="4:1:1")
+        file = io.BytesIO(jpeg(image, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_411))
+    else:
+        Image.fromarray(image).save(file, "PNG" if kind == "png" else "JPEG", progressive=True)
+    crop, encoded, before = images.RandomCrop(), file.getvalue(), part_decoding.counts()
+    found = images.DecodeRandomCrop(crop)(encoded, np.random.default_rng(0))
+    assert np.array_equal(found, crop(whole(encoded), np.random.default_rng(0)))
+    counted = part_decoding.counts() - before
+    assert counted.total() == (0 if kind == "png" else 1) and not counted[""]
+
+
+@needs_turbojpeg
+def test_several_threads_decode_at_a_time() -> None:
+    rng = np.random.default_rng(4)
+    encoded = [some_jpeg(rng) for _ in range(40)]
+    crop = images.DecodeRandomCrop(images.RandomCrop())
+
+    def run(number: int) -> Any:
+        return crop(encoded[number % 40], np.random.default_rng(number))
+
+    with ThreadPoolExecutor(8) as threads:
+        at_once = list(threads.map(run, range(400)))
+    assert all(np.array_equal(found, run(number)) for number, found in enumerate(at_once))
+
+
+# --- the library ---------------------------------------------------------------------------------------------
+
+
+@needs_turbojpeg
+def test_a_library_that_makes_other_pixels_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Rounding(TurboJpeg):
+        def part(self, encoded: bytes, header: JpegHeader, part: part_decoding.PartBox, ratio: int = 1) -> Any:
+            made = super().part(encoded, header, part, ratio)
+            return made ^ (header.sampling == (2, 2)) if made is not None else None
+
+    monkeypatch.setattr(part_decoding, "TurboJpeg", Rounding)
+    monkeypatch.setattr(part_decoding, "_loaded", [])
+    why = part_decoding.library()
+    assert isinstance(why, str) and "it decodes 2 x 2 blocks of RGB at 1/1 otherwise than OpenCV" in why
+
+
+def test_without_a_library_the_whole_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_decoding, "libraries", lambda: iter(["/no/such/library", "libm.so.6"]))
+    monkeypatch.setattr(part_decoding, "_loaded", [])
+    encoded, crop, before = jpeg(np.zeros((40, 40, 3), np.uint8)), images.CenterCrop(8, 8), part_decoding.counts()
+    assert np.array_equal(images.DecodeCrop(crop)(encoded), crop(whole(encoded)))
+    assert part_decoding.counts() - before == {part_decoding.NOT_THERE: 1}
+
+
+def test_each_reason_to_decode_the_whole_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="pecan_ray"):
+        for _ in range(3):
+            part_decoding.refuse("it is a drawing")
+    assert [record.getMessage() for record in caplog.records] == [
+        "an image is decoded whole: it is a drawing (this is said once, and counted)"
+    ]
+    assert part_decoding.counts()["it is a drawing"] == 3
+
+
+def test_what_was_decoded_in_part_is_told() -> None:
+    assert told(Counter()) == ""
+    assert told(Counter({"": 3})) == "of 3 images 3 were decoded in part"
+    counts = Counter({"": 3, "it is progressive": 2, "it has 4 colours": 1})
+    assert told(counts).endswith(
+        "3 were decoded in part, 2 whole, since it is progressive; 1 whole, since it has 4 colours"
+    )

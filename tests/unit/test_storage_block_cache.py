@@ -1,0 +1,348 @@
+"""Bytes of buckets that stay on the node, against real servers and, for what none does, a function."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pecan_ray import storage
+from pecan_ray.cli import main
+from pecan_ray.errors import CorruptSourceError, SourceReplacedError
+from pecan_ray.options import MIB, Cache
+from pecan_ray.storage import BlockCache, ObjectDigest, block_cache, digest
+from pecan_ray.storage.ranges import FileRange
+from tests.flaky_http import FlakyProxy
+
+PATH = "s3://data/folder/object"
+SMALL = 64
+"""Bytes of a block in tests that need many of them."""
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", SMALL)
+    monkeypatch.setattr(digest, "BLOCK_BYTES", SMALL)
+
+
+class Bucket:
+    """An object, and what was asked of it."""
+
+    def __init__(self, data: bytes, version: str = "v1") -> None:
+        self.data, self.version = data, version
+        self.asked: list[tuple[int, int | None]] = []
+        self.spoil: Callable[[bytes], bytes] = lambda data: data
+        """What becomes of bytes on their way."""
+
+    def ask(self, start: int, stop: int | None, version: str) -> FileRange:
+        self.asked.append((start, stop))
+        assert version in ("", self.version)
+        return FileRange(self.spoil(self.data[start:stop]), len(self.data), self.version)
+
+    @property
+    def fetched(self) -> int:
+        return sum(len(self.data[start:stop]) for start, stop in self.asked)
+
+
+def digest_of(data: bytes, version: str = "v1", path: str = PATH) -> dict[str, ObjectDigest]:
+    blocks = b"".join(digest.block_hash(data[at : at + SMALL]) for at in range(0, len(data), SMALL))
+    return {path: ObjectDigest(path, len(data), version, "", blocks)}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("known", [False, True], ids=["by version", "by digest"])
+@pytest.mark.parametrize("size", [0, 1, SMALL - 1, SMALL, SMALL + 1, 10 * SMALL, 1000])
+def test_any_ranges_are_what_the_object_holds_and_no_byte_comes_twice(tmp_path: Path, size: int, known: bool) -> None:
+    draw = random.Random(size)
+    data = draw.randbytes(size)
+    bucket, digests = Bucket(data), [digest_of(data)] if known else []
+    cache = BlockCache(tmp_path, 100 * MIB, digests)
+    for _ in range(100):
+        start = draw.randrange(size + 10)
+        stop = draw.choice((None, start, draw.randrange(start, size + 200)))
+        if stop == start:
+            continue  # nothing is asked for
+        piece = cache.read(bucket.ask, PATH, start, stop, "v1")
+        assert piece.data == data[start:stop] and piece.size == size and isinstance(piece.data, bytes)
+    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
+    # Before anything has come nothing tells where it ends, and what is asked for then is read again by whole blocks.
+    assert bucket.fetched <= size
+    before = len(bucket.asked)
+    other = BlockCache(tmp_path, 100 * MIB, digests)
+    if size:
+        assert other.read(bucket.ask, PATH, 0, None, "v1").data == data and other.size(PATH, "v1") == size
+        assert len(bucket.asked) == before and other.nbytes == size
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_what_is_missing_between_blocks_that_are_here_comes_in_one_request(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(20 * SMALL)
+    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB)
+    for number in (0, 7, 8, 15):
+        cache.read(bucket.ask, PATH, number * SMALL, (number + 1) * SMALL, "v1")
+    bucket.asked.clear()
+    assert cache.read(bucket.ask, PATH, 10, 1200, "v1").data == data[10:1200]
+    assert bucket.asked == [(SMALL, 7 * SMALL), (9 * SMALL, 15 * SMALL), (16 * SMALL, 19 * SMALL)]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_another_version_and_another_object_are_other_bytes(tmp_path: Path) -> None:
+    cache = BlockCache(tmp_path, 100 * MIB)
+    for path, version in ((PATH, "v1"), (PATH, "v2"), (f"{PATH}2", "v1")):
+        data = random.Random(f"{path} {version}").randbytes(200)
+        bucket = Bucket(data, version)
+        for _ in range(2):
+            assert cache.read(bucket.ask, path, 0, 200, version).data == data
+        assert bucket.fetched == 200
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("version", ["", 'W/"weak"'])
+def test_bytes_that_nothing_names_are_not_kept(tmp_path: Path, version: str) -> None:
+    bucket, cache = Bucket(b"1" * 100, version), BlockCache(tmp_path, 100 * MIB)
+    for _ in range(2):
+        assert cache.read(bucket.ask, PATH, 0, 100, version).data == b"1" * 100
+    assert bucket.fetched == 200
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_equal_blocks_of_objects_with_a_digest_are_kept_once(tmp_path: Path) -> None:
+    data = random.Random(3).randbytes(300)
+    copy = "gs://other/copy"
+    cache = BlockCache(tmp_path, 100 * MIB, [digest_of(data), digest_of(data, "17", copy)])
+    first, second = Bucket(data), Bucket(data, "17")
+    assert cache.read(first.ask, PATH, 0, None, "v1").data == data
+    assert cache.read(second.ask, copy, 0, None, "17").data == data
+    assert first.fetched == 300 and second.asked == []
+
+
+# --- bytes that are not what they should be -----------------------------------------------------------------
+
+
+def spoilt(data: bytes) -> bytes:
+    return data[:100] + bytes([data[100] ^ 1]) + data[101:]
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_bytes_that_a_digest_does_not_tell_of_are_asked_for_once_more(tmp_path: Path) -> None:
+    data = random.Random(4).randbytes(500)
+    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB, [digest_of(data)])
+    spoils = [spoilt]
+    bucket.spoil = lambda data: spoils.pop()(data) if spoils else data
+    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
+    assert len(bucket.asked) == 2
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("spoil", [spoilt, lambda data: data[:-1], lambda data: data + b"1" * 70])
+def test_if_they_come_again_that_is_an_error_that_names_the_object(
+    tmp_path: Path, kept: bool, spoil: Callable[[bytes], bytes]
+) -> None:
+    data = random.Random(4).randbytes(500)
+    bucket, cache = Bucket(data), BlockCache(tmp_path if kept else None, 100 * MIB, [digest_of(data)])
+    bucket.spoil = spoil
+    with pytest.raises(CorruptSourceError, match=f"{PATH} does not have the bytes from .*`pecan cache digest`") as told:
+        cache.read(bucket.ask, PATH, 0, None, "v1")
+    assert told.value.path == PATH and told.value.offset in (SMALL, 448, 512)
+    assert len(bucket.asked) == 2
+    bucket.spoil = lambda data: data
+    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data, "what was wrong was kept"
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_an_object_of_another_version_than_its_digest_is_refused(tmp_path: Path) -> None:
+    data = bytes(200)
+    bucket, cache = Bucket(data, "v2"), BlockCache(tmp_path, 100 * MIB, [digest_of(data, "v1")])
+    with pytest.raises(SourceReplacedError, match=rf"{PATH} is not the version .*\(v2, and not v1\): make"):
+        cache.read(bucket.ask, PATH, 0, None, "v2")
+    with pytest.raises(SourceReplacedError):
+        cache.size(PATH, "v2")
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_damaged_block_is_dropped_and_comes_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = random.Random(5).randbytes(10 * SMALL)
+    bucket, cache = Bucket(data), BlockCache(tmp_path, 100 * MIB)
+    assert cache.read(bucket.ask, PATH, 0, None, "v1").data == data
+    cache.close()
+    (segment,) = (tmp_path / "segments").iterdir()
+    held = bytearray(segment.read_bytes())
+    held[held.index(data[3 * SMALL : 4 * SMALL]) + 5] ^= 0x40
+    segment.write_bytes(held)
+    again = BlockCache(tmp_path, 100 * MIB)
+    bucket.asked.clear()
+    with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
+        for _ in range(2):
+            assert again.read(bucket.ask, PATH, 0, None, "v1").data == data
+    assert bucket.asked == [(3 * SMALL, 4 * SMALL)]
+    assert caplog.text.count("damaged") == 1
+
+
+# --- a disk that does not do what it should -----------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_folder_that_cannot_be_is_said_once_and_reading_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    bucket = Bucket(b"2" * 300)
+    with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
+        cache = BlockCache(tmp_path / "file" / "cache", 100 * MIB)
+        for _ in range(3):
+            assert cache.read(bucket.ask, PATH, 0, None, "v1").data == b"2" * 300
+    assert bucket.fetched == 900
+    assert [record.message for record in caplog.records if "nothing is kept" in record.message] == [
+        record.message for record in caplog.records
+    ]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_full_disk_is_said_once_and_reading_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: object, at: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    bucket, cache = Bucket(b"3" * 300), BlockCache(tmp_path, 100 * MIB)
+    monkeypatch.setattr(os, "pwrite", full)
+    with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
+        for _ in range(3):
+            assert cache.read(bucket.ask, PATH, 0, None, "v1").data == b"3" * 300
+    assert bucket.fetched == 900 and len(caplog.records) == 1 and "No space left" in caplog.text
+
+
+def test_it_never_takes_more_than_it_may(tmp_path: Path) -> None:
+    most, block = 64 * MIB, os.urandom(MIB)
+    cache = BlockCache(tmp_path, most)
+    for number in range(100):
+        bucket = Bucket(number.to_bytes(4, "big") + block[4:])
+        assert cache.read(bucket.ask, f"{PATH}{number}", 0, None, "v1").data == bucket.data
+        assert sum(one.stat().st_size for one in (tmp_path / "segments").iterdir()) <= most
+    here = sum(cache.size(f"{PATH}{number}", "v1") is not None for number in range(100))
+    again = BlockCache(tmp_path, most)
+    assert here == 100, "sizes are remembered"
+    assert sum(again.size(f"{PATH}{number}", "v1") is not None for number in range(60)) >= 32, "what is used stays"
+
+
+# --- with real servers --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _nothing_kept() -> Iterator[None]:
+    yield
+    storage.keep_on_node(None)
+
+
+def all_ways(path: str, size: int, version: str) -> dict[str, bytes]:
+    found = {}
+    with storage.open_stream(path, version=version) as stream:
+        found["stream"] = stream.read()
+    with storage.open_random(path, version=version) as file:
+        found["random"] = file.read()
+    storage.fetch_ahead([storage.Head(path, version, size)])
+    with storage.open_stream(path, version=version) as stream:
+        found["ahead"] = stream.read()
+    found["range"] = storage.read_range(path, 0, version=version)
+    found["all"] = storage.read_all(path, size, version=version)
+    found["many"] = b"".join(storage.read_many([path], [version]))
+    return found
+
+
+@pytest.mark.parametrize("with_digest", [False, True])
+def test_whatever_reads_a_bucket_reads_it_once(
+    bucket: tuple[str, FlakyProxy], tmp_path: Path, with_digest: bool
+) -> None:
+    url, proxy = bucket
+    body, path = os.urandom(3 * MIB + 12_345), f"{url}/kept/object"
+    storage.write_file(path, body)
+    listed = storage.file_info(path)
+    digests: tuple[str, ...] = ()
+    if with_digest:
+        digests = (f"{url}/digests/kept",)
+        storage.write_digest(digests[0], storage.make_digest(f"{url}/kept"))
+    cache = Cache(tmp_path, source_bytes=64 * MIB, digests=digests)
+    storage.keep_source_bytes(cache)
+    before = storage.remote_bytes()
+    assert set(all_ways(path, listed.size, listed.version).values()) == {body}
+    assert storage.remote_bytes() - before <= len(body) + MIB, "bytes came twice"
+    storage.reset_clients()
+    storage.keep_source_bytes(cache)  # as another process does
+    requests = len(proxy.requests)
+    assert set(all_ways(path, listed.size, listed.version).values()) == {body}
+    data = [one for one in proxy.requests[requests:] if "kept/object" in one or "kept%2Fobject" in one]
+    assert data == [], "a bucket was asked for what is here"
+    assert storage.bytes_from_node() >= 6 * len(body) - 2 * MIB  # the beginnings of files stay in memory, too
+    for name in (path, *digests):
+        storage.delete_file(name)
+
+
+def test_what_the_bucket_has_meanwhile_is_told_apart(bucket: tuple[str, FlakyProxy], tmp_path: Path) -> None:
+    url, _ = bucket
+    path = f"{url}/kept/changes"
+    storage.write_file(path, b"1" * 1000)
+    first = storage.file_info(path)
+    storage.write_digest(str(tmp_path / "digest"), storage.make_digest(path))
+    storage.keep_source_bytes(Cache(tmp_path / "plain", source_bytes=64 * MIB))
+    assert storage.read_range(path, 0, version=first.version) == b"1" * 1000
+    storage.write_file(path, b"2" * 1000)
+    second = storage.file_info(path)
+    assert storage.read_range(path, 0, version=second.version) == b"2" * 1000
+    # A job that has listed the first version goes on with it, as far as it is here.
+    assert storage.read_range(path, 0, version=first.version) == b"1" * 1000
+    storage.keep_source_bytes(Cache(tmp_path / "digested", source_bytes=64 * MIB, digests=[tmp_path / "digest"]))
+    with pytest.raises(SourceReplacedError, match="its digest was made"):
+        storage.read_range(path, 0, version=second.version)
+    storage.delete_file(path)
+
+
+def _child(path: str, version: str, told: Any) -> None:
+    told.put((storage.read_range(path, 0, version=version), storage.bytes_from_node()))
+
+
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)
+def test_a_forked_child_leaves_its_parents_index_alone(bucket: tuple[str, FlakyProxy], tmp_path: Path) -> None:
+    url, _ = bucket
+    path = f"{url}/kept/forked"
+    storage.write_file(path, b"forked")
+    version = storage.file_info(path).version
+    storage.keep_source_bytes(Cache(tmp_path, source_bytes=64 * MIB))
+    storage.read_range(path, 0, version=version)
+    context = multiprocessing.get_context("fork")
+    told = context.Queue()
+    child = context.Process(target=_child, args=(path, version, told))
+    child.start()
+    assert told.get(timeout=60) == (b"forked", 0)
+    child.join()
+    assert storage.read_range(path, 0, version=version) == b"forked" and storage.bytes_from_node() > 0
+    storage.delete_file(path)
+
+
+def test_the_command_tells_of_blocks_verifies_and_removes_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cache = Cache(tmp_path, source_bytes=64 * MIB)
+    blocks = BlockCache(cache.source_folder, cache.source_bytes)
+    data = os.urandom(2 * MIB + 5)
+    blocks.read(Bucket(data).ask, PATH, 0, None, "v1")
+    blocks.close()
+    told = ["cache", "--path", str(tmp_path)]
+    assert main([*told, "ls"]) == 0
+    assert capsys.readouterr().out.split() == ["blocks", "MB", "bucket", "3", "2.1", "s3://data"]
+    assert main([*told, "du"]) == 0 and f"2.1 MB in {cache.source_folder}" in capsys.readouterr().out
+    (segment,) = (cache.source_folder / "segments").iterdir()
+    held = bytearray(segment.read_bytes())
+    held[MIB + 100] ^= 1
+    segment.write_bytes(held)
+    assert main([*told, "verify"]) == 1 and "2 entries are whole, 1 were damaged" in capsys.readouterr().out
+    assert main([*told, "rm", "s3://da"]) == 0 and "2 entries removed" in capsys.readouterr().out
+    assert list((cache.source_folder / "segments").iterdir()) == []
+    assert main(["cache", "--path", str(tmp_path / "nothing"), "ls"]) == 1

@@ -1,0 +1,295 @@
+"""A quota of remote reads: the bucket by a clock of the test's, the rest against real servers."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pecan_ray import storage
+from pecan_ray.errors import SourceReplacedError
+from pecan_ray.storage import access
+from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.retry import UnwantedError, unless_given_up
+from pecan_ray.storage.throttle import LEAST_PIECE, MOST_PIECE, PIECE_S, Throttle
+from pecan_ray.storage.token_bucket import BURST_S, TokenBucket
+from tests.flaky_http import FlakyProxy
+
+MB = 1e6
+WINDOW_S = 10.0
+
+
+class ManyReaders:
+    """Readers of one bucket, on a clock of their own; each asks anew as soon as its answer is here."""
+
+    def __init__(self, bytes_per_s: float, readers: int, answer_s: float, nbytes: int, seed: int = 0) -> None:
+        self.bucket = TokenBucket(bytes_per_s, 0.0)
+        self.random = random.Random(seed)
+        self.answer_s, self.nbytes = answer_s, nbytes
+        self.came: list[tuple[float, int]] = []
+        """When bytes were asked for, and how many."""
+        self._order = 0
+        self._events: list[tuple[float, int, float]] = []
+        """When something happens, a number, and the place that may be waited for; 0.0: a reader comes."""
+        for _ in range(readers):
+            self._at(0.0, 0.0)
+
+    def _at(self, when: float, place: float) -> None:
+        self._order += 1
+        heapq.heappush(self._events, (when, self._order, place))
+
+    def run(self, until: float, changes: tuple[tuple[float, float], ...] = ()) -> None:
+        """Let time pass; `changes`: when the rate becomes which one."""
+        left = list(changes)
+        while self._events and self._events[0][0] < until:
+            now, _, place = heapq.heappop(self._events)
+            while left and left[0][0] <= now:
+                self.bucket.set_rate(left[0][1], left[0][0])
+                left.pop(0)
+            place = place or self.bucket.reserve(self.nbytes, now)
+            wait = self.bucket.wait_s(place, now)
+            if wait > 1e-9:
+                self._at(now + min(wait, 0.1), place)
+                continue
+            self.came.append((now, self.nbytes))
+            self._at(now + self.answer_s * (0.5 + self.random.random()), 0.0)
+
+    def between(self, begin: float, end: float) -> int:
+        return sum(nbytes for at, nbytes in self.came if begin <= at < end)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1 * MB, 1000 * MB])
+@pytest.mark.parametrize(("readers", "answer_s"), [(1, 0.001), (16, 0.02), (64, 0.3)])
+def test_readers_get_their_quota_within_five_percent_over_any_ten_seconds(
+    bytes_per_s: float, readers: int, answer_s: float
+) -> None:
+    piece = max(LEAST_PIECE, min(MOST_PIECE, int(bytes_per_s * PIECE_S)))
+    rig = ManyReaders(bytes_per_s, readers, answer_s, piece)
+    rig.run(60.0)
+    for begin in (0.0, 1.0, 7.3, 20.0, 49.9):
+        got = rig.between(begin, begin + WINDOW_S) / WINDOW_S
+        assert got == pytest.approx(bytes_per_s, rel=0.05), begin
+
+
+def test_a_change_of_the_rate_holds_at_once_for_those_who_wait() -> None:
+    rig = ManyReaders(1 * MB, 32, 0.01, 100_000)
+    rig.run(30.0, ((10.0, 100 * MB), (20.0, 2 * MB)))
+    assert rig.between(0.0, 10.0) / 10 == pytest.approx(1 * MB, rel=0.05)
+    assert rig.between(10.2, 20.0) / 9.8 == pytest.approx(100 * MB, rel=0.05)
+    assert rig.between(20.2, 30.0) / 9.8 == pytest.approx(2 * MB, rel=0.06)
+
+
+def test_what_nobody_wanted_is_kept_for_a_short_while_only() -> None:
+    bucket = TokenBucket(1000.0, 0.0)
+    place = bucket.reserve(1000.0, 100.0)
+    assert bucket.wait_s(place, 100.0) == pytest.approx(1.0 - BURST_S)
+
+
+def test_bytes_that_are_given_back_let_others_go_sooner() -> None:
+    bucket = TokenBucket(1000.0, 0.0)
+    first, second = bucket.reserve(1000.0, 0.0), bucket.reserve(1000.0, 0.0)
+    assert bucket.wait_s(second, 0.0) == pytest.approx(2.0 - BURST_S)
+    bucket.give_back(900.0, 0.0)
+    assert bucket.wait_s(first, 0.0) == pytest.approx(0.0)
+    assert bucket.wait_s(second, 0.0) == pytest.approx(1.1 - BURST_S)
+
+
+def test_a_clock_that_goes_back_makes_nobody_wait_again() -> None:
+    bucket = TokenBucket(1000.0, 50.0)
+    place = bucket.reserve(1100.0, 50.0)
+    assert bucket.wait_s(place, 51.0) == 0.0 and bucket.wait_s(place, 40.0) == 0.0
+
+
+class FakeTime:
+    """A clock that only goes on while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 0.0, 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += 1
+
+
+def ask_of(data: bytes, asked: list[tuple[int, int | None, str]]) -> Callable[[int, int | None, str], FileRange]:
+    def ask(start: int, stop: int | None, version: str) -> FileRange:
+        asked.append((start, stop, version))
+        return FileRange(data[start:stop], len(data), "v1")
+
+    return ask
+
+
+def test_a_read_comes_in_pieces_of_one_version_with_the_bytes_that_were_asked_for() -> None:
+    time_, data = FakeTime(), random.Random(1).randbytes(100_000)
+    throttle = Throttle(lambda: time_.now, time_.sleep)
+    throttle.limit(10.0)  # the least piece
+    asked: list[tuple[int, int | None, str]] = []
+    ask = ask_of(data, asked)
+    for start, stop in ((0, None), (5, 99_999), (99_990, 200_000), (0, 1), (100_000, None), (0, 100_000)):
+        asked.clear()
+        piece = throttle.read(ask, start, stop, "")
+        assert piece.data == data[start:stop] and piece.size == len(data) and piece.version == "v1"
+        assert all(end is not None and end - begin <= LEAST_PIECE for begin, end, _ in asked)
+        assert [version for *_, version in asked] == ["", *["v1"] * (len(asked) - 1)]
+    assert throttle.nbytes == 100_000 + 99_994 + 10 + 1 + 0 + 100_000
+    # All that was read has flowed, but for what had flowed before.
+    assert time_.now == pytest.approx(throttle.nbytes / 10.0, rel=0.1)
+
+
+def test_without_a_quota_a_read_is_one_request() -> None:
+    asked: list[tuple[int, int | None, str]] = []
+    throttle = Throttle()
+    assert throttle.read(ask_of(b"12345", asked), 1, None, "v0").data == b"2345"
+    assert asked == [(1, None, "v0")] and throttle.nbytes == 4 and throttle.bytes_per_s is None
+
+
+def test_a_read_that_fails_costs_nothing_and_one_that_is_given_up_neither() -> None:
+    time_ = FakeTime()
+    throttle = Throttle(lambda: time_.now, time_.sleep)
+    throttle.limit(1 * MB)
+
+    def fails(start: int, stop: int | None, version: str) -> FileRange:
+        raise SourceReplacedError("gone")
+
+    for _ in range(50):
+        with pytest.raises(SourceReplacedError):
+            throttle.read(fails, 0, 100_000, "")
+    assert time_.now == 0.0
+
+    def give_up(seconds: float) -> None:
+        raise UnwantedError
+
+    other = Throttle(lambda: 0.0, give_up)
+    other.limit(1 * MB)
+    asked: list[tuple[int, int | None, str]] = []
+    for _ in range(50):
+        with pytest.raises(UnwantedError):
+            other.read(ask_of(bytes(300_000), asked), 0, None, "")
+        assert len(asked) <= 2, "more was read than had flowed"
+
+
+def test_those_who_wait_go_at_once_when_the_quota_is_lifted_or_raised() -> None:
+    for rate in (None, 1e9):
+        throttle = Throttle()
+        throttle.limit(1.0)
+        began = threading.Event()
+
+        def ask(start: int, stop: int | None, version: str, began: threading.Event = began) -> FileRange:
+            return FileRange(bytes((stop or 50_000) - start), 50_000)
+
+        def read(throttle: Throttle = throttle, began: threading.Event = began) -> None:
+            began.set()
+            assert len(throttle.read(ask, 0, 50_000, "").data) == 50_000
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        began.wait()
+        throttle.limit(rate)
+        reader.join(30.0)
+        assert not reader.is_alive(), "it waits by the old quota, for half a day"
+
+
+# --- against real servers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quota() -> Iterator[None]:
+    yield
+    storage.limit_remote_io(None)
+
+
+@pytest.mark.usefixtures("quota")
+def test_all_ways_of_reading_a_bucket_keep_to_the_quota(bucket: tuple[str, FlakyProxy]) -> None:
+    url, _ = bucket
+    body = os.urandom(300_000)
+    path, rate = f"{url}/throttled/object", 2e6
+    storage.write_file(path, body)
+    version = storage.file_info(path).version
+
+    def by_stream() -> bytes:
+        with storage.open_stream(path, version=version) as stream:
+            return stream.read()
+
+    def at_random() -> bytes:
+        with storage.open_random(path, size=len(body), version=version) as file:
+            return file.read()
+
+    def ahead() -> bytes:
+        storage.fetch_ahead([storage.Head(path, version, len(body))])
+        return by_stream()
+
+    ways = {
+        "range": lambda: storage.read_range(path, 0),
+        "piece": lambda: storage.read_piece(path, 0, len(body)).data,
+        "all": lambda: storage.read_all(path, len(body), version=version),
+        "many": lambda: b"".join(storage.read_many([path], [version])),
+        "stream": by_stream,
+        "random": at_random,
+        "ahead": ahead,
+    }
+    for name, read in ways.items():
+        storage.reset_clients()
+        storage.limit_remote_io(None)
+        storage.limit_remote_io(rate)
+        before, began = storage.remote_bytes(), time.monotonic()
+        assert read() == body, name
+        took = time.monotonic() - began
+        assert storage.remote_bytes() - before == len(body), name
+        # The last piece need not have come before it was asked for; nothing bounds it from above on a busy machine.
+        assert took >= len(body) / rate - BURST_S - 0.001, f"{name}: {len(body) / took / 1e6:.2f} MB/s"
+    storage.delete_file(path)
+
+
+@pytest.mark.usefixtures("quota")
+@pytest.mark.parametrize("bucket", ["s3"], indirect=True)  # the other emulator tells no version with what it sends
+def test_an_object_that_is_replaced_between_two_pieces_is_refused(bucket: tuple[str, FlakyProxy]) -> None:
+    url, proxy = bucket
+    path = f"{url}/throttled/replaced"
+    storage.write_file(path, bytes(100_000))
+    storage.limit_remote_io(200_000.0)
+    found: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            storage.read_range(path, 0)
+        except SourceReplacedError as error:
+            found.append(error)
+
+    before = len(proxy.requests)
+    reader = threading.Thread(target=read)
+    reader.start()
+    while len(proxy.requests) == before:
+        time.sleep(0.001)
+    storage.write_file(path, b"1" * 100_000)
+    reader.join()
+    assert found and path in str(found[0])
+    storage.delete_file(path)
+
+
+@pytest.mark.usefixtures("quota")
+def test_a_reader_that_is_given_up_waits_no_longer(bucket: tuple[str, FlakyProxy]) -> None:
+    url, _ = bucket
+    path = f"{url}/throttled/unwanted"
+    storage.write_file(path, bytes(100_000))
+    storage.limit_remote_io(1.0)
+    given_up, ended = threading.Event(), threading.Event()
+
+    def read() -> None:
+        with unless_given_up(given_up):
+            try:
+                access.read_range(path, 0)
+            except UnwantedError:
+                ended.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    given_up.set()
+    reader.join(30.0)
+    assert ended.is_set()
+    storage.limit_remote_io(None)
+    storage.delete_file(path)
