@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -57,8 +58,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: [name in getattr(item, "fixturenames", ()) for name in ("three_nodes", "one_node")])
 
 
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A folder for temporary files and Ray's, so that no process takes those of another one for its own.
+
+    What pytest has stays where it is: paths of sockets may not be long.
+    """
+    tmp_path_factory.getbasetemp()
+    with (
+        tempfile.TemporaryDirectory(prefix="tests-", ignore_cleanup_errors=True) as folder,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setenv("TMPDIR", folder)
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
+
+
 @pytest.fixture(scope="session")
-def clusters() -> Iterator[Clusters]:
+def clusters(temporary_folder: None) -> Iterator[Clusters]:
     """What modules with the same needs share: a cluster takes longer to start than most tests."""
     found = Clusters()
     yield found
