@@ -61,6 +61,8 @@ class StateNumbers:
 
 def _bytes(numbers: npt.NDArray[np.int64]) -> bytes:
     """Return numbers in bytes of seven bits each, the lowest ones first; all but the last say that more follow."""
+    if int(numbers.max()) < 0x80:
+        return numbers.astype(np.uint8).tobytes()
     widths = np.ones(len(numbers), np.int64)
     for place in range(1, LONGEST):
         widths += numbers >= 1 << 7 * place

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, chain
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -30,9 +31,11 @@ def packed_rests(rests: Sequence[Rest], numbers: StateNumbers) -> dict[str, Pack
 
 
 def _columns(rests: Sequence[Rest]) -> tuple[SignedColumn, ...]:
-    passes, splits = _array(rest.repetition for rest in rests), _array(rest.index for rest in rests)
-    counts = _array(len(rest.spans) for rest in rests)
-    ends = _array(chain.from_iterable(chain.from_iterable(rest.spans for rest in rests)))
+    # Iterators that are no Python: a state is taken while the job waits.
+    passes, splits = _array(map(attrgetter("repetition"), rests)), _array(map(attrgetter("index"), rests))
+    spans = [rest.spans for rest in rests]
+    counts = _array(map(len, spans))
+    ends = _array(chain.from_iterable(chain.from_iterable(spans)))
     starts, stops = ends[::2], ends[1::2]
     owner = np.repeat(np.arange(len(rests)), counts)
     fine = np.bincount(owner[((starts | stops) & WITHIN) != 0], minlength=len(rests)) > 0
