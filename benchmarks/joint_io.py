@@ -52,7 +52,7 @@ STEPS = 100
 
 
 @dataclass(frozen=True)
-class Setting:
+class TwoJobs:
     """What all ways have in common."""
 
     address: str
@@ -75,7 +75,7 @@ def write_objects(folder: Path) -> None:
 class Meter:
     """A training loop that sleeps: counts the bytes that it gets in a stretch of time."""
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: TwoJobs) -> None:
         self._setting, self._begin, self._nbytes = setting, 0.0, 0
 
     def step(self, nbytes: int) -> float | None:
@@ -90,7 +90,7 @@ class Meter:
         return self._nbytes / passed if passed >= self._setting.seconds else None
 
 
-def run_job(told: Connection, way: str, number: int, folder: str, setting: Setting) -> None:
+def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:
     """Run a job until its speed is known."""
     ray.init(address=setting.address, namespace="pecan", log_to_driver=False)
     equal = way == "equal"
@@ -110,7 +110,7 @@ def run_job(told: Connection, way: str, number: int, folder: str, setting: Setti
                 return
 
 
-def only_read(told: Connection, way: str, number: int, folder: str, setting: Setting) -> None:
+def only_read(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:
     """Read a dataset in random orders through a cache that drops what was used least recently."""
     storage.keep_on_node(BlockCache(Path(folder), setting.cache_bytes, policy="lru"))
     chance, meter = random.Random(number), Meter(setting)
@@ -122,7 +122,7 @@ def only_read(told: Connection, way: str, number: int, folder: str, setting: Set
                 return
 
 
-def measured(way: str, folder: str, setting: Setting) -> list[float]:
+def measured(way: str, folder: str, setting: TwoJobs) -> list[float]:
     """Let both jobs run at the same time; return the bytes a second of each."""
     spawn = multiprocessing.get_context("spawn")
     run: Callable[..., None] = only_read if way == "LRU" else run_job
@@ -142,14 +142,14 @@ def measured(way: str, folder: str, setting: Setting) -> list[float]:
     return speeds
 
 
-def speeds_of(setting: Setting, cache: float, pipe: float) -> tuple[float, float]:
+def speeds_of(setting: TwoJobs, cache: float, pipe: float) -> tuple[float, float]:
     """Return the speeds of both jobs where the first has so much of the cache and of the pipe."""
     sizes = [count * MIB for count in OBJECTS]
     first = silod_perf(setting.ideal, pipe, min(cache, sizes[0]), sizes[0])
     return first, silod_perf(setting.ideal, setting.pipe - pipe, setting.cache_bytes - cache, sizes[1])
 
 
-def say(told: str, speeds: list[float] | tuple[float, ...], setting: Setting) -> None:
+def say(told: str, speeds: list[float] | tuple[float, ...], setting: TwoJobs) -> None:
     """Print one way's numbers."""
     equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
     least = min(speed / other for speed, other in zip(speeds, equal, strict=True))
@@ -180,7 +180,7 @@ def main() -> None:
         write_objects(Path(data_folder))
         os.environ["AWS_ENDPOINT_URL"] = url
         cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
-        setting = Setting(cluster.address, asked.pipe, asked.cache * MIB, asked.ideal, asked.warm, asked.seconds)
+        setting = TwoJobs(cluster.address, asked.pipe, asked.cache * MIB, asked.ideal, asked.warm, asked.seconds)
         try:
             for way in asked.way or WAYS:
                 say(way, measured(way, f"{folder}/{way}", setting), setting)

@@ -183,7 +183,8 @@ def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy:
         index = tmp_path / "source" / "index.sqlite"
         index.write_bytes(b"not a database any more" * 1000)
         name = next(name for name in cluster.named_actors() if name.endswith(":local-0") and "small" in name)
-        _, pid = ray.get(ray.get_actor(name, namespace=cluster.NAMESPACE).placed.remote())
+        worker: Any = ray.get_actor(name, namespace=cluster.NAMESPACE)
+        _, pid = ray.get(worker.placed.remote())
         os.kill(pid, signal.SIGKILL)
         for job in jobs:
             job.ends()
