@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -96,3 +96,27 @@ def entries_to_evict(
             del gone[entry.key]
             excess += entry.nbytes
     return tuple(gone)
+
+
+def entries_over_rooms(
+    entries: Mapping[str, Iterable[StoredEntry]],
+    max_bytes: int,
+    rooms: Mapping[str, int],
+    policy: EvictionPolicy = "benefit",
+) -> tuple[str, ...]:
+    """Return the keys of the entries that go so that no kind takes more than its room, and all at most `max_bytes`.
+
+    `entries`: by kind.  Kinds without a room have what others leave.
+    """
+    gone: list[str] = []
+    left: list[StoredEntry] = []
+    others: list[StoredEntry] = []
+    for kind, of_kind in entries.items():
+        stored = list(of_kind)
+        over = set(entries_to_evict(stored, rooms[kind], policy) if kind in rooms else ())
+        gone += sorted(over)
+        (left if kind in rooms else others).extend(one for one in stored if one.key not in over)
+    taken = sum(one.nbytes for one in left)
+    over = set(entries_to_evict(others, max(0, max_bytes - taken), policy))
+    left += [one for one in others if one.key not in over]
+    return (*gone, *sorted(over), *entries_to_evict(left, max_bytes, policy))

@@ -18,23 +18,20 @@ import random
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import google_crc32c
-import numpy as np
-
 from pecan_ray.cache.checked import checked_count
-from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict, lets_in
-from pecan_ray.cache.store_index import opened_index
+from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
+from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
+from pecan_ray.cache.store_segments import SegmentWriter, extended
 from pecan_ray.errors import CacheError
 
 SEGMENT_BYTES = 256 << 20
 LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
-ALIGNMENT = 64
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
 LEAST_MAPPED = 64 << 10
@@ -80,16 +77,22 @@ class EntryStore:
         policy: EvictionPolicy = "benefit",
         segment_bytes: int = SEGMENT_BYTES,
         private: bool = False,
+        by_kind: bool = False,
     ) -> None:
         """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
 
-        `private`: it lies where others may make folders, and one of theirs is refused.
+        `private`: it lies where others may make folders, and one of theirs is refused.  `by_kind`: what a segment
+        holds is of one kind, so that kinds can be bounded by `bound`.
         """
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
+        self.rooms: Mapping[str, int] | None = None
+        """Bytes that some kinds may take at most, as `bound` was told last; None: nobody bounds them."""
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
-        self._writing: _Writing | None = None
+        self._by_kind = by_kind
+        self._writing: dict[str, SegmentWriter] = {}
+        """By kind, or one for all of them (kind "")."""
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
@@ -135,7 +138,7 @@ class EntryStore:
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or _extended(0, data) != checksum:
+        if len(data) != nbytes or extended(0, data) != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
@@ -160,12 +163,14 @@ class EntryStore:
         if nbytes > self._max_bytes:
             self.trouble = f"an entry of {nbytes} bytes does not fit into a cache of {self._max_bytes}"
             return False
+        if nbytes > self._room(kind):
+            return False
         try:
             if key in self and not anew:
                 return True
-            if self.policy == "resident" and not self._lets_in(nbytes):
+            if self.policy == "resident" and not self._lets_in(kind, nbytes):
                 return False
-            writing = self._segment_for(nbytes)
+            writing = self._segment_for(kind, nbytes)
             start, checksum = writing.append(parts)
             with self._index:
                 self._index.execute(
@@ -177,12 +182,26 @@ class EntryStore:
                     (writing.name, writing.end),
                 )
                 self._write_uses({*self._used, writing.name})
-                gone = self._evict()
+                gone = self._evict(kind)
         except (OSError, sqlite3.Error) as error:
             self.trouble = f"an entry of {nbytes} bytes could not be written: {error}"
             return False
         self._unlink(gone)
         return key in self
+
+    def bound(self, rooms: Mapping[str, int] | None) -> None:
+        """Bound what kinds may take from now on; what is too much goes."""
+        if rooms == self.rooms:
+            return
+        self.rooms = rooms
+        self._stop_writing()  # what it was writing of a kind may be what goes
+        try:
+            with self._index:
+                gone = self._evict(None)
+        except sqlite3.Error as error:
+            self.trouble = f"the index in {self.folder} cannot be written: {error}"
+            return
+        self._unlink(gone)
 
     def about(self, key: str) -> tuple[str, int, float] | None:
         """Return the kind of an entry, its elements, and the seconds that computing it took; None: it is not there."""
@@ -275,8 +294,7 @@ class EntryStore:
         """Note what was used, and let go of all files."""
         with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
             self._write_uses(self._used)
-        if self._writing is not None:
-            self._writing.close()
+        self._stop_writing()
         self._index.close()
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -326,8 +344,8 @@ class EntryStore:
 
     def _write_uses(self, segments: Iterable[str]) -> None:
         """Note that segments were used now: by a counter, since clocks jump; by "fifo" only writing counts."""
-        mine = self._writing.name if self._writing is not None else ""
-        used = [(name,) for name in segments if self.policy != "fifo" or name == mine]
+        mine = {writing.name for writing in self._writing.values()}
+        used = [(name,) for name in segments if self.policy != "fifo" or name in mine]
         for name in segments if self.policy in ("resident", "fifo") else ():
             with contextlib.suppress(OSError):  # it is gone, or was never ours
                 os.utime(self._path(name))
@@ -336,48 +354,58 @@ class EntryStore:
         )
         self._used.clear()
 
-    def _segment_for(self, nbytes: int) -> _Writing:
+    def _stop_writing(self) -> None:
+        for writing in self._writing.values():
+            writing.close()
+        self._writing.clear()
+
+    def _room(self, kind: str) -> int:
+        """Return the bytes that a kind may take."""
+        return self._max_bytes if self.rooms is None else min(self._max_bytes, self.rooms.get(kind, self._max_bytes))
+
+    def _segment_for(self, kind: str, nbytes: int) -> SegmentWriter:
         """Return the segment that this process writes into, a new one where the entry no longer fits well."""
-        writing = self._writing
-        if writing is not None and not writing.gone() and writing.end + nbytes <= max(self._segment_bytes, nbytes):
+        of = kind if self._by_kind else ""
+        most = max(nbytes, min(self._segment_bytes, self._room(kind) // LEAST_SEGMENTS))
+        writing = self._writing.get(of)
+        if writing is not None and not writing.gone() and writing.end + nbytes <= most:
             return writing
         if writing is not None:
-            self._writing = None
-            writing.close()
-        while self._writing is None:
-            made = _Writing(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
+            self._writing.pop(of).close()
+        while of not in self._writing:
+            made = SegmentWriter(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
             if made.held and not made.gone():  # else another process has just taken it for left over
-                self._writing = made
+                self._writing[of] = made
             else:
                 made.close()
-        return self._writing
+        return self._writing[of]
 
-    def _lets_in(self, nbytes: int) -> bool:
+    def _lets_in(self, kind: str, nbytes: int) -> bool:
         """Tell whether there is room, or something may go."""
-        rows = self._index.execute("SELECT name, nbytes FROM segments").fetchall()
-        if sum(size for _, size in rows) + nbytes <= self._max_bytes:
+        rows = sizes_of_segments(self._index, kind if self.rooms is not None and kind in self.rooms else None)
+        if sum(size for _, size in rows) + nbytes <= self._room(kind):
             return True
         os.utime(self.folder / "segments")  # so the clock of the disk tells, which has stamped the others
         now = (self.folder / "segments").stat().st_mtime
         used = [self._path(name).stat().st_mtime for name, _ in rows if self._path(name).exists()]
         return lets_in(now - min(used, default=0.0), nbytes / self._segment_bytes, random.random())
 
-    def _evict(self) -> list[str]:
-        """Take the entries of the segments that are worth least out of the index until the rest fits."""
-        (nbytes,) = self._index.execute("SELECT COALESCE(SUM(nbytes), 0) FROM segments").fetchone()
-        if nbytes <= self._max_bytes:
+    def _evict(self, kind: str | None) -> list[str]:
+        """Take the entries of the segments that are worth least out of the index until the rest fits.
+
+        `kind`: that which has grown; None: any may be too large.
+        """
+        total = sum(size for _, size in sizes_of_segments(self._index))
+        bounded = self.rooms is not None and (kind is None or kind in self.rooms)
+        mine = sum(size for _, size in sizes_of_segments(self._index, kind)) if bounded and kind is not None else 0
+        if total <= self._max_bytes and (not bounded or (kind is not None and mine <= self._room(kind))):
             return []  # what follows goes through all entries
-        rows = self._index.execute(
-            "SELECT s.name, s.nbytes, s.last_used, COALESCE(SUM(e.seconds), 0) FROM segments s "
-            "LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
-        ).fetchall()
-        mine = self._writing.name if self._writing is not None else ""
-        stored = [StoredEntry(name, size, used, seconds, name == mine) for name, size, used, seconds in rows]
-        gone = entries_to_evict(stored, self._max_bytes, self.policy)
-        names = [(name,) for name in gone]
+        writing = {one.name for one in self._writing.values()}
+        stored = stored_segments(self._index, writing)
+        names = [(name,) for name in entries_over_rooms(stored, self._max_bytes, self.rooms or {}, self.policy)]
         self._index.executemany("DELETE FROM entries WHERE segment = ?", names)
         self._index.executemany("DELETE FROM segments WHERE name = ?", names)
-        return list(gone)
+        return [name for (name,) in names]
 
     def _empty_segments(self) -> list[str]:
         names = "SELECT name FROM segments WHERE name NOT IN (SELECT segment FROM entries)"
@@ -402,55 +430,10 @@ class EntryStore:
         return self.folder / "segments" / segment
 
 
-class _Writing:
-    """A segment that this process appends to; its lock tells others that it lives."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name, self.end = name, 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(folder / name, flags, 0o600)
-        self.held = False
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.held = True
-
-    def append(self, parts: Sequence[bytes | memoryview]) -> tuple[int, int]:
-        """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
-        start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, 0
-        at = start
-        try:
-            for part in parts:
-                checksum = _extended(checksum, part)
-                left = memoryview(part).cast("B")
-                while left:
-                    written = os.pwrite(self._fd, left, at)
-                    left, at = left[written:], at + written
-        except OSError:
-            with contextlib.suppress(OSError):  # the first error is told
-                os.ftruncate(self._fd, self.end)
-            raise
-        self.end = at
-        return start, checksum
-
-    def gone(self) -> bool:
-        """Tell whether the file has been removed, as one that was worth least."""
-        return os.fstat(self._fd).st_nlink == 0
-
-    def close(self) -> None:
-        """Write no more."""
-        os.close(self._fd)
-
-
 def _check_ours(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is no folder that this user alone may use")
-
-
-def _extended(checksum: int, data: bytes | memoryview) -> int:
-    """Return the checksum of what it stands for with more bytes behind."""
-    # The library takes only bytes, and arrays of NumPy, where they lie.
-    return int(google_crc32c.extend(checksum, np.frombuffer(data, np.uint8)))
 
 
 def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:

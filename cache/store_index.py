@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Container
 from pathlib import Path
 
+from pecan_ray.cache.eviction import StoredEntry
 from pecan_ray.errors import CacheError
 
 FORMAT_VERSION = 1
@@ -60,3 +62,26 @@ def _connected(path: Path) -> sqlite3.Connection:
         index.close()
         raise
     return index
+
+
+def sizes_of_segments(index: sqlite3.Connection, kind: str | None = None) -> list[tuple[str, int]]:
+    """Return the names and sizes of the segments; `kind`: of those whose entries are of it."""
+    if kind is None:
+        return index.execute("SELECT name, nbytes FROM segments").fetchall()
+    return index.execute(
+        "SELECT s.name, s.nbytes FROM segments s "
+        "WHERE (SELECT e.kind FROM entries e WHERE e.segment = s.name LIMIT 1) = ?",
+        (kind,),
+    ).fetchall()
+
+
+def stored_segments(index: sqlite3.Connection, in_use: Container[str]) -> dict[str, list[StoredEntry]]:
+    """Return the segments, by the kind of their entries; this goes through all of these."""
+    rows = index.execute(
+        "SELECT s.name, s.nbytes, s.last_used, COALESCE(SUM(e.seconds), 0), COALESCE(MIN(e.kind), '') FROM segments s "
+        "LEFT JOIN entries e ON e.segment = s.name GROUP BY s.name"
+    ).fetchall()
+    found: dict[str, list[StoredEntry]] = {}
+    for name, size, used, seconds, kind in rows:
+        found.setdefault(kind, []).append(StoredEntry(name, size, used, seconds, name in in_use))
+    return found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pecan_ray.batches import Batches
     from pecan_ray.job.merge_states import merge_states
     from pecan_ray.observe.report import Report
-    from pecan_ray.options import AutoWorkers, Cache, Config, Workers
+    from pecan_ray.options import AutoWorkers, Cache, ClusterIo, Config, Workers
     from pecan_ray.pipeline import PecanPipeline
     from pecan_ray.plan.deadline import Deadline
     from pecan_ray.runtime.journal_state import journal_state
@@ -27,6 +27,7 @@ __all__ = [
     "AutoWorkers",
     "Batches",
     "Cache",
+    "ClusterIo",
     "Config",
     "Deadline",
     "PecanPipeline",
@@ -48,6 +49,7 @@ __getattr__ = lazy_names(
         "AutoWorkers": "pecan_ray.options",
         "Batches": "pecan_ray.batches",
         "Cache": "pecan_ray.options",
+        "ClusterIo": "pecan_ray.options",
         "Config": "pecan_ray.options",
         "Deadline": "pecan_ray.plan.deadline",
         "PecanPipeline": "pecan_ray.pipeline",

@@ -30,7 +30,7 @@ from pecan_ray.observe.placement import explain_placement
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
-from pecan_ray.options import Config, EngineName, IterOptions, Workers, check_remote_io
+from pecan_ray.options import ClusterIo, Config, EngineName, IterOptions, Workers, check_remote_io
 from pecan_ray.plan.operators import Plan
 from pecan_ray.quarantine import QuarantineFile, default_path
 from pecan_ray.runtime.client import Provenance, Received, has_left
@@ -408,6 +408,11 @@ class Batches:
             raise PlanError(
                 "set_remote_io: the workers are those of a shared group, whose quota is Config(remote_io=...) of its "
                 "first reader: give it there."
+            )
+        if isinstance(self._config.remote_io, ClusterIo):
+            raise PlanError(
+                "set_remote_io: this job has its part of what the cluster's jobs share, which changes "
+                "by itself: give it a number of its own in place of Config(remote_io=ClusterIo(...))."
             )
         refuse_forked()
         self._session.set_remote_io(bytes_per_s)

@@ -22,6 +22,7 @@ from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
 from pecan_ray.observe.doctor import DOCTOR_HELP, ROWS, looks
 from pecan_ray.observe.read_program import REACHED, load, run_as_program
 from pecan_ray.observe.status_command import STATUS_HELP, STOP_HELP, add_stop_arguments, run_status
+from pecan_ray.observe.top_command import TOP_HELP, add_top_arguments
 from pecan_ray.options import Config, EngineName, TransportChoice, Workers
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.quarantine import Pickled, quarantined
@@ -78,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doctor.set_defaults(run=run_doctor)
     tell = commands.add_parser("status", help=STATUS_HELP, description=f"{STATUS_HELP.capitalize()}.")
     tell.set_defaults(run=run_status)
+    add_top_arguments(commands.add_parser("top", help=TOP_HELP, description=f"{TOP_HELP.capitalize()}."))
     add_stop_arguments(commands.add_parser("stop", help=STOP_HELP, description=f"{STOP_HELP.capitalize()}."))
     simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
     add_simulate_arguments(simulate)

@@ -31,6 +31,7 @@ PlacementMode: TypeAlias = Literal[
 ]
 
 ObjectiveName: TypeAlias = Literal["cost", "no_wait"]
+SharingPolicy: TypeAlias = Literal["greedy", "sjf", "max_min"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -200,6 +201,35 @@ def _check_remote(url: str) -> None:
 
 
 @dataclass(frozen=True)
+class ClusterIo:
+    """What all jobs of a cluster share that have it as `Config(remote_io=...)`: a pipe to object stores, and caches.
+
+    Both are divided anew when such jobs come and go, and when their speeds change.
+    """
+
+    bytes_per_s: float | None = None
+    """Of the pipe, for all of these jobs together; None: as another job has said."""
+    cache_bytes: int | None = None
+    """That each node keeps of their datasets; None: as another job has said, or else as ``Cache(source_bytes=...)``."""
+    policy: SharingPolicy | None = None
+    """What is aimed at: the largest sum of speeds, short jobs first, or that the slowest job be as fast as can be;
+    None: as another job has said, or else "greedy"."""
+    ideal_bytes_per_s: float | None = None
+    """What this job reads a second when it never waits for data; None: it is measured."""
+    dataset_bytes: float | None = None
+    """That this job reads in an epoch; None: it is measured."""
+
+    def __post_init__(self) -> None:
+        settle(self, "ClusterIo")
+        for name in ("bytes_per_s", "ideal_bytes_per_s", "dataset_bytes"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise PlanError(f"ClusterIo({name}=...) must be a finite number > 0, or None, but got {value!r}.")
+        if self.cache_bytes is not None and self.cache_bytes < 0:
+            raise PlanError(f"ClusterIo(cache_bytes=...) must be 0 or more, but got {self.cache_bytes}.")
+
+
+@dataclass(frozen=True)
 class Config:
     """Settings of a pipeline that have good defaults.
 
@@ -217,9 +247,9 @@ class Config:
     remote_labels: Mapping[str, str] = field(default_factory=dict)
     """Label selector for remote workers; empty: ``pecan-role=remote`` where a node has it, else any node
     that is not a trainer's."""
-    remote_io: float | None = None
+    remote_io: float | ClusterIo | None = None
     """Bytes a second that the workers of a job together read of object stores at most, each an equal share; None: as
-    many as they can."""
+    many as they can; a `ClusterIo`: what it is given of what all jobs of the cluster share."""
     trainer_timeout_s: float = 60.0
     """A trainer of several that is not heard for so long is taken for lost, and the job ends: its threads report
     every second while Python runs at all, each of N > 100 trainers every N / 100 s; three times that is the least."""
@@ -293,7 +323,8 @@ class Config:
             raise PlanError(f"cpus_per_worker must be positive and finite, but got {self.cpus_per_worker}.")
         if self.threads_per_worker is not None and self.threads_per_worker < 1:
             raise PlanError(f"threads_per_worker must be at least 1, but got {self.threads_per_worker}.")
-        check_remote_io(self.remote_io)
+        if not isinstance(self.remote_io, ClusterIo):
+            check_remote_io(self.remote_io)
         if not 0 <= self.error_budget <= 1:
             raise PlanError(f"error_budget must be a share in [0, 1], but got {self.error_budget}.")
         if not self.share_linger_s >= 0 or self.share_window_bytes < 1 or self.share_disk_bytes < 0:

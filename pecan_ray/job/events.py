@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.messages import Placement, TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.messages import DatasetRooms, Placement, TrainerReport, WorkerProgress, WorkerQuestion
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 from pecan_ray.plan.stretches import OpOrders
@@ -215,10 +215,14 @@ class ScaleAsked:
 
 @dataclass(frozen=True)
 class RemoteIoSet:
-    """What all workers together may read of object stores has changed."""
+    """What all workers together may read of object stores has changed, or what nodes may keep of it."""
 
     bytes_per_s: float | None
     """None: as much as they can."""
+    rooms: DatasetRooms = ()
+    """What a node may keep of each dataset; empty: nobody bounds that."""
+    why: str = ""
+    """Who has said so; empty: the user."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
 from pecan_ray.job.losses import Losses
-from pecan_ray.job.messages import Acknowledgement, Placement, WorkerProgress
+from pecan_ray.job.messages import Acknowledgement, DatasetRooms, Placement, WorkerProgress
 from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.windows import Deployment
 
@@ -65,6 +65,8 @@ class Fleet:
         self._job, self._cpus_per_worker = job, cpus_per_worker
         self.remote_io = remote_io
         """Bytes a second that all of them together may read of object stores; None: as many as they can."""
+        self.rooms: DatasetRooms = ()
+        """What their nodes may keep of each dataset; empty: nobody bounds that."""
         self.workers: dict[str, FleetWorker] = {}
         self.past: dict[str, FleetWorker] = {}
         self.changes = 0
@@ -137,7 +139,7 @@ class Fleet:
         """Have a worker started that was requested."""
         sharing = max(1, self._shares.get(worker.host, 1))
         share = None if self.remote_io is None else self.remote_io / max(1, self.wanted.workers)
-        return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved, share)
+        return StartWorker(worker.name, worker.placement, worker.host, sharing, worker.reserved, share, self.rooms)
 
     def came(self, worker: FleetWorker, now: float) -> None:
         """Note that a worker runs."""

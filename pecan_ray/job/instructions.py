@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pecan_ray.errors import PecanError
-from pecan_ray.job.messages import LogLevel, Placement, Reply
+from pecan_ray.job.messages import DatasetRooms, LogLevel, Placement, Reply
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,8 @@ class StartWorker:
     """Reserve CPUs for it; if not, it runs beside whatever has them."""
     remote_io: float | None = None
     """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
+    rooms: DatasetRooms = ()
+    """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,8 @@ class LimitRemoteIo:
 
     worker: str
     bytes_per_s: float | None
+    rooms: DatasetRooms = ()
+    """What its node may keep of each dataset; empty: nobody bounds that."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,8 @@ from pecan_ray.plan.stage_seconds import StageSeconds
 
 Placement: TypeAlias = Literal["local", "remote"]
 LogLevel: TypeAlias = Literal["info", "warning", "error"]
+DatasetRooms: TypeAlias = tuple[tuple[str, int], ...]
+"""Datasets by their names, with the bytes of them that a node may keep."""
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
 """Splits that were read to their ends, and how many elements they hold."""
 

@@ -1,20 +1,23 @@
 """What the workers of a job may read of object stores together, and each of them: an equal share.
 
 Shares are dealt anew when workers come and go, and when the quota changes.  One that ends what it has begun keeps its
-share to its end.
+share to its end.  With their shares workers are told what nodes may keep of each dataset, where somebody divides that.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pecan_ray.job import events
 from pecan_ray.job.instructions import Instructions, LimitRemoteIo
+from pecan_ray.job.messages import DatasetRooms
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
+
+TOLD_FROM = 0.8
+"""Of two quotas that somebody renews every second, the ratio from which on the job's story tells of the second."""
 
 
 class RemoteIoShares:
@@ -22,30 +25,44 @@ class RemoteIoShares:
 
     def __init__(self, job: JobState) -> None:
         self._job = job
-        self._dealt: tuple[float | None, int] = (None, 0)
-        """The quota, and how often workers had come and gone, when shares were dealt last."""
-        self._told: dict[str, float | None] = {}
+        self._dealt: tuple[float | None, DatasetRooms, int] = (None, (), 0)
+        """The quota, the rooms, and how often workers had come and gone, when shares were dealt last."""
+        self._told: dict[str, tuple[float | None, DatasetRooms]] = {}
+        self._said: tuple[float | None, str] = (None, "")
+        """The quota of which the job's story tells last, and who had set it."""
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RemoteIoSet: self._on_set,
         }
 
     def _on_set(self, event: events.RemoteIoSet, now: float, done: Instructions) -> None:
-        quota, self._job.fleet.remote_io = event.bytes_per_s, event.bytes_per_s
+        quota = event.bytes_per_s
+        self._job.fleet.remote_io, self._job.fleet.rooms = quota, event.rooms
+        if event.why and not self._worth_telling(quota, event.why):
+            return
+        self._said = quota, event.why
         said = "no longer bounded" if quota is None else f"at most {quota / 1e6:,.4g} MB/s from now on"
-        self._job.tell("remote io", f"reads of object stores: {said}", now)
+        self._job.tell("remote io", f"reads of object stores: {said}{event.why}", now)
+
+    def _worth_telling(self, quota: float | None, why: str) -> bool:
+        """Tell whether a quota that is renewed again and again has changed by much since it was told."""
+        before, by = self._said
+        if quota is None or before is None or why != by:
+            return (quota, why) != (before, by)
+        return not TOLD_FROM < quota / before < 1 / TOLD_FROM
 
     def deal(self, done: Instructions) -> None:
-        """Tell the workers that run what each may read, where it is not what they know."""
+        """Tell the workers that run what each may read, and its node keep, where it is not what they know."""
         fleet = self._job.fleet
-        if self._dealt == (fleet.remote_io, fleet.changes):
+        if self._dealt == (fleet.remote_io, fleet.rooms, fleet.changes):
             return
-        self._dealt = fleet.remote_io, fleet.changes
+        self._dealt = fleet.remote_io, fleet.rooms, fleet.changes
         running = [worker.name for worker in fleet.workers.values() if worker.running]
         share = None if fleet.remote_io is None else fleet.remote_io / max(1, len(running))
         # One that has just begun knows what it was started with, which may have changed meanwhile.
-        done += [LimitRemoteIo(name, share) for name in running if self._told.get(name, math.nan) != share]
-        self._told = dict.fromkeys(running, share)
+        told = share, fleet.rooms
+        done += [LimitRemoteIo(name, *told) for name in running if self._told.get(name) != told]
+        self._told = dict.fromkeys(running, told)
 
     def again(self) -> None:
         """Tell all of them anew: the controller may have been lost before it did."""
-        self._dealt, self._told = (None, -1), {}
+        self._dealt, self._told = (None, (), -1), {}

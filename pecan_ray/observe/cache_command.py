@@ -81,9 +81,9 @@ def show(store: EntryStore, asked: argparse.Namespace) -> int:
 
 
 def show_blocks(store: EntryStore, asked: argparse.Namespace) -> int:
-    """Print a line for each bucket of which bytes are kept."""
+    """Print a line for each dataset of which bytes are kept."""
     rows = [(f"{one.entries:,}", f"{one.nbytes / 1e6:,.1f}", one.kind) for one in store.sizes()]
-    write_table(rows, ("blocks", "MB", "bucket"))
+    write_table(rows, ("blocks", "MB", "dataset"))
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 
+from pecan_ray.job.cluster_io import SharedIo
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.share_directory import GroupRecord
 from pecan_ray.observe.report import Report
@@ -40,6 +41,7 @@ def run_status(_: argparse.Namespace) -> int:
         known: tuple[GroupRecord, ...] = ray.get(service.groups.remote(), timeout=ANSWER_S)
         lost = [one.name for one in known if one.name not in groups]
         lines.append(f"service: knows {len(known)} shared group(s)" + (f", silent: {', '.join(lost)}" if lost else ""))
+        lines += io_lines(*ray.get(service.io.remote(), timeout=ANSWER_S))
     sys.stdout.write("\n".join(lines) + "\n")
     return 0
 
@@ -68,6 +70,17 @@ def job_line(facts: JobFacts) -> str:
     """Spell out a job."""
     workers = facts.deployments[-1][1] if facts.deployments else "no workers yet"
     return f"job {facts.job}: {facts.seconds:.0f} s, {facts.elements} elements, epoch {facts.epochs}, {workers}"
+
+
+def io_lines(shared: SharedIo, jobs: int) -> list[str]:
+    """Spell out what the service divides among jobs; nothing where none takes part."""
+    if not jobs:
+        return []
+    if shared.bytes_per_s is None:
+        return [f"  {_several(jobs, 'job')} would share what the cluster has, and none has said how much that is"]
+    cache = "what their nodes keep" if shared.cache_bytes is None else f"{shared.cache_bytes / 1e9:,.4g} GB of cache"
+    pipe = f"{shared.bytes_per_s / 1e6:,.4g} MB/s of object stores"
+    return [f"  divides {pipe} and {cache} among {_several(jobs, 'job')}, policy {shared.policy or 'greedy'}"]
 
 
 def group_lines(facts: GroupFacts) -> list[str]:

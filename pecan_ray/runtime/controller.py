@@ -20,6 +20,7 @@ from pecan_ray.job import events
 from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
+from pecan_ray.job.speed import LiveJob
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
@@ -199,6 +200,10 @@ class AutoPlacementController:
     async def facts(self) -> JobFacts:
         """Return the facts of the job so far."""
         return self._host.state.facts(self._host.now())
+
+    async def live(self) -> LiveJob:
+        """Return how the job is at this moment."""
+        return self._host.live()
 
     async def paid(self) -> float | None:
         """Return the dollars that the job has cost so far; None where no prices were given."""

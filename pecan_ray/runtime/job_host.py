@@ -19,9 +19,12 @@ from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.messages import Reply
+from pecan_ray.job.speed import JobSpeed, LiveJob, SpeedMeter
+from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import leaving_nodes, remote_selector, room_for
+from pecan_ray.runtime.io_sharing import IoSharing, datasets_of
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.journal_file import JournalPlace
 from pecan_ray.runtime.journaled_job import JournaledJob
@@ -53,6 +56,8 @@ class JobHost:
         self.tasks = JobTasks(self.fail)
         self.board = NoticeBoard(self.state.orders, self.tasks)
         self.metrics = JobMetrics(self.job.spec.name, self.job.pipeline)
+        self._meter, self._speed = SpeedMeter(), JobSpeed()
+        self._io = IoSharing(self.job, self.state, lambda: self._speed, self.happened)
         controller = ray.get_runtime_context().current_actor
         self.workers = WorkerActors(self.job, controller, keeping, self.happened, self.board.add_worker, self.fail)
         self._keeping = keeping
@@ -79,7 +84,7 @@ class JobHost:
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),
             instructions.KillWorker: self._kill,
             instructions.UseUsersOrder: lambda one: self.workers.use_users_order(one.worker),
-            instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one.worker, one.bytes_per_s),
+            instructions.LimitRemoteIo: lambda one: self.workers.limit_remote_io(one),
             instructions.Answer: self._answer,
             instructions.TellTrainers: lambda one: self.board.tell(one.ranks, allowance_only=one.allowance_only),
             instructions.Log: lambda one: logger.log(logging.getLevelName(one.level.upper()), one.text),
@@ -107,6 +112,8 @@ class JobHost:
                 self._go_on()
             self.tasks.begin("letting time pass", self._let_time_pass)
             self.tasks.begin("looking for nodes that are taken away", self._watch_nodes)
+            if isinstance(self.job.config.remote_io, ClusterIo):
+                self.tasks.begin("sharing the cluster's pipe and cache", self._share_io)
 
     def _go_on(self) -> None:
         """Let the job know that its controller was lost: what it then wants done is of the next generation."""
@@ -146,8 +153,33 @@ class JobHost:
         asyncio.get_running_loop().call_later(self.job.config.trainer_timeout_s, ray.kill, actor)
 
     async def tidied(self) -> None:
-        """Wait until what the job has left in a bucket is removed, for as long as that is worth."""
+        """Wait until what the job has left elsewhere is removed, for as long as that is worth."""
+        await self._io.leave()
         await asyncio.to_thread(self._journaled.join)
+
+    def live(self) -> LiveJob:
+        """Return how the job is at this moment."""
+        state, now = self.state, self.now()
+        cost, running = state.cost(now), state.fleet.running()
+        return LiveJob(
+            self.job.spec.name,
+            self.job.pipeline,
+            now - state.began,
+            state.ledger.epoch,
+            running.local,
+            running.remote,
+            state.fleet.wanted.workers,
+            self._speed,
+            state.fleet.remote_io,
+            state.fleet.rooms,
+            datasets_of(state) or (),
+            isinstance(self.job.config.remote_io, ClusterIo),
+            None if cost is None else cost.total,
+        )
+
+    async def _share_io(self) -> None:
+        while not self.ended:
+            await self._io.round()
 
     def _happened_elsewhere(self, event: events.Event) -> Future[None]:
         """Let the job know what has happened in another thread; what is returned ends when that was handled."""
@@ -191,6 +223,7 @@ class JobHost:
             self.happened(events.ListingHindered(*since))
         self.happened(events.TimePassed())
         self.metrics.job(self.state, self.now())
+        self._speed = self._meter.look(self.state, self.now())
 
     async def answer_to(self, asked: events.WorkerAsked) -> Reply:
         """Let the job know what a worker asks; return the answer as soon as there is one."""

@@ -1,7 +1,8 @@
-"""The service above the jobs of a cluster: a directory of shared groups, for people to look at.
+"""The service above the jobs of a cluster: a directory of shared groups, and who may read and keep what of buckets.
 
-One detached actor, started by the first group, restarted by Ray, with a journal beside Ray's session on its node.  It
-is on nobody's way: groups are found by their actors' names, and tell it again now and then.
+One detached actor, started by the first that needs it, restarted by Ray, with a journal beside Ray's session on its
+node.  It is on nobody's way: groups are found by their actors' names, jobs go on with the quotas that they have, and
+both tell it again now and then.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import ray
 
 from pecan_ray.errors import JournalError
+from pecan_ray.job.cluster_io import ClusterIoBook, IoQuota, JobIo, SharedIo
 from pecan_ray.job.share_directory import GroupRecord, ShareDirectory
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
 from pecan_ray.runtime.journal_file import JournalFile
@@ -32,6 +35,9 @@ class PecanService:
 
     def __init__(self) -> None:
         self._directory = ShareDirectory()
+        self._io = ClusterIoBook()
+        self._said = ""
+        """What was said last of quotas that could not be decided."""
         self._lines = 0
         self._journal: JournalFile | None = None
         node: Any = ray._private.worker._global_node
@@ -39,10 +45,13 @@ class PecanService:
         actor = ray.get_runtime_context().get_actor_id()
         try:
             self._journal = JournalFile(folder / f"{actor}.service")
-            unread = self._directory.replay(self._journal.read().decode(errors="replace").splitlines())
+            lines = self._journal.read().decode(errors="replace").splitlines()
+            of_io = [line for line in lines if line.startswith('{"io')]
+            unread = self._directory.replay([line for line in lines if not line.startswith('{"io')])
+            unread += self._io.replay(of_io, time.monotonic())
             if unread:
                 logger.warning("%d lines of the service's journal could not be read", unread)
-            self._journal.replace(self._directory.written().encode())
+            self._journal.replace(self._written())
         except (JournalError, OSError) as error:
             logger.warning("the service keeps no journal: %s", error)
 
@@ -61,6 +70,27 @@ class PecanService:
             self._write(self._directory.gone(name))
         return tuple(self._directory.groups.values())
 
+    async def share_io(self, report: JobIo) -> IoQuota:
+        """Take what a job tells of its speed; return what it may read and keep."""
+        now = time.monotonic()
+        for job in self._io.silent(now):
+            logger.warning("job %s is not heard any more: others have its part of the pipe and the cache", job)
+            self._write(self._io.gone(job))
+        self._write(self._io.heard(report, now))
+        quota = self._io.quota(report.job, now)
+        if self._io.trouble not in ("", self._said):
+            logger.error("quotas stay as they are: %s", self._io.trouble)
+        self._said = self._io.trouble
+        return quota
+
+    async def leave_io(self, job: str) -> None:
+        """Let others have the part of a job that has ended."""
+        self._write(self._io.gone(job))
+
+    async def io(self) -> tuple[SharedIo, int]:
+        """Return what is divided, and among how many jobs."""
+        return self._io.shared, len(self._io.jobs)
+
     async def place(self) -> tuple[str, int]:
         """Return the node and the process."""
         return this_node(), os.getpid()
@@ -71,13 +101,16 @@ class PecanService:
             self._journal.remove()
             self._journal = None
 
+    def _written(self) -> bytes:
+        return (self._directory.written() + self._io.written()).encode()
+
     def _write(self, line: str) -> None:
         if not line or self._journal is None:
             return
         self._lines += 1
         try:
             if self._lines % MOST_LINES == 0:
-                self._journal.replace(self._directory.written().encode())
+                self._journal.replace(self._written())
             else:
                 self._journal.append(f"{line}\n".encode())
         except OSError as error:

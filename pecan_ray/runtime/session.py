@@ -28,7 +28,7 @@ from pecan_ray.job.resume_point import ResumePoint
 from pecan_ray.job.saved_state import SavedState
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.waiting import NO_ANSWER
-from pecan_ray.options import AutoWorkers, Config, EngineName, IterOptions, Workers
+from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOptions, Workers
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
@@ -321,9 +321,15 @@ def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Conf
         config.worker_timeout_s,
         config.hung_after_s,
         say_after_s=config.placement_warning_s,
-        remote_io=config.remote_io,
+        remote_io=first_quota(config),
         ordered=False,
     )
+
+
+def first_quota(config: Config) -> float | None:
+    """Return what workers may read of object stores until the job is told otherwise."""
+    asked = config.remote_io
+    return asked.bytes_per_s if isinstance(asked, ClusterIo) else asked
 
 
 def with_deadline(spec: JobSpec, plan: Plan, options: IterOptions) -> JobSpec:

@@ -22,11 +22,11 @@ from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
 from pecan_ray.errors import ClusterError, PecanError, WorkerStartError, told
-from pecan_ray.job.heartbeat import Heartbeat
+from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
 from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
-from pecan_ray.job.messages import WorkerProgress
-from pecan_ray.options import AutoWorkers
+from pecan_ray.job.messages import DatasetRooms, WorkerProgress
+from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Lease, Source, Split
@@ -38,6 +38,7 @@ from pecan_ray.runtime.worker_questions import Asking, WorkerLeases, ask_again
 from pecan_ray.runtime.worker_streams import WorkerStreams, release
 from pecan_ray.sources.files import fetch_files_ahead, on_node
 from pecan_ray.storage import (
+    bound_datasets,
     bytes_from_node,
     forget_ahead,
     keep_source_bytes,
@@ -66,10 +67,10 @@ class PreprocessingWorker:
 
     def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
-        prepare_process(job, began.remote_io)
+        prepare_process(job, began)
         self._outbox = Outbox()
         self._slots = RingSlots(job.config.ring_bytes)
-        self._heartbeat = Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s))
+        self._heartbeat = heartbeat_of(job)
         asking = Asking(self._name, controller, self._heartbeat)
         # `take` and `zip` may leave some of a whole plan's splits unread.
         self._leases = WorkerLeases(asking, ahead=not job.shape.serial, coming=self._fetch_ahead, at_hand=self._at_hand)
@@ -186,9 +187,10 @@ class PreprocessingWorker:
             self._over.set()
 
     @ray.method(concurrency_group="quota")
-    def limit_remote_io(self, bytes_per_s: float | None) -> None:
-        """Read no more than so much of object stores from now on; None: as fast as it can."""
+    def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
+        """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""
         limit_remote_io(bytes_per_s)
+        bound_datasets(rooms)
 
     @ray.method(concurrency_group="control")
     def flush(self) -> None:
@@ -320,11 +322,18 @@ def loading(since: float | None, now: float) -> UnderWay | None:
     return UnderWay("the pipeline has been loading for {seconds}", since, at)
 
 
-def prepare_process(job: Job, remote_io: float | None) -> None:
-    """Make a process one that works for a job, and reads no more than so much of object stores until it is told."""
+def heartbeat_of(job: Job) -> Heartbeat:
+    """Return when a worker of a job says how it gets on: often where a share of the cluster's pipe hangs on that."""
+    every_s = NEWS_S if isinstance(job.config.remote_io, ClusterIo) else HEARTBEAT_S
+    return Heartbeat(min(job.config.worker_timeout_s, job.config.hung_after_s), every_s=every_s)
+
+
+def prepare_process(job: Job, began: StartWorker) -> None:
+    """Make a process one that works for a job, and reads no more than its share of object stores until it is told."""
     set_patience(job.config.storage_patience_s)
     tell_elsewhere()  # the heartbeat says what is tried again
-    limit_remote_io(remote_io)
+    limit_remote_io(began.remote_io)
+    bound_datasets(began.rooms)
     os.environ.update({name: value for name, value in QUIET_CPU_PROCESS.items() if name not in os.environ})
     keep_freed_memory()
 

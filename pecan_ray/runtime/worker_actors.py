@@ -26,7 +26,7 @@ from pecan_ray.job.events import (
     WorkerUnplaced,
 )
 from pecan_ray.job.fleet import FleetWorker
-from pecan_ray.job.instructions import AdoptWorker, StartWorker
+from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo, StartWorker
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
@@ -224,11 +224,11 @@ class WorkerActors:
         if actor is not None and actor.handle is not None and not actor.killed:
             actor.handle.use_users_order.remote().future().add_done_callback(lambda future: future.exception())
 
-    def limit_remote_io(self, name: str, bytes_per_s: float | None) -> None:
+    def limit_remote_io(self, one: LimitRemoteIo) -> None:
         """Let a worker read no more than so much of object stores; one that Ray is yet to make is told when it runs."""
-        actor = self._actors.get(name)
+        actor = self._actors.get(one.worker)
         if actor is not None and actor.handle is not None and not actor.killed:
-            told = actor.handle.limit_remote_io.remote(bytes_per_s)
+            told = actor.handle.limit_remote_io.remote(one.bytes_per_s, one.rooms)
             told.future().add_done_callback(lambda future: future.exception())
 
     async def flush(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.storage.access import (
     among_several,
+    bound_datasets,
     bytes_from_node,
     delete_file,
     fetch_ahead,
@@ -26,6 +27,7 @@ from pecan_ray.storage.access import (
 )
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.block_cache import BlockCache
+from pecan_ray.storage.company import dataset_of
 from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
@@ -40,8 +42,10 @@ __all__ = [
     "Head",
     "ObjectDigest",
     "among_several",
+    "bound_datasets",
     "bytes_from_node",
     "changed",
+    "dataset_of",
     "delete_file",
     "fetch_ahead",
     "file_info",

@@ -205,6 +205,8 @@ class _Kept:
 
     blocks: BlockCache | None = None
     pid: int = 0
+    rooms: tuple[tuple[str, int], ...] = ()
+    """What may be kept of datasets, also by the next cache; empty: nobody bounds that."""
 
     def blocks_here(self) -> BlockCache | None:
         """Return the cache; None in a forked child too, which must not use its parent's index."""
@@ -219,6 +221,14 @@ def keep_on_node(blocks: BlockCache | None) -> None:
     if (before := _kept.blocks_here()) is not None:
         before.close()
     _kept.blocks, _kept.pid = blocks, os.getpid()
+    bound_datasets(_kept.rooms)
+
+
+def bound_datasets(rooms: tuple[tuple[str, int], ...]) -> None:
+    """Bound what this process keeps on its node's disk of each dataset, by its name; empty: nobody bounds that."""
+    _kept.rooms = rooms
+    if (blocks := _kept.blocks_here()) is not None:
+        blocks.bound(dict(rooms) if rooms else None)
 
 
 def bytes_from_node() -> int:

@@ -84,7 +84,7 @@ class BlockCache:
         """Bytes that were read here instead of from a bucket."""
         try:
             if folder is not None:
-                self._store = EntryStore(folder, max_bytes=max_bytes, policy=policy)
+                self._store = EntryStore(folder, max_bytes=max_bytes, policy=policy, by_kind=True)
                 self._company = Company(self._store, job) if job else None
         except CacheError as error:
             self._say(f"nothing is kept: {error.message}")
@@ -143,6 +143,16 @@ class BlockCache:
         with self._lock:
             if self._company is not None and self._store is not None:
                 self._company.reads(dataset_of(path))
+
+    def bound(self, rooms: Mapping[str, int] | None) -> None:
+        """Bound what is kept of datasets, by the names that `dataset_of` gives; None: nobody bounds that."""
+        with self._lock:
+            if self._store is None:
+                return
+            self._store.trouble = ""
+            self._store.bound(rooms)
+            trouble = self._store.trouble
+        self._say(trouble)
 
     def close(self) -> None:
         """Let go of the folder."""
@@ -235,7 +245,7 @@ class BlockCache:
 
     def _keep(self, reading: _Reading, first: int, piece: FileRange) -> None:
         """Keep the whole blocks of a piece that begins with a block."""
-        view = memoryview(piece.data)
+        view, dataset = memoryview(piece.data), dataset_of(reading.path)
         with self._lock:
             self._sizes[reading.path, reading.version] = piece.size
             if len(self._sizes) > SIZES_KNOWN:
@@ -249,8 +259,8 @@ class BlockCache:
                     return
                 self._store.trouble = ""
                 if self._company is not None:
-                    self._store.policy = "fifo" if self._company.several(dataset_of(reading.path)) else self._policy
-                self._store.put(reading.key(number), reading.bucket, [block], elements=piece.size, seconds=0.0)
+                    self._store.policy = "fifo" if self._company.several(dataset) else self._policy
+                self._store.put(reading.key(number), dataset, [block], elements=piece.size, seconds=0.0)
                 trouble = self._store.trouble
             self._say(trouble)
 
@@ -271,11 +281,6 @@ class _Reading:
     path: str
     version: str
     known: ObjectDigest | None
-
-    @property
-    def bucket(self) -> str:
-        """What its blocks are listed under."""
-        return "/".join(self.path.split("/", 3)[:3])
 
     def key(self, number: int) -> str:
         """Return the name of a block."""

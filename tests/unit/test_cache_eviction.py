@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.cache import EvictionPolicy, StoredEntry, entries_to_evict
+from pecan_ray.cache.eviction import entries_over_rooms
 from pecan_ray.errors import PlanError
 
 
@@ -55,6 +56,22 @@ def test_entries_in_use_stay() -> None:
     entries = [entry("read", 8, used=1, in_use=True), entry("b", 4, used=2), entry("c", 4, used=3)]
     assert entries_to_evict(entries, 12, "lru") == ("b",)
     assert entries_to_evict(entries, 2, "lru") == ("b", "c")
+
+
+def test_each_kind_keeps_to_its_room_and_those_without_have_what_is_left() -> None:
+    kinds = {
+        "a": [entry("a1", 4, used=1), entry("a2", 4, used=2)],
+        "b": [entry("b1", 4, used=3)],
+        "none": [entry("n1", 4, used=9), entry("n2", 4, used=8)],
+    }
+    assert entries_over_rooms(kinds, 100, {}, "lru") == ()
+    assert entries_over_rooms(kinds, 100, {"a": 4, "b": 4}, "lru") == ("a1",)
+    assert entries_over_rooms(kinds, 12, {"a": 4, "b": 4}, "lru") == ("a1", "n2")
+    assert entries_over_rooms(kinds, 8, {"a": 8, "b": 0}, "lru") == ("b1", "n1", "n2")
+    assert entries_over_rooms(kinds, 4, {"a": 8, "b": 8}, "lru") == ("n1", "n2", "a1", "a2")
+    assert entries_over_rooms(kinds, 12, {}, "lru") == entries_to_evict(
+        [e for k in kinds.values() for e in k], 12, "lru"
+    )
 
 
 ENTRIES = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 5), st.integers(0, 5), st.booleans()), max_size=10).map(

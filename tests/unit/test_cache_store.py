@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from pecan_ray.cache import EvictionPolicy
 from pecan_ray.cache import store as store_module
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_index import FORMAT_VERSION
@@ -281,3 +282,41 @@ def test_a_writer_that_was_killed_before_it_published_leaves_nothing(folder: Pat
         put(store, 1, MB)
         with EntryStore(folder, max_bytes=64 * MB) as other:
             assert put(store, 2, MB) and other.get("key-2") == entry(2, MB), "one that is being written stays"
+
+
+def kept(store: EntryStore) -> dict[str, int]:
+    return {size.kind: size.nbytes for size in store.sizes()}
+
+
+@pytest.mark.parametrize("policy", ["resident", "fifo", "benefit"])
+def test_a_kind_takes_no_more_than_its_room_and_others_are_not_touched(folder: Path, policy: EvictionPolicy) -> None:
+    with EntryStore(folder, max_bytes=64 * MB, policy=policy, by_kind=True) as store:
+        for number in range(24):
+            put(store, number, MB, kind=("a", "b", "other")[number % 3])
+        assert kept(store) == {"a": 8 * MB, "b": 8 * MB, "other": 8 * MB}
+        store.bound({"a": 4 * MB, "b": 20 * MB, "new": 0})
+        for number in range(100, 160):
+            put(store, number, MB, kind=("a", "b", "new")[number % 3])
+        found = kept(store)
+        assert MB <= found["a"] <= 4 * MB, "segments go as a whole"
+        assert 16 * MB <= found["b"] <= 20 * MB
+        assert "new" not in found
+        store.bound(None)
+        put(store, 200, MB, kind="new")
+        assert kept(store)["new"] == MB
+        assert store.trouble == ""
+
+
+def test_rooms_that_are_told_take_effect_at_once_and_on_what_others_have_written(folder: Path) -> None:
+    with (
+        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as writer,
+        EntryStore(folder, max_bytes=64 * MB, by_kind=True) as other,
+    ):
+        writer.bound({"a": 64 * MB})
+        for number in range(16):
+            put(writer, number, MB, kind="a")
+        other.bound({"a": 6 * MB})
+        assert kept(writer)["a"] <= 6 * MB
+        assert put(writer, 99, MB, kind="a"), "into a segment of its own again"
+        other.bound({"a": 0})
+        assert "a" not in kept(writer)

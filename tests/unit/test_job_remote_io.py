@@ -95,3 +95,19 @@ def test_the_shares_of_those_that_run_always_make_up_the_quota(seed: int) -> Non
             assert all(share is None for share in shares)
         elif shares:
             assert math.fsum(share or math.inf for share in shares) == pytest.approx(quota)
+
+
+def test_rooms_are_told_with_the_shares_and_a_quota_that_is_renewed_often_fills_no_report() -> None:
+    rig = JobRig(workers=Workers(2))
+    first, second = rig.begin(splits=4)
+    rooms = (("s3://bucket/set", 1 << 20),)
+    told = of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, ", by the cluster")))
+    assert told == [LimitRemoteIo(first, 5.0, rooms), LimitRemoteIo(second, 5.0, rooms)]
+    assert not of_kind(LimitRemoteIo, rig.handle(events.RemoteIoSet(10.0, rooms, ", by the cluster")))
+    for step in range(5):
+        rig.handle(events.RemoteIoSet(10.0 + step / 10, rooms, ", by the cluster"))
+    assert [one.kind for one in rig.job.told].count("remote io") == 1
+    rig.handle(events.RemoteIoSet(20.0, rooms, ", by the cluster"))
+    assert [one.text for one in rig.job.told if one.kind == "remote io"][1].endswith("from now on, by the cluster")
+    (again,) = of_kind(StartWorker, rig.handle(events.WorkerLost(second, "process")))
+    assert again.rooms == rooms

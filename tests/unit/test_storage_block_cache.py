@@ -336,7 +336,7 @@ def test_the_command_tells_of_blocks_verifies_and_removes_them(
     blocks.close()
     told = ["cache", "--path", str(tmp_path)]
     assert main([*told, "ls"]) == 0
-    assert capsys.readouterr().out.split() == ["blocks", "MB", "bucket", "3", "2.1", "s3://data"]
+    assert capsys.readouterr().out.split() == ["blocks", "MB", "dataset", "3", "2.1", "s3://data/folder"]
     assert main([*told, "du"]) == 0 and f"2.1 MB in {cache.source_folder}" in capsys.readouterr().out
     (segment,) = (cache.source_folder / "segments").iterdir()
     held = bytearray(segment.read_bytes())

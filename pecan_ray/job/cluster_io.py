@@ -1,0 +1,276 @@
+"""What the jobs of a cluster may read of object stores, and keep: divided anew as they come, go and change speed.
+
+The live part of SiloD as a state: reports of jobs in, quotas out.  What is not known of a job yet is assumed so that it
+harms nobody: an equal part of the pipe, and no use for a cache.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+
+from pecan_ray.cache import Allocation, ClusterResources, JobDemand, allocate
+from pecan_ray.errors import PlanError
+from pecan_ray.job.messages import DatasetRooms
+from pecan_ray.options import SharingPolicy
+
+SILENT_S = 30.0
+"""A job that was not heard for so long is gone, or does without;"""
+REPORT_S = 1.0
+"""each reports so often,"""
+JOBS_PER_S = 100
+"""or more seldom, so that no more reports come in a second."""
+DECIDE_S = 0.5
+"""Two decisions are so far apart at least, unless a job has come or gone."""
+SAME = 0.1
+"""A number that has changed by less than this share has not,"""
+SAME_HITS = 0.05
+"""nor has a share of hits that has changed by less than this."""
+LEAST_SHARE = 0.01
+"""Of the pipe, what is dealt out in equal parts whatever a policy says: a quota of nothing would be for ever, since
+nobody would see what the job could do."""
+NO_USE = 1e18
+"""The size of a dataset for which a cache is of no use."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class JobIo:
+    """What a job tells of itself; numbers that are none (nan, not positive) are taken as not known."""
+
+    job: str
+    bytes_per_s: float | None = None
+    """Of the pipe, if it says so,"""
+    cache_bytes: int | None = None
+    """of each node's cache,"""
+    policy: SharingPolicy | None = None
+    """and how they are to be divided."""
+    source_bytes: int = 0
+    """What its nodes have room for (`Cache(source_bytes=...)`); 0: it keeps nothing."""
+    datasets: tuple[str, ...] = ()
+    """By their names; jobs that name the same share what is kept."""
+    dataset_bytes: float | None = None
+    ideal_bytes_per_s: float | None = None
+    hit_share: float = 0.0
+    remaining_bytes: float | None = None
+    gpus: int = 1
+
+
+@dataclass(frozen=True)
+class IoQuota:
+    """What a job is told."""
+
+    bytes_per_s: float | None
+    """None: as much as it can, since nobody has said what there is."""
+    rooms: DatasetRooms = ()
+    """What a node may keep of each dataset of all jobs; empty: nobody bounds that."""
+    again_s: float = REPORT_S
+    """It reports again after so long."""
+
+
+@dataclass(frozen=True)
+class SharedIo:
+    """What is divided, and how."""
+
+    bytes_per_s: float | None = None
+    cache_bytes: int | None = None
+    policy: SharingPolicy | None = None
+
+
+class ClusterIoBook:
+    """The jobs that take part, and what each may use."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, JobIo] = {}
+        self.shared = SharedIo()
+        self.given: dict[str, Allocation] = {}
+        """What the policy gives."""
+        self.trouble = ""
+        """Why the last decision could not be made: quotas are then as they were."""
+        self._quotas: dict[str, IoQuota] = {}
+        self._heard: dict[str, float] = {}
+        self._decided = -math.inf
+        self._changed = self._come_or_gone = False
+
+    def heard(self, report: JobIo, now: float) -> str:
+        """Take what a job tells; return a line for the journal, empty if that is nearly what was known."""
+        self._heard[report.job] = now
+        known, report = self.jobs.get(report.job), _sound(report)
+        if known is not None and _nearly(known, report):
+            return ""
+        self._changed = True
+        self._come_or_gone |= known is None
+        self.jobs[report.job] = report
+        if known is None or (known.bytes_per_s, known.cache_bytes, known.policy) != (
+            report.bytes_per_s,
+            report.cache_bytes,
+            report.policy,
+        ):
+            self._say_shared(report)
+        return json.dumps({"io": asdict(report)})
+
+    def gone(self, job: str) -> str:
+        """Forget a job; return a line for the journal, empty if it is not known."""
+        self._heard.pop(job, None)
+        self._quotas.pop(job, None)
+        if self.jobs.pop(job, None) is None:
+            return ""
+        self._changed = self._come_or_gone = True
+        return json.dumps({"io gone": job})
+
+    def silent(self, now: float) -> list[str]:
+        """Return the jobs that were not heard for long."""
+        after = SILENT_S + 3 * self.again_s
+        return [job for job in self.jobs if now - self._heard.setdefault(job, now) > after]
+
+    @property
+    def again_s(self) -> float:
+        """How often each job reports."""
+        return max(REPORT_S, len(self.jobs) / JOBS_PER_S)
+
+    def quota(self, job: str, now: float) -> IoQuota:
+        """Return what a job may use; it is decided anew where something has changed."""
+        if self._changed and (self._come_or_gone or now - self._decided >= DECIDE_S):
+            self._decide(now)
+        return replace(self._quotas.get(job) or IoQuota(None), again_s=self.again_s)
+
+    def replay(self, lines: Iterable[str], now: float) -> int:
+        """Take over what a journal tells; return how many lines could not be read, which are left out."""
+        unread = 0
+        for line in lines:
+            try:
+                told = json.loads(line)
+                if "io gone" in told:
+                    self.gone(told["io gone"])
+                elif "io" in told:
+                    job = told["io"]
+                    self.heard(JobIo(**{**job, "datasets": tuple(job["datasets"])}), now)
+                elif "io of" in told:
+                    self.shared = SharedIo(**told["io of"])
+            except (ValueError, TypeError, KeyError, AttributeError):  # the last one may have been written in part
+                unread += 1
+        return unread
+
+    def written(self) -> str:
+        """Return the shortest journal that brings this about."""
+        told = [{"io": asdict(job)} for job in self.jobs.values()]
+        return "".join(f"{json.dumps(one)}\n" for one in ([*told, {"io of": asdict(self.shared)}] if told else told))
+
+    # --- inside --------------------------------------------------------------------------------------------
+
+    def _say_shared(self, report: JobIo) -> None:
+        """Let what a job says of the cluster hold from now on, where it says something."""
+        shared = self.shared if len(self.jobs) > 1 else SharedIo()
+        self.shared = SharedIo(
+            shared.bytes_per_s if report.bytes_per_s is None else report.bytes_per_s,
+            shared.cache_bytes if report.cache_bytes is None else report.cache_bytes,
+            shared.policy if report.policy is None else report.policy,
+        )
+
+    def _decide(self, now: float) -> None:
+        self._decided, self._changed, self._come_or_gone = now, False, False
+        pipe = self.shared.bytes_per_s
+        if pipe is None or not self.jobs:
+            self._quotas, self.given = {}, {}
+            return
+        cache = self.shared.cache_bytes
+        if cache is None:
+            cache = max(job.source_bytes for job in self.jobs.values())
+        cluster = ClusterResources(max(cache, len(self.jobs)), pipe)
+        try:
+            self.given = allocate(_demands(list(self.jobs.values()), pipe), cluster, self.shared.policy or "greedy")
+        except PlanError as error:  # what nobody has foreseen shall stop no job
+            self.trouble = error.message
+            return
+        self.trouble = ""
+        rooms = _rooms(self.jobs.values(), self.given, cache)
+        quotas = _with_what_is_left([self.given[job].remote_io for job in self.jobs], pipe)
+        self._quotas = {job: IoQuota(quota, rooms) for job, quota in zip(self.jobs, quotas, strict=True)}
+
+
+def _sound(report: JobIo) -> JobIo:
+    """Return a report in which what is no number that can be used is not known."""
+
+    def usable(value: float | None) -> float | None:
+        return value if value is not None and 0 < value < math.inf else None
+
+    hits = report.hit_share if 0 <= report.hit_share <= 1 else 0.0
+    return replace(
+        report,
+        bytes_per_s=usable(report.bytes_per_s),
+        dataset_bytes=usable(report.dataset_bytes),
+        ideal_bytes_per_s=usable(report.ideal_bytes_per_s),
+        remaining_bytes=usable(report.remaining_bytes),
+        hit_share=hits,
+        gpus=max(1, report.gpus),
+    )
+
+
+def _nearly(known: JobIo, report: JobIo) -> bool:
+    """Tell whether nothing has changed by so much that it matters."""
+
+    def same(before: float | None, after: float | None, share: float = SAME) -> bool:
+        if before is None or after is None:
+            return before == after
+        return abs(after - before) <= share * before
+
+    measured = {"dataset_bytes": None, "ideal_bytes_per_s": None, "remaining_bytes": None, "hit_share": 0.0}
+    return (
+        replace(known, **measured) == replace(report, **measured)  # type: ignore[arg-type]  # by name
+        and same(known.dataset_bytes, report.dataset_bytes)
+        and same(known.ideal_bytes_per_s, report.ideal_bytes_per_s)
+        and same(known.remaining_bytes, report.remaining_bytes, 2 * SAME)
+        and abs(report.hit_share - known.hit_share) <= SAME_HITS
+    )
+
+
+def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
+    """Return what the jobs want, with assumptions where they do not know."""
+    sizes: dict[tuple[str, ...], float] = {}
+    for job in jobs:
+        if _caches(job):
+            sizes[job.datasets] = max(sizes.get(job.datasets, 0.0), job.dataset_bytes or 0.0)
+    demands = []
+    for job in jobs:
+        caches = _caches(job)
+        size = sizes[job.datasets] if caches else NO_USE
+        demands.append(
+            JobDemand(
+                job.job,
+                job.ideal_bytes_per_s or pipe / len(jobs),
+                size,
+                "\n".join(job.datasets) if caches else None,
+                job.remaining_bytes or job.dataset_bytes,
+                job.gpus,
+                job.hit_share * size,
+            )
+        )
+    return demands
+
+
+def _caches(job: JobIo) -> bool:
+    """Tell whether a cache is known to be of use to a job."""
+    return bool(job.source_bytes and job.datasets and job.dataset_bytes)
+
+
+def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float) -> DatasetRooms:
+    """Return what a node may keep of each dataset, in whole MiB; a job's own are given equal parts.
+
+    What a policy gives to nobody is dealt out, too: sizes of datasets are estimates.
+    """
+    rooms: dict[str, float] = {}
+    for job in jobs:
+        for name in job.datasets if job.source_bytes else ():
+            part = given[job.job].cache_bytes / len(job.datasets) if _caches(job) else 0.0
+            rooms[name] = max(rooms.get(name, 0), part)
+    more = max(1.0, cache / total) if (total := math.fsum(rooms.values())) > 0 else 0.0
+    return tuple((name, int(more * room) // MIB * MIB) for name, room in sorted(rooms.items()))
+
+
+def _with_what_is_left(given: list[float], pipe: float) -> list[float]:
+    """Deal out what a policy gives to nobody, as demands are estimates; and to everybody a little."""
+    count = len(given)
+    spare = max(0.0, pipe - math.fsum(given)) / count
+    return [(1 - LEAST_SHARE) * (quota + spare) + LEAST_SHARE * pipe / count for quota in given]

@@ -1,0 +1,167 @@
+"""How fast a job is lately, and would be if it never waited for data: by what its trainers and workers have told.
+
+Trainers tell rows and how long they waited, several times a second; workers tell bytes and rows together, more seldom.
+So bytes a second are the trainers' rows a second times the workers' bytes for a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.messages import DatasetRooms, WorkerProgress
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+LATELY_S = 10.0
+"""Speeds are those of so many seconds."""
+MOST_BYTES_PER_S = 1e12
+"""A training loop that does nothing would be as fast as you like; for this one, it is so fast."""
+LEAST_OF_EPOCH = 0.05
+"""The size of a dataset is told by so much of an epoch."""
+
+
+@dataclass(frozen=True)
+class JobSpeed:
+    """A job lately; bytes are those that its sources read, of object stores and of nodes' disks."""
+
+    rows_per_s: float = 0.0
+    batches_per_s: float = 0.0
+    wait_share: float | None = None
+    """Of the trainers' time; None: nothing has come yet."""
+    bytes_per_s: float = 0.0
+    hit_share: float = 0.0
+    """Of these bytes, what came from nodes' disks."""
+    ideal_bytes_per_s: float | None = None
+    """What it would read if its trainers never waited, or its workers never waited for the storage; None: not known."""
+    dataset_bytes: float | None = None
+    """That it reads in an epoch, by what it has read so far; None: not known."""
+
+
+@dataclass(frozen=True)
+class LiveJob:
+    """A job at this moment, for a table."""
+
+    job: str
+    pipeline: str
+    seconds: float
+    """Since it began."""
+    epoch: int
+    local: int
+    """Workers that run on the trainers' nodes, and"""
+    remote: int
+    """elsewhere;"""
+    wanted: int
+    """so many are aimed at."""
+    speed: JobSpeed
+    remote_io: float | None = None
+    """The bytes a second that it may read of object stores; None: as many as it can."""
+    rooms: DatasetRooms = ()
+    """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
+    datasets: tuple[str, ...] = ()
+    """its own."""
+    shares_io: bool = False
+    """Whether it takes part in the division of the cluster's cache and pipe."""
+    dollars: float | None = None
+    """What it has cost so far; None: no prices were given."""
+
+    @property
+    def room(self) -> int | None:
+        """What a node may keep of its datasets; None: nobody bounds that."""
+        rooms = dict(self.rooms)
+        return sum(rooms.get(name, 0) for name in self.datasets) if rooms else None
+
+
+@dataclass(frozen=True)
+class _Totals:
+    """What was told since the job began."""
+
+    now: float
+    rows: int
+    batches: int
+    waited_s: float
+    elapsed_s: float
+    remote_bytes: int
+    node_bytes: int
+
+
+class SpeedMeter:
+    """Measures a job's speed by looks at it, about one a second."""
+
+    def __init__(self) -> None:
+        self._looks: deque[_Totals] = deque()
+        self._hits = 0.0
+        self._began: tuple[float, int] | None = None
+        """How many epochs had been read when that was first known, and how many bytes."""
+        self._dataset_bytes: float | None = None
+
+    def look(self, job: JobState, now: float) -> JobSpeed:
+        """Return the speed since the oldest look that is not too old."""
+        workers = [*job.fleet.past.values(), *job.fleet.workers.values()]
+        totals = _totals(job, [worker.told for worker in workers], now)
+        while len(self._looks) > 1 and now - self._looks[1].now >= LATELY_S:
+            self._looks.popleft()
+        then = self._looks[0] if self._looks else totals
+        self._looks.append(totals)
+        self._look_at_dataset(job, totals.remote_bytes + totals.node_bytes)
+        remote, node = totals.remote_bytes - then.remote_bytes, totals.node_bytes - then.node_bytes
+        if remote + node > 0:
+            self._hits = max(0.0, min(1.0, node / (remote + node)))
+        seconds = max(totals.elapsed_s - then.elapsed_s, 1e-9)
+        rows, waited = totals.rows - then.rows, totals.waited_s - then.waited_s
+        if not totals.rows or seconds <= 1e-9:
+            return JobSpeed(hit_share=self._hits, dataset_bytes=self._dataset_bytes)
+        made = sum(worker.told.elements for worker in workers)
+        row_bytes = (totals.remote_bytes + totals.node_bytes) / made if made else None
+        ideal = min(rows / max(seconds - waited, 1e-9), _most_rows_per_s(job.fleet.workers.values()))
+        return JobSpeed(
+            rows_per_s=rows / seconds,
+            batches_per_s=(totals.batches - then.batches) / seconds,
+            wait_share=max(0.0, min(1.0, waited / seconds)),
+            bytes_per_s=rows / seconds * (row_bytes or 0.0),
+            hit_share=self._hits,
+            ideal_bytes_per_s=min(MOST_BYTES_PER_S, ideal * row_bytes) if row_bytes and rows else None,
+            dataset_bytes=self._dataset_bytes,
+        )
+
+    def _look_at_dataset(self, job: JobState, nbytes: int) -> None:
+        taken = job.ledger.queues.share_taken()
+        if taken is None:
+            return
+        at = job.ledger.epoch + taken
+        if self._began is None:
+            self._began = at, nbytes
+        began, before = self._began
+        if at - began >= LEAST_OF_EPOCH and nbytes > before:
+            self._dataset_bytes = (nbytes - before) / (at - began)
+
+
+def _totals(job: JobState, told: Iterable[WorkerProgress], now: float) -> _Totals:
+    trainers = [one.progress for one in job.trainers.ranks.values()]
+    read = [(one.remote_bytes, one.node_bytes) for one in told]
+    return _Totals(
+        now,
+        sum(one.rows for one in trainers),
+        sum(one.yielded for one in trainers),
+        fmean([one.waited_s for one in trainers] or [0.0]),
+        fmean([one.elapsed_s for one in trainers] or [0.0]),
+        sum(remote for remote, _ in read),
+        sum(node for _, node in read),
+    )
+
+
+def _most_rows_per_s(workers: Iterable[FleetWorker]) -> float:
+    """Return what the workers that run would make together if they never waited for the storage."""
+    most = 0.0
+    for worker in workers:
+        seen, made = worker.told.stages, worker.told.elements
+        if worker.running and made and seen.watched_s:
+            threads = max(1.0, seen.threads_s / seen.watched_s)
+            most += made / max(seen.computing_s / threads, seen.batching_s, 1e-9)
+    return most or math.inf

@@ -1,0 +1,82 @@
+"""The table of `pecan top`: what jobs tell of this moment, as rows of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pecan_ray.job.speed import LiveJob
+
+COLUMNS = (
+    "job",
+    "workers",
+    "epoch",
+    "rows/s",
+    "waiting",
+    "speed MB/s",
+    "ideal MB/s",
+    "cache GB",
+    "hits",
+    "IO MB/s",
+    "quota MB/s",
+    "efficiency 1/s",
+    "$",
+)
+UNKNOWN = "-"
+LEAST_NAME = 8
+"""Letters that are left of a job's name where the terminal is narrow."""
+
+
+def top_lines(jobs: Sequence[LiveJob], width: int | None = None) -> list[str]:
+    """Return the table, the fastest job first; `width`: letters of a line, in which jobs' names are cut."""
+    rows = [_row(job) for job in sorted(jobs, key=lambda job: (-job.speed.bytes_per_s, job.job))]
+    shown = [number for number in range(len(COLUMNS)) if number < 5 or any(row[number] != UNKNOWN for row in rows)]
+    table = [[row[number] for number in shown] for row in (list(COLUMNS), *rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    if width is not None:
+        rest = sum(widths[1:]) + 2 * (len(widths) - 1)
+        widths[0] = max(LEAST_NAME, min(widths[0], width - rest))
+    return [_line(row, widths) if width is None else _line(row, widths)[:width] for row in table]
+
+
+def summary(jobs: Sequence[LiveJob]) -> str:
+    """Return a line on all of them."""
+    count = f"{len(jobs)} job" if len(jobs) == 1 else f"{len(jobs)} jobs"
+    workers = sum(job.local + job.remote for job in jobs)
+    read = sum(job.speed.bytes_per_s * (1 - job.speed.hit_share) for job in jobs)
+    paid = [job.dollars for job in jobs if job.dollars is not None]
+    dollars = f", ${sum(paid):.4f} so far" if paid else ""
+    return f"{count}, {workers} workers, {_mega(read)} MB/s of object stores{dollars}"
+
+
+def _row(job: LiveJob) -> list[str]:
+    speed, size = job.speed, job.speed.dataset_bytes
+    reads = speed.bytes_per_s > 0
+    ideal = speed.ideal_bytes_per_s
+    running = job.local + job.remote
+    workers = f"{job.local}+{job.remote}" if running == job.wanted else f"{job.local}+{job.remote} of {job.wanted}"
+    return [
+        job.job,
+        workers,
+        str(job.epoch),
+        f"{speed.rows_per_s:,.0f}",
+        UNKNOWN if speed.wait_share is None else f"{speed.wait_share:.0%}",
+        _mega(speed.bytes_per_s) if reads else UNKNOWN,
+        UNKNOWN if ideal is None else _mega(ideal),
+        UNKNOWN if job.room is None else f"{job.room / 1e9:,.3g}",
+        f"{speed.hit_share:.0%}" if reads and (job.room is not None or speed.hit_share) else UNKNOWN,
+        _mega(speed.bytes_per_s * (1 - speed.hit_share)) if reads else UNKNOWN,
+        UNKNOWN if job.remote_io is None else _mega(job.remote_io),
+        f"{ideal / size:.2g}" if ideal is not None and size else UNKNOWN,
+        UNKNOWN if job.dollars is None else f"{job.dollars:.4f}",
+    ]
+
+
+def _line(row: Sequence[str], widths: Sequence[int]) -> str:
+    name = row[0] if len(row[0]) <= widths[0] else f"{row[0][: widths[0] - 2]}.."
+    rest = (text.rjust(width) for text, width in zip(row[1:], widths[1:], strict=True))
+    return "  ".join((name.ljust(widths[0]), *rest))
+
+
+def _mega(nbytes: float) -> str:
+    """Spell megabytes: whole ones where there are many."""
+    return f"{nbytes / 1e6:,.1f}" if nbytes < 1e9 else f"{nbytes / 1e6:,.0f}"

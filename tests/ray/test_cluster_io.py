@@ -1,0 +1,201 @@
+"""Jobs that share the cluster's pipe and cache, on a real S3 server: what each is told, and what becomes of losses."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+import pecan_ray as pecan
+from pecan_ray.cli import main
+from pecan_ray.errors import PlanError
+from pecan_ray.job.speed import LiveJob
+from pecan_ray.observe.top_command import live_jobs
+from pecan_ray.runtime import cluster
+from pecan_ray.runtime.service import SERVICE
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
+from tests.ray.conftest import Clusters
+from tests.ray.waiting import until
+
+boto3 = importlib.import_module("boto3")
+
+pytestmark = pytest.mark.usefixtures("no_actor_left")
+FILES, LINES, LINE = 40, 100, 128
+FILE_BYTES = LINES * LINE
+SET_BYTES = FILES * FILE_BYTES
+PIPE = 100e6
+ROOM = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
+    """The way by which all processes of a cluster reach a bucket with two datasets of numbered lines."""
+    with serving_s3() as endpoint, reaching_s3(endpoint) as running, s3_bucket(endpoint):
+        client = boto3.client(
+            "s3",
+            endpoint_url=f"http://{endpoint}",
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key=SECRET,
+        )
+        for folder in ("small", "large"):
+            for file in range(FILES):
+                lines = (b"%d" % (file * LINES + line) for line in range(LINES))
+                body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
+                client.put_object(Bucket="data", Key=f"{folder}/{file:03}", Body=body)
+        clusters.end()  # raylets hand the environment of their start on to workers
+        clusters.of(4)
+        yield running
+        clusters.end()
+
+
+@pytest.fixture(autouse=True)
+def service_ends() -> Iterator[None]:
+    """Ends the service that a test has started: it stays until it is told to go."""
+    yield
+    main(["stop", "--force"])
+
+
+class Running:
+    """A job that a thread reads, and that is held between two batches until it is let go."""
+
+    def __init__(self, stack: ExitStack, folder: str, shared: pecan.ClusterIo, path: Path, epochs: int = 3) -> None:
+        config = pecan.Config(
+            reorder="off", remote_io=shared, cache=pecan.Cache(path, source_bytes=ROOM), progress=False
+        )
+        lines = pecan.sources.TextLines(f"s3://data/{folder}/*")
+        pipe = pecan.PecanPipeline(lines, name=folder, config=config).shuffle(1).batch(50)
+        self._epochs, self.found = epochs, list[int]()
+        self.batches = stack.enter_context(pipe.iter_batches(epochs=epochs, workers=pecan.Workers(1)))
+        self._go_on = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+        stack.callback(self._go_on.set)
+
+    def _read(self) -> None:
+        for number, batch in enumerate(self.batches):
+            self.found += [int(text) for text in batch["text"]]
+            if number == 2:
+                self._go_on.wait()
+
+    def ends(self) -> None:
+        """Let it go on, and check that every element has come once an epoch."""
+        self._go_on.set()
+        self._thread.join(120)
+        assert not self._thread.is_alive(), "the job does not end"
+        assert sorted(self.found) == sorted(list(range(FILES * LINES)) * self._epochs)
+
+
+def live(name: str) -> LiveJob | None:
+    """Return what a pipeline's only job tells of itself."""
+    return next((job for job in live_jobs().values() if job is not None and job.pipeline == name), None)
+
+
+def quota(name: str) -> float:
+    """Return the quota of a pipeline's job; 0: there is none."""
+    job = live(name)
+    return (job.remote_io or 0.0) if job is not None and job.rooms else 0.0
+
+
+def asked(ideal: float, size: float, **more: Any) -> pecan.ClusterIo:
+    """Return what a job shares, whose speed need not be measured."""
+    return pecan.ClusterIo(PIPE, ideal_bytes_per_s=ideal, dataset_bytes=size, **more)
+
+
+def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them(
+    proxy: FlakyProxy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with ExitStack() as stack:
+        small = Running(stack, "small", asked(90e6, 30 << 20, cache_bytes=30 << 20, policy="greedy"), tmp_path)
+        until(lambda: quota("small") == pytest.approx(PIPE), "the first job does not have the pipe for itself")
+        large = Running(stack, "large", asked(80e6, 300 << 20), tmp_path)
+        until(lambda: quota("large") > 0 and quota("small") < 0.9 * PIPE, "the second job has no quota")
+        until(lambda: quota("small") + quota("large") == pytest.approx(PIPE, rel=0.05), "they do not make up the pipe")
+        rooms = dict((live("large") or pytest.fail("the job is gone")).rooms)
+        assert rooms == {"s3://data/small": 30 << 20, "s3://data/large": 0}, "the efficient one is cached whole"
+        capsys.readouterr()
+        assert main(["top", "--once"]) == 0
+        told = capsys.readouterr().out.splitlines()
+        assert told[0].startswith("2 jobs, 2 workers")
+        assert "quota MB/s" in told[1] and "cache GB" in told[1] and len(told) == 4
+        assert main(["status"]) == 0
+        assert "divides 100 MB/s of object stores and 0.03146 GB of cache among 2 jobs" in capsys.readouterr().out
+        with pytest.raises(PlanError, match="its part of what the cluster's jobs share"):
+            small.batches.set_remote_io(1e6)
+        small.ends()
+        small.batches.close()
+        until(lambda: quota("large") == pytest.approx(PIPE), "what the first job had is not given on")
+        large.ends()
+        report = large.batches.report()
+    events = [event.text for event in report.events if event.kind == "remote io"]
+    assert events and all("its part of what the cluster's jobs share" in text for text in events)
+
+
+def test_a_service_that_dies_costs_no_job_its_quota_and_comes_back_with_all_of_them(
+    proxy: FlakyProxy, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        jobs = [Running(stack, folder, asked(90e6, 200 << 20), tmp_path) for folder in ("small", "large")]
+        until(lambda: 0 < quota("small") < 0.9 * PIPE and 0 < quota("large") < 0.9 * PIPE, "there are no quotas")
+        service: Any = ray.get_actor(SERVICE, namespace=cluster.NAMESPACE)
+        _, pid = ray.get(service.place.remote())
+        os.kill(pid, signal.SIGKILL)
+        assert 0 < quota("small") < 0.9 * PIPE and 0 < quota("large") < 0.9 * PIPE
+
+        def again() -> bool:
+            try:
+                return bool(ray.get(service.place.remote(), timeout=5.0)[1] != pid)
+            except (ray.exceptions.RayError, TimeoutError):
+                return False
+
+        until(again, "the service does not come back")
+        assert ray.get(service.io.remote())[1] == 2, "its journal has told it of both jobs"
+        ray.kill(service)  # for good, as `pecan stop` does: the jobs start another one
+
+        def anew() -> bool:
+            try:
+                found: Any = ray.get_actor(SERVICE, namespace=cluster.NAMESPACE)
+                return bool(ray.get(found.io.remote(), timeout=5.0)[1] == 2)
+            except (ray.exceptions.RayError, TimeoutError, ValueError):
+                return False
+
+        until(anew, "no job has started another service")
+        for job in jobs:
+            job.ends()
+        assert not any(job.batches.report().workers_lost for job in jobs)
+
+
+def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy: FlakyProxy, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        jobs = [Running(stack, folder, asked(90e6, SET_BYTES), tmp_path) for folder in ("small", "large")]
+        until(lambda: quota("small") > 0 and quota("large") > 0, "there are no quotas")
+        for segment in (tmp_path / "source" / "segments").iterdir():
+            segment.unlink()
+        index = tmp_path / "source" / "index.sqlite"
+        index.write_bytes(b"not a database any more" * 1000)
+        name = next(name for name in cluster.named_actors() if name.endswith(":local-0") and "small" in name)
+        worker: Any = ray.get_actor(name, namespace=cluster.NAMESPACE)
+        _, pid = ray.get(worker.placed.remote())
+        os.kill(pid, signal.SIGKILL)
+        for job in jobs:
+            job.ends()
+        assert sum(job.batches.report().workers_lost for job in jobs) == 1
+
+
+def test_a_job_that_shares_nothing_starts_no_service(proxy: FlakyProxy) -> None:
+    config = pecan.Config(reorder="off", remote_io=50e6)
+    pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/small/*"), name="alone", config=config).batch(50)
+    with pipe.iter_batches(workers=pecan.Workers(1)) as batches:
+        assert sum(len(batch["text"]) for batch in batches) == FILES * LINES
+        assert SERVICE not in cluster.named_actors()
+        job = live("alone")
+        assert job is not None and not job.shares_io and job.remote_io == 50e6

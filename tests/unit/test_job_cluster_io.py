@@ -1,0 +1,178 @@
+"""What the jobs of a cluster may read and keep: divided by a policy, whatever they report; a journal tells the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import replace
+
+import pytest
+
+from pecan_ray.cache import ClusterResources, JobDemand, allocate
+from pecan_ray.errors import PlanError
+from pecan_ray.job.cluster_io import DECIDE_S, LEAST_SHARE, MIB, REPORT_S, SILENT_S, ClusterIoBook, JobIo
+from pecan_ray.options import ClusterIo, Config, SharingPolicy
+
+PIPE, CACHE = 100e6, 1000 * MIB
+
+
+def job(name: str, ideal: float | None = 50e6, size: float | None = 2000.0 * MIB, **more: object) -> JobIo:
+    about = JobIo(
+        name, PIPE, CACHE, "greedy", CACHE, (f"s3://bucket/{name}",), dataset_bytes=size, ideal_bytes_per_s=ideal
+    )
+    return replace(about, **more)  # type: ignore[arg-type]  # a test's own
+
+
+def told(book: ClusterIoBook, *jobs: JobIo, now: float = 0.0) -> dict[str, float | None]:
+    for one in jobs:
+        book.heard(one, now)
+    return {one.job: book.quota(one.job, now).bytes_per_s for one in jobs}
+
+
+def test_a_job_alone_has_the_whole_pipe_and_the_whole_cache() -> None:
+    book = ClusterIoBook()
+    assert told(book, job("a"))["a"] == pytest.approx(PIPE)
+    assert book.quota("a", 0.0).rooms == (("s3://bucket/a", CACHE),)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "sjf", "max_min"])
+def test_quotas_are_what_the_policy_gives_and_no_more_than_the_pipe(policy: SharingPolicy) -> None:
+    book = ClusterIoBook()
+    fast, slow = job("fast", 200e6, 1200.0 * MIB, policy=policy), job("slow", 60e6, 6000.0 * MIB, policy=policy)
+    quotas = told(book, fast, slow)
+    wanted = allocate(
+        [
+            JobDemand("fast", 200e6, 1200.0 * MIB, "f", cached_bytes=0.0),
+            JobDemand("slow", 60e6, 6000.0 * MIB, "s", cached_bytes=0.0),
+        ],
+        ClusterResources(CACHE, PIPE),
+        policy,
+    )
+    assert math.fsum(quota or 0.0 for quota in quotas.values()) == pytest.approx(PIPE)
+    for name, given in wanted.items():
+        assert quotas[name] == pytest.approx(given.remote_io, rel=0.1, abs=2 * LEAST_SHARE * PIPE)
+    rooms = dict(book.quota("fast", 0.0).rooms)
+    assert rooms["s3://bucket/fast"] > rooms["s3://bucket/slow"]
+    assert sum(rooms.values()) <= CACHE
+
+
+def test_what_is_not_known_yet_has_an_equal_part_of_the_pipe_and_no_cache() -> None:
+    book = ClusterIoBook()
+    quotas = told(book, job("known"), job("new", None, None))
+    assert all((quota or 0) >= 0.3 * PIPE for quota in quotas.values())
+    assert dict(book.quota("new", 0.0).rooms) == {"s3://bucket/known": CACHE, "s3://bucket/new": 0}
+
+
+def test_nothing_is_bounded_before_somebody_has_said_what_there_is() -> None:
+    book = ClusterIoBook()
+    unsaid = {"bytes_per_s": None, "cache_bytes": None, "policy": None}
+    assert told(book, job("a", **unsaid)) == {"a": None}
+    quotas = told(book, job("b", policy="max_min"), job("a", **unsaid), now=DECIDE_S)
+    assert math.fsum(quota or 0.0 for quota in quotas.values()) == pytest.approx(PIPE)
+    assert book.shared.policy == "max_min", "which holds for those that say nothing"
+
+
+def test_jobs_that_name_one_dataset_share_what_is_kept_of_it() -> None:
+    book = ClusterIoBook()
+    same = ("s3://bucket/same",)
+    told(book, job("a", size=800.0 * MIB, datasets=same), job("b", size=900.0 * MIB, datasets=same))
+    ((name, room),) = book.quota("a", 0.0).rooms
+    assert name == same[0] and room == CACHE, "of which nobody else wants any"
+    assert book.given["a"].cache_bytes == book.given["b"].cache_bytes == pytest.approx(900.0 * MIB)
+
+
+def test_a_job_that_keeps_nothing_has_no_room_and_takes_none_from_others() -> None:
+    book = ClusterIoBook()
+    told(book, job("a", source_bytes=0), job("b", ideal=1e6))
+    assert book.quota("a", 0.0).rooms == (("s3://bucket/b", CACHE),)
+
+
+def test_it_is_decided_anew_when_jobs_come_and_go_and_when_speeds_change_and_not_else() -> None:
+    book = ClusterIoBook()
+    first = told(book, job("a", 80e6), job("b", 80e6))
+    assert book.heard(job("a", 83e6), 1.0) == "", "which is nearly what it was"
+    assert told(book, job("a", 83e6), job("b", 80e6), now=2.0) == first
+    assert book.heard(job("a", 20e6), 3.0)
+    slower = book.quota("a", 3.0).bytes_per_s
+    assert slower is not None and slower < (first["a"] or 0.0)
+    assert book.gone("b") and not book.gone("b")
+    assert book.quota("a", 3.1).bytes_per_s == pytest.approx(PIPE), "soon after the one before, since a job has gone"
+
+
+def test_a_job_that_is_not_heard_is_told_of_as_silent() -> None:
+    book = ClusterIoBook()
+    told(book, job("a"), job("b"))
+    long = SILENT_S + 4 * REPORT_S
+    told(book, job("b"), now=long)
+    assert book.silent(long) == ["a"]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1.0, 0.0])
+def test_numbers_that_are_none_are_not_known(wrong: float) -> None:
+    book = ClusterIoBook()
+    odd = job("odd", wrong, wrong, bytes_per_s=wrong, hit_share=wrong, remaining_bytes=wrong)
+    quotas = told(book, job("good"), odd)
+    assert all(quota is not None and 0 < quota < PIPE for quota in quotas.values())
+    assert not book.trouble
+    replayed = ClusterIoBook()
+    assert replayed.replay(book.written().splitlines(), 0.0) == 0 and replayed.jobs == book.jobs
+
+
+def test_more_jobs_than_bytes_of_cache_all_go_on() -> None:
+    book = ClusterIoBook()
+    quotas = told(book, *(job(str(number), cache_bytes=3, source_bytes=3) for number in range(10)))
+    assert all(quota is not None and quota > 0 for quota in quotas.values())
+    assert all(room == 0 for _, room in book.quota("0", 0.0).rooms)
+
+
+def test_a_job_whose_data_is_all_cached_still_may_read() -> None:
+    book = ClusterIoBook()
+    quotas = told(book, job("cached", 50e6, 100.0 * MIB, hit_share=1.0), job("other", 1e9, 1e12))
+    assert (quotas["cached"] or 0.0) >= LEAST_SHARE * PIPE / 2
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_journal_brings_the_same_about_and_quotas_always_make_up_the_pipe(seed: int) -> None:
+    draw, book, lines, now = random.Random(seed), ClusterIoBook(), list[str](), 0.0
+    for _ in range(60):
+        now += draw.uniform(0.0, 1.0)
+        name = f"job-{draw.randrange(6)}"
+        if draw.random() < 0.2:
+            lines.append(book.gone(name))
+        else:
+            numbers = draw.choice((None, 1.0, 1e6, 1e9)), draw.choice((None, 5e8, 3e9))
+            policy = draw.choice(("greedy", "sjf", "max_min"))
+            lines.append(book.heard(job(name, *numbers, policy=policy, hit_share=draw.random()), now))
+    now += 1.0
+    quotas = {name: book.quota(name, now) for name in book.jobs}
+    assert not book.trouble
+    if quotas:
+        assert math.fsum(quota.bytes_per_s or 0.0 for quota in quotas.values()) == pytest.approx(PIPE)
+        assert all(sum(room for _, room in quota.rooms) <= CACHE for quota in quotas.values())
+    for journal in (lines, book.written().splitlines()):
+        other = ClusterIoBook()
+        assert other.replay([line for line in journal if line], now) == 0
+        assert other.jobs == book.jobs
+        assert not book.jobs or other.shared == book.shared
+    assert ClusterIoBook().replay(['{"io": {"job', '{"io": 3}', '{"io of": {"what": 1}}'], now) == 3
+
+
+def test_a_thousand_jobs_report_more_seldom() -> None:
+    book = ClusterIoBook()
+    for number in range(1000):
+        book.heard(job(str(number)), 0.0)
+    assert book.quota("0", 0.0).again_s == 10.0
+
+
+@pytest.mark.parametrize("name", ["bytes_per_s", "ideal_bytes_per_s", "dataset_bytes"])
+@pytest.mark.parametrize("wrong", [0.0, -1.0, math.nan, math.inf])
+def test_what_is_no_amount_is_refused_when_it_is_said(name: str, wrong: float) -> None:
+    with pytest.raises(PlanError, match=name):
+        Config(remote_io=ClusterIo(**{name: wrong}))  # type: ignore[arg-type]  # by name
+
+
+def test_a_policy_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(PlanError, match="policy"):
+        ClusterIo(1e6, policy="fair")  # type: ignore[arg-type]  # what is tested
+    with pytest.raises(PlanError, match="cache_bytes"):
+        ClusterIo(1e6, cache_bytes=-1)

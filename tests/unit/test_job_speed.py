@@ -1,0 +1,80 @@
+"""How fast a job is, and would be if it never waited for data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pecan_ray.job import events
+from pecan_ray.job.messages import TrainerProgress, TrainerReport, WorkerProgress
+from pecan_ray.job.speed import MOST_BYTES_PER_S, JobSpeed, SpeedMeter
+from pecan_ray.options import Workers
+from pecan_ray.plan.stage_seconds import StageSeconds
+from tests.unit.job_rig import JobRig
+
+ROW_BYTES = 1000
+
+
+class Run:
+    """A job whose trainer and worker tell what a test says, second by second."""
+
+    def __init__(self) -> None:
+        self.rig, self.meter, self.number = JobRig(workers=Workers(1)), SpeedMeter(), 0
+        (self.worker,) = self.rig.begin(splits=4)
+        self.trainer, self.made = TrainerProgress(), WorkerProgress()
+
+    def second(self, rows: int, waited_s: float, hits: float = 0.0, stages: StageSeconds | None = None) -> JobSpeed:
+        self.number += 1
+        before = self.trainer
+        self.trainer = TrainerProgress(
+            before.yielded, before.rows + rows, before.waited_s + waited_s, before.elapsed_s + 1.0
+        )
+        nbytes = rows * ROW_BYTES
+        self.made = replace(
+            self.made,
+            elements=self.made.elements + rows,
+            remote_bytes=self.made.remote_bytes + round(nbytes * (1 - hits)),
+            node_bytes=self.made.node_bytes + round(nbytes * hits),
+            stages=stages or self.made.stages,
+        )
+        self.rig.handle(events.WorkerTold(self.worker, self.made), 1.0)
+        self.rig.handle(events.TrainerReported(TrainerReport(0, "t0", self.number, progress=self.trainer)))
+        return self.meter.look(self.rig.job, self.rig.now)
+
+
+def test_of_a_job_that_waits_half_of_the_time_the_ideal_is_twice_its_speed() -> None:
+    run = Run()
+    for _ in range(5):
+        speed = run.second(100, 0.5)
+    assert speed.rows_per_s == pytest.approx(100)
+    assert speed.wait_share == pytest.approx(0.5)
+    assert speed.bytes_per_s == pytest.approx(100 * ROW_BYTES)
+    assert speed.ideal_bytes_per_s == pytest.approx(200 * ROW_BYTES)
+
+
+def test_hits_are_those_of_the_last_seconds() -> None:
+    run = Run()
+    for _ in range(20):
+        run.second(100, 0.0)
+    for _ in range(20):
+        speed = run.second(100, 0.0, hits=0.75)
+    assert speed.hit_share == pytest.approx(0.75, abs=0.01)
+
+
+def test_a_loop_that_does_nothing_is_as_fast_as_its_workers_compute() -> None:
+    run = Run()
+    stages = StageSeconds(watched_s=10.0, threads_s=20.0, operators=(("decode", 4.0),))
+    for second in range(3):
+        speed = run.second(100, 1.0, stages=stages)
+        assert second == 0 or speed.ideal_bytes_per_s == pytest.approx((second + 1) * 100 / 2.0 * ROW_BYTES)
+
+
+def test_before_anything_has_come_nothing_is_known_and_no_speed_is_endless() -> None:
+    run = Run()
+    assert run.meter.look(run.rig.job, 0.0) == JobSpeed()
+    run.second(0, 1.0)
+    speed = run.second(10**9, 1.0)
+    assert speed.ideal_bytes_per_s == MOST_BYTES_PER_S
+    stopped = run.second(0, 0.0)
+    assert stopped.ideal_bytes_per_s is not None
