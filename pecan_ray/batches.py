@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn
 
 from pecan_ray.autoorder.job_order import Ordered, ReorderAfterEpoch
 from pecan_ray.autoorder.keeping import Promise
@@ -24,6 +24,7 @@ from pecan_ray.job.delivery_log import MOST_AHEAD
 from pecan_ray.job.facts import JobEvent
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.pace import RecentPace
 from pecan_ray.observe.placement import explain_placement
@@ -40,12 +41,20 @@ from pecan_ray.runtime.share_session import ShareRequest, ShareSession
 from pecan_ray.sampling.budget import BadCount, over_budget
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
     from pecan_ray.integrations.jax_arrays import OnMesh
+
+    BatchT = TypeVar("BatchT", covariant=True, default=dict[str, Any])
+else:
+    from typing import TypeVar
+
+    BatchT = TypeVar("BatchT", covariant=True)
 
 logger = logging.getLogger("pecan_ray")
 
 
-class Batches:
+class Batches(Generic[BatchT]):
     """Batches of a running pipeline; iterate over it, or use it as a context manager.
 
     Leaving the `with` block, the end of the last epoch, an error, Ctrl-C and the end of the process all end the
@@ -110,11 +119,9 @@ class Batches:
         self._watch = EpochWatch()
         self._epoch = saved.point.epoch if saved is not None else 0
         """In which the training loop is."""
+        self._ending = Ending(name, self._job, config.report_folder, kept=not debug and options.rank == 0)
         if share is not None:
-            self._clock.enter("ray")
-            self._session = ShareSession(share)
-            self._clock.enter("controller", at=self._session.attached_s)
-            self._clock.enter("trained")
+            self._join(share)
             return
         if debug:
             self._stream = self._in_process(plan, ordered := order(), engine, seed)
@@ -138,6 +145,14 @@ class Batches:
         self._take_over(ordered)
         self._clock.enter("trained")
 
+    def _join(self, share: ShareRequest) -> None:
+        """Become a reader of a shared group."""
+        self._clock.enter("ray")
+        self._session = ShareSession(share)
+        self._clock.enter("controller", at=self._session.attached_s)
+        self._clock.enter("trained")
+        note_running(self)
+
     def _begun(self, session: Session, plan: Plan, order: Callable[[], Ordered]) -> Ordered:
         """Let workers begin, once the order of operators is found; return it."""
         if getattr(self._options.workers, "prices", None) is not None:
@@ -150,25 +165,28 @@ class Batches:
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
             session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
-        except BaseException:
+        except BaseException as error:
+            self._failure = told(error)
             self.close()
             raise
         return ordered
 
     def _take_over(self, ordered: Ordered) -> None:
-        """Keep what the order of operators says for later."""
+        """Keep what the order of operators says for later; from now on the run can be ended."""
+        note_running(self)
         self._prepared = tuple(JobEvent(0.0, "reorder", text) for text in ordered.said)
         self._reorder_after_epoch, self._reverted = ordered.reorder_after_epoch, ordered.reverted
         # A rank of several sees a part of an epoch, and does not wait for the others.
         self._promise = ordered.promise if self._options.world_size == 1 else None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[BatchT]:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> BatchT:
         while isinstance(batch := self._take(None), EndOfEpoch):
             self._epoch += 1  # of a run in this process, which tells of each
-        return batch
+        made: BatchT = batch
+        return made
 
     def next_received(self) -> Received:
         """Return the next batch as it came, with what is known of it: for those who pass it on."""
@@ -178,7 +196,7 @@ class Batches:
         received: Received = self._in_turn(lambda: self._next(session, None))
         return received
 
-    def one_epoch(self) -> Iterator[Any]:
+    def one_epoch(self) -> Iterator[BatchT]:
         """Iterate over what is left of the epoch in which the run stands; the next call gives the next epoch.
 
         The job goes on meanwhile: workers prepare the next epoch while a model is validated.  A loop that was left
@@ -227,7 +245,7 @@ class Batches:
             self._yielded += not isinstance(batch, EndOfEpoch)
             return batch
 
-    def __enter__(self) -> Batches:
+    def __enter__(self) -> Batches[BatchT]:
         return self
 
     def __reduce__(self) -> NoReturn:
@@ -240,6 +258,7 @@ class Batches:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ending.loop_failed = error is not None
         self.close()
 
     def _converted(self, session: Session | ShareSession, within: int | None) -> Any:
@@ -457,6 +476,7 @@ class Batches:
             self._note_reverted(self._session.facts().reverted)
         if self._quarantine is not None:
             self._quarantine.close()
+        self._ending.tell(self.report, self._failure)
 
 
 def keeper(file: QuarantineFile | None, saved: SavedState | None) -> Callable[[Sequence[BadElement]], None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import itertools
+import os
 import pdb
 import sys
 import traceback
@@ -17,10 +18,13 @@ from typing import Any, get_args
 import numpy as np
 
 from pecan_ray.autoorder.explain import ExplainFormat
-from pecan_ray.errors import PecanError, PlanError
+from pecan_ray.errors import ElementError, PecanError, PlanError
 from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
+from pecan_ray.observe.completion_command import COMPLETION_HELP, add_completion_arguments
 from pecan_ray.observe.doctor import DOCTOR_HELP, ROWS, looks
-from pecan_ray.observe.read_program import REACHED, load, run_as_program
+from pecan_ray.observe.read_program import REACHED, load, run_main_part
+from pecan_ray.observe.report_command import REPORT_HELP, add_report_arguments
+from pecan_ray.observe.run_command import RUN_HELP, add_run_arguments
 from pecan_ray.observe.status_command import STATUS_HELP, STOP_HELP, add_stop_arguments, run_status
 from pecan_ray.observe.top_command import TOP_HELP, add_top_arguments
 from pecan_ray.options import Config, EngineName, TransportChoice, Workers
@@ -32,75 +36,103 @@ from pecan_ray.simulator.command import (
     TUNE_HELP,
     add_simulate_arguments,
     add_tune_arguments,
-    run_simulate,
-    run_tune,
 )
 from pecan_ray.sources.memory import Arrays
 
+EXPLAIN_HELP = "sample a pipeline and say what each operator does, and which order AutoOrder chooses and why"
+REPLAY_HELP = "run the elements of a quarantine file again"
 MAKERS = ("example_pipeline", "pipeline", "make_pipeline")
 """Functions that a program may offer to make its pipeline."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="pecan", description="Look at pecan_ray pipelines and at what became of them."
-    )
-    parser.add_argument("--version", action="version", version=f"pecan_ray {version('pecan_ray')}")
-    commands = parser.add_subparsers(dest="command", required=True)
-    explain = commands.add_parser(
-        "explain",
-        help="sample a pipeline and say what each operator does, and which order AutoOrder chooses and why",
-        description="Reads the pipeline out of a Python program, samples it and explains its order.  The program runs "
-        f"up to its first iter_batches(), and no job begins.  A function {MAKERS[0]}() or {MAKERS[1]}() that needs no "
-        "argument goes before that, and so does what --name names.",
-    )
-    explain.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
-    explain.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
-    explain.add_argument("--format", choices=get_args(ExplainFormat), default="text")
-    explain.set_defaults(run=run_explain)
-    again = commands.add_parser(
-        "replay",
-        help="run the elements of a quarantine file again",
-        description="Runs a pipeline's functions, in this process, on the elements that on_error='quarantine' kept, "
-        "and shows with their tracebacks those that still fail.",
-    )
-    again.add_argument("quarantine", help="the quarantine file")
-    again.add_argument(
-        "--trust",
-        action="store_true",
-        help="read also what is kept as a pickle, which runs code: use it for files whose writer you trust",
-    )
-    again.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
-    again.set_defaults(run=run_replay)
-    add_cache_arguments(commands.add_parser("cache", help=CACHE_HELP, description=f"{CACHE_HELP.capitalize()}."))
-    doctor = commands.add_parser("doctor", help=DOCTOR_HELP, description=f"{DOCTOR_HELP.capitalize()}.")
-    doctor.add_argument("--without-ray", action="store_true", help="look at this machine alone, and start nothing")
-    doctor.set_defaults(run=run_doctor)
-    tell = commands.add_parser("status", help=STATUS_HELP, description=f"{STATUS_HELP.capitalize()}.")
-    tell.set_defaults(run=run_status)
-    add_top_arguments(commands.add_parser("top", help=TOP_HELP, description=f"{TOP_HELP.capitalize()}."))
-    add_stop_arguments(commands.add_parser("stop", help=STOP_HELP, description=f"{STOP_HELP.capitalize()}."))
-    simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
-    add_simulate_arguments(simulate)
-    simulate.set_defaults(run=run_simulate)
-    tune = commands.add_parser("tune", help=TUNE_HELP, description=f"{TUNE_HELP.capitalize()}.")
-    add_tune_arguments(tune)
-    tune.set_defaults(run=run_tune)
-    for command in (explain, again):
-        command.add_argument("file", help="Python file that has the pipeline")
-        command.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")
-        command.add_argument("--engine", choices=get_args(EngineName), help="passed on to the function that makes it")
-    asked = parser.parse_args(arguments)
+    """Run the command; return its exit status: 2 for a mistake of its user, with one line about it."""
+    asked = parser().parse_args(arguments)
     try:
         status: int = asked.run(asked)
+        sys.stdout.flush()
     except PecanError as error:
-        sys.stderr.write(f"pecan: {error.message}\n")
-        return 1
+        lines = error.message.splitlines()  # behind the first one comes the traceback of a user's function
+        sys.stderr.write(f"pecan: {lines[0] if isinstance(error, ElementError) else ' '.join(lines)}\n")
+        return 2
+    except BrokenPipeError:  # who reads it has enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        sys.stderr.write(f"pecan: {error}\n")
+        return 2
     except KeyboardInterrupt:
         sys.stderr.write("pecan: interrupted\n")
         return 130
     return status
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command's words."""
+    whole = argparse.ArgumentParser(prog="pecan", description="Look at pecan_ray pipelines and at what became of them.")
+    whole.add_argument("--version", action="version", version=f"pecan_ray {version('pecan_ray')}")
+    commands = whole.add_subparsers(dest="command", required=True)
+
+    def command(name: str, text: str, add_arguments: Callable[[argparse.ArgumentParser], None]) -> None:
+        add_arguments(commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}."))
+
+    command("run", RUN_HELP, add_run_arguments)
+    command("explain", EXPLAIN_HELP, add_explain_arguments)
+    command("report", REPORT_HELP, add_report_arguments)
+    command("replay", REPLAY_HELP, add_replay_arguments)
+    command("cache", CACHE_HELP, add_cache_arguments)
+    command("doctor", DOCTOR_HELP, add_doctor_arguments)
+    command("status", STATUS_HELP, lambda added: added.set_defaults(run=run_status))
+    command("top", TOP_HELP, add_top_arguments)
+    command("stop", STOP_HELP, add_stop_arguments)
+    command("simulate", SIMULATE_HELP, add_simulate_arguments)
+    command("tune", TUNE_HELP, add_tune_arguments)
+    command("completion", COMPLETION_HELP, lambda added: add_completion_arguments(added, parser))
+    return whole
+
+
+def add_explain_arguments(added: argparse.ArgumentParser) -> None:
+    """Add what `pecan explain` takes."""
+    added.description = (
+        "Reads the pipeline out of a Python program, samples it and explains its order.  The program runs up to its "
+        f"first iter_batches(), and no job begins.  A function {MAKERS[0]}() or {MAKERS[1]}() that needs no argument "
+        "goes before that, and so does what --name names."
+    )
+    added.add_argument("--save", metavar="ORDER", help="write the order to a file for Config(order_file=...)")
+    added.add_argument("--again", action="store_true", help="look anew, whatever order is kept of an earlier look")
+    added.add_argument("--format", choices=get_args(ExplainFormat), default="text")
+    _add_program(added)
+    added.set_defaults(run=run_explain)
+
+
+def add_replay_arguments(added: argparse.ArgumentParser) -> None:
+    """Add what `pecan replay` takes."""
+    added.description = (
+        "Runs a pipeline's functions, in this process, on the elements that on_error='quarantine' kept, and shows with "
+        "their tracebacks those that still fail."
+    )
+    added.add_argument("quarantine", help="the quarantine file")
+    added.add_argument(
+        "--trust",
+        action="store_true",
+        help="read also what is kept as a pickle, which runs code: use it for files whose writer you trust",
+    )
+    added.add_argument("--pdb", action="store_true", help="open the debugger where the first of them fails")
+    _add_program(added)
+    added.set_defaults(run=run_replay)
+
+
+def add_doctor_arguments(added: argparse.ArgumentParser) -> None:
+    """Add what `pecan doctor` takes."""
+    added.add_argument("--without-ray", action="store_true", help="look at this machine alone, and start nothing")
+    added.set_defaults(run=run_doctor)
+
+
+def _add_program(added: argparse.ArgumentParser) -> None:
+    """Add which program has the pipeline."""
+    added.add_argument("file", help="Python file that has the pipeline")
+    added.add_argument("--name", help="variable or function of the file that is, or makes, the pipeline")
+    added.add_argument("--engine", choices=get_args(EngineName), help="passed on to the function that makes it")
 
 
 def run_explain(asked: argparse.Namespace) -> int:
@@ -170,14 +202,14 @@ def read_pipeline(asked: argparse.Namespace) -> PecanPipeline:
     path = Path(asked.file)
     module = load(path)
     if asked.name is None and asked.engine is None and not offered(module):
-        reached = run_as_program(path)  # it makes its pipeline where Python runs it
-        if REACHED in vars(reached):
-            return find_pipeline(reached)
+        run_main_part(module)
     return find_pipeline(module, asked.name, asked.engine)
 
 
 def offered(module: ModuleType) -> bool:
     """Tell whether a module has a pipeline, or a function that makes one."""
+    if REACHED in vars(module):
+        return True
     makers = any(callable(made := getattr(module, maker, None)) and not _needed(made) for maker in MAKERS)
     return makers or any(isinstance(value, PecanPipeline) for value in vars(module).values())
 

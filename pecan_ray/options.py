@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.deadline import Deadline
@@ -294,6 +294,9 @@ class Config:
     reorder: ReorderMode = "cost"
     """How AutoOrder changes the order of operators: by measured times, by Pecan's Algorithm 2, only where results stay
     equal, or not at all."""
+    report_folder: str | os.PathLike[str] | None = None
+    """Folder where the report of a job is left at its end, which `pecan report` and the dashboard read; None:
+    ``pecan_ray/jobs`` in the user's cache folder; "": nowhere."""
     order_file: str | os.PathLike[str] | None = None
     """Pins the order of operators to that of a file, which `pecan explain --save` writes: nothing is sampled."""
     order_folder: str | os.PathLike[str] | None = None
@@ -353,6 +356,28 @@ def check_remote_io(bytes_per_s: float | None) -> None:
         raise PlanError(
             f"remote_io must be a finite number of bytes a second > 0, or None for no bound, but got {bytes_per_s!r}."
         )
+
+
+class IterKeywords(TypedDict, total=False):
+    """What `iter_batches` takes beside `format`, for type checkers."""
+
+    epochs: int | None
+    workers: Workers | AutoWorkers | None
+    device: Any
+    rank: int | None
+    world_size: int | None
+    share: bool | str
+    max_lag: int | None
+    order: Order
+    visitation: Visitation | None
+    sharding: Sharding | Any
+    on_error: OnError
+    prefetch_bytes: int
+    job: str | None
+    debug: bool
+    state: Mapping[str, Any] | None
+    allow_changed_source: bool
+    coordinated: bool
 
 
 @dataclass(frozen=True)

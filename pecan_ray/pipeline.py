@@ -6,7 +6,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pecan_ray.autoorder.call_in_subprocess import own_process_ahead
 from pecan_ray.autoorder.explain import ExplainFormat, explain
@@ -26,6 +26,7 @@ from pecan_ray.options import (
     Config,
     EngineName,
     Format,
+    IterKeywords,
     IterOptions,
     OnError,
     Order,
@@ -48,6 +49,13 @@ from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.storage import set_patience
+
+if TYPE_CHECKING:
+    import jax
+    import tensorflow as tf
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
 
 class PecanPipeline(OperatorMethods, FrameworkMethods):
@@ -110,6 +118,12 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """What its random numbers are derived from."""
         return self._seed
 
+    @overload
+    def peek(self, count: Literal[1] = 1) -> Element: ...
+
+    @overload
+    def peek(self, count: int) -> list[Element]: ...
+
     def peek(self, count: int = 1) -> Element | list[Element]:
         """Run the first elements (or batches) in this process, without Ray, and return them.
 
@@ -164,6 +178,29 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """Return a stable hash of the data's identity and of the operators' code, up to the operator named."""
         return fingerprint(self._plan, upto=upto)
 
+    @overload
+    def iter_batches(
+        self, *, format: Literal["numpy"] = "numpy", **options: Unpack[IterKeywords]
+    ) -> Batches[dict[str, NDArray[Any]]]: ...
+
+    @overload
+    def iter_batches(
+        self, *, format: Literal["torch"], **options: Unpack[IterKeywords]
+    ) -> Batches[dict[str, torch.Tensor]]: ...
+
+    @overload
+    def iter_batches(
+        self, *, format: Literal["tf"], **options: Unpack[IterKeywords]
+    ) -> Batches[dict[str, tf.Tensor]]: ...
+
+    @overload
+    def iter_batches(
+        self, *, format: Literal["jax"], **options: Unpack[IterKeywords]
+    ) -> Batches[dict[str, jax.Array]]: ...
+
+    @overload
+    def iter_batches(self, *, format: Format, **options: Unpack[IterKeywords]) -> Batches: ...
+
     def iter_batches(
         self,
         *,
@@ -185,7 +222,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         state: Mapping[str, Any] | None = None,
         allow_changed_source: bool = False,
         coordinated: bool = False,
-    ) -> Batches:
+    ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
@@ -278,7 +315,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
     def _go_on(
         self, options: IterOptions, debug: bool, other: bool, sharding: Any, state: Mapping[str, Any]
-    ) -> Callable[[], Batches]:
+    ) -> Callable[[], Batches[Any]]:
         self._saved(state, options, debug)
         given = {**vars(options), "sharding": sharding, "debug": debug, "allow_changed_source": other}
         return functools.partial(self.iter_batches, state=state, **given)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import platform
@@ -50,11 +49,6 @@ class DoctorLine:
         mark = "wrong" if self.advice else "ok"
         advice = f". {self.advice}" if self.advice else ""
         return f"{mark:6s}{self.what}: {self.told.rstrip('.')}{advice}"
-
-
-def add_doctor_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what `pecan doctor` takes."""
-    parser.add_argument("--without-ray", action="store_true", help="look at this machine alone, and start nothing")
 
 
 def looks(epoch: Epoch | None) -> Iterator[DoctorLine]:

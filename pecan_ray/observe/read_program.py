@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib.util
 import sys
@@ -65,22 +66,35 @@ def load(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[name] = module
     cloudpickle.register_pickle_by_value(module)
-    with _without_jobs(module), _told_in_one_line(path):
+    with _as_program(module, path):
         spec.loader.exec_module(module)
     return module
 
 
-def run_as_program(path: Path) -> ModuleType:
-    """Run a file as Python runs it, ``if __name__ == "__main__"`` included, up to its first job."""
-    module = ModuleType("__main__")
-    module.__file__ = str(path)
+def run_main_part(module: ModuleType) -> None:
+    """Run what a file that was imported does under ``if __name__ == "__main__"``, up to its first job."""
+    path = Path(str(module.__file__))
+    parts: list[ast.stmt] = [part for part in ast.parse(path.read_bytes()).body if _asks_for_name(part)]
+    vars(module)["__name__"] = "__main__"
+    with _as_program(module, path):
+        exec(compile(ast.Module(parts, type_ignores=[]), str(path), "exec"), vars(module))
+
+
+def _asks_for_name(part: ast.stmt) -> bool:
+    return isinstance(part, ast.If) and any(
+        isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(part.test)
+    )
+
+
+@contextlib.contextmanager
+def _as_program(module: ModuleType, path: Path) -> Iterator[None]:
+    """Enclose what runs a file: it finds no arguments, and no job begins."""
     arguments, sys.argv = sys.argv, [str(path)]
     try:
         with _without_jobs(module), _told_in_one_line(path):
-            exec(compile(path.read_text(), str(path), "exec"), vars(module))
+            yield
     finally:
         sys.argv = arguments
-    return module
 
 
 @contextlib.contextmanager

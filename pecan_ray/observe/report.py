@@ -279,8 +279,8 @@ class Report:
         return report_html(self)
 
     def to_json(self) -> str:
-        """Return the report as JSON: every field, nested ones as objects."""
-        return json.dumps(asdict(self), indent=1)
+        """Return the report as JSON: every field, nested ones as objects, and as `text` what `str()` gives."""
+        return json.dumps({**asdict(self), "text": str(self)}, indent=1)
 
 
 def placement_so_far(timeline: Sequence[PlacementStep]) -> str:

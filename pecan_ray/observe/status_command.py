@@ -30,7 +30,7 @@ def add_stop_arguments(parser: argparse.ArgumentParser) -> None:
 def run_status(_: argparse.Namespace) -> int:
     """Print what there is."""
     cluster.attach_to_running()
-    lines = [job_line(facts) for facts in _answers(cluster.other_jobs("").values(), "facts")]
+    lines = [job_line(facts) for facts in job_facts()]
     groups = {facts.name: facts for facts in _answers(_groups(), "facts", True)}
     for facts in groups.values():
         lines += group_lines(facts)
@@ -64,6 +64,11 @@ def run_stop(asked: argparse.Namespace) -> int:
         ray.kill(service)
         sys.stdout.write("the service was ended\n")
     return int(left)
+
+
+def job_facts() -> list[JobFacts]:
+    """Ask the jobs of the cluster that this process is connected to; those that begin or have ended tell nothing."""
+    return _answers(cluster.other_jobs("").values(), "facts")
 
 
 def job_line(facts: JobFacts) -> str:

@@ -89,10 +89,23 @@ def _let_python_have_sigterm() -> None:
 
 def attach_to_running() -> None:
     """Connect to the cluster at hand; raises `ClusterError` where there is none."""
-    if ray.is_initialized() or os.environ.get("RAY_ADDRESS") or ray._private.services.find_bootstrap_address(None):
+    if runs_here():
         attach()
         return
     raise ClusterError("no Ray cluster runs here: run this on a node of one, or set RAY_ADDRESS.")
+
+
+def runs_here() -> bool:
+    """Tell whether there is a cluster at hand that answers, or one is said to be."""
+    if ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
+        return True
+    found = ray._private.services.find_bootstrap_address(None)
+    try:
+        if found:
+            _knock(found)  # of one that was killed the file that names it is left
+    except OSError:
+        return False
+    return bool(found)
 
 
 def _where(address: str | None) -> str:
@@ -155,6 +168,11 @@ def _knock(address: str) -> None:
 def this_node() -> str:
     """Return the id of the node that this process runs on."""
     return str(ray.get_runtime_context().get_node_id())
+
+
+def session_name() -> str:
+    """Return the name of the Ray session that this process is connected to."""
+    return str(ray.get_runtime_context().get_session_name())
 
 
 def local_selector(node_id: str) -> dict[str, str]:

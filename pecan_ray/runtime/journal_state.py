@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pecan_ray.errors import JournalError, StateError, told
+from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.journal import ReplayedJob, entries, pages, replay
 from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.runtime.journal_copy import JOB, read_copy
@@ -54,6 +55,20 @@ def journal_state(folder: str | os.PathLike[str], job: str) -> dict[str, Any]:
         )
     batches = ran.batches_before + used
     return SavedState(point, batches, ran.seed, ran.engine, ran.parts, ran.options.order).to_json()
+
+
+def facts_of_journal(file: Path) -> JobFacts:
+    """Return what a journal in a folder tells of its job, as of its last entry; raises JournalError for a damaged one.
+
+    It is pickled, so read only what your own jobs have written.
+    """
+    place = JournalPlace(file.parent, file.name.removesuffix(".journal"), "")
+    found = kept_job(place.job_file)
+    if found is None:
+        raise JournalError(f"{file} is no journal of a job: there is no {place.job_file}.", path=str(file))
+    kept = _KeptJournal(str(place.job_file), found[1], partial(_read, place))
+    at_end = kept.replayed(_unpickled(kept))
+    return at_end.state.facts(at_end.at)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from pecan_ray.errors import PecanError, PlanError
+from pecan_ray.errors import PlanError
 from pecan_ray.placement import MODES
 from pecan_ray.plan.windows import Deployment
 from pecan_ray.simulator import what_if
@@ -37,15 +37,12 @@ def add_simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--local", type=int, help="with --from: so many local workers")
     parser.add_argument("--remote", type=int, help="with --from: so many remote workers")
     parser.add_argument("--plot", type=Path, help="write the first run's path there, as .png and .svg")
+    parser.set_defaults(run=run_simulate)
 
 
 def run_simulate(args: argparse.Namespace) -> int:
     """Run `pecan simulate`; returns the exit status."""
-    try:
-        text = report_what_if(args) if args.report else report_simulation(args)
-    except (PecanError, OSError) as error:
-        sys.stderr.write(f"pecan simulate: {error}\n")
-        return 1
+    text = report_what_if(args) if args.report else report_simulation(args)
     sys.stdout.write(text + "\n")
     return 0
 
@@ -121,16 +118,13 @@ def add_tune_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=int, default=40, help="settings to try (default: 40)")
     parser.add_argument("--workloads", type=int, default=20, help="random workloads to try each on (default: 20)")
     parser.add_argument("--seed", type=int, default=0)
+    parser.set_defaults(run=run_tune)
 
 
 def run_tune(args: argparse.Namespace) -> int:
     """Run `pecan tune`; returns the exit status."""
     from pecan_ray.simulator.tune import report, tune
 
-    try:
-        tuned = tune(args.mode, trials=args.trials, workloads=args.workloads, seed=args.seed)
-    except PecanError as error:
-        sys.stderr.write(f"pecan tune: {error}\n")
-        return 1
+    tuned = tune(args.mode, trials=args.trials, workloads=args.workloads, seed=args.seed)
     sys.stdout.write(report(tuned) + "\n")
     return 0

@@ -163,7 +163,7 @@ def test_the_command_shows_what_still_fails(tmp_path: Path, capsys: pytest.Captu
     ran = tmp_path / "ran.py"
     ran.write_text(f"open({str(tmp_path / 'has run')!r}, 'w').close()\n")
     for wrong in ("absent", "ran.py"):
-        assert main(["replay", str(tmp_path / wrong), str(ran)]) == 1
+        assert main(["replay", str(tmp_path / wrong), str(ran)]) == 2
     assert not (tmp_path / "has run").exists(), "the file is looked at before the program runs"
     assert "cannot read the quarantine file" in capsys.readouterr().err
 

@@ -87,7 +87,7 @@ def test_the_command_makes_one_and_finds_what_has_changed(
     [[], ["s3://data/x"], ["--output", "x"], ["--check", "x", "s3://data/x"], ["--check", "x", "--output", "y"]],
 )
 def test_the_command_says_what_it_must_be_given(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "digest", *arguments]) == 1
+    assert main(["cache", "digest", *arguments]) == 2
     assert "give data and --output FILE, or --check FILE" in capsys.readouterr().err
 
 

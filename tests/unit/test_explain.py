@@ -227,12 +227,12 @@ def test_the_command_says_what_is_missing(
     program: Path, capsys: pytest.CaptureFixture[str], text: str, arguments: list[str], said: str
 ) -> None:
     program.write_text(text)
-    assert main(["explain", str(program), *arguments]) == 1
+    assert main(["explain", str(program), *arguments]) == 2
     assert said in capsys.readouterr().err
 
 
 def test_the_command_names_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explain", "nowhere.py"]) == 1
+    assert main(["explain", "nowhere.py"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
 
 

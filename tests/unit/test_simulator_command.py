@@ -88,7 +88,7 @@ def test_simulate_says_what_other_workers_would_have_done_for_a_run(
 def test_simulate_refuses_nonsense_in_a_sentence(
     arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate", *arguments]) == 1
+    assert main(["simulate", *arguments]) == 2
     captured = capsys.readouterr()
     assert told in captured.err
     assert captured.out == ""
@@ -100,7 +100,7 @@ def test_a_file_that_is_no_report_is_refused(
 ) -> None:
     file = tmp_path / "report.json"
     file.write_bytes(content)
-    assert main(["simulate", "--from", str(file)]) == 1
+    assert main(["simulate", "--from", str(file)]) == 2
     assert "this is no report of a run" in capsys.readouterr().err
 
 
@@ -110,8 +110,8 @@ def test_deployments_that_a_run_cannot_tell_are_refused(
 ) -> None:
     file = tmp_path / "report.json"
     file.write_text(finished())
-    assert main(["simulate", "--from", str(file), *asked]) == 1
-    assert capsys.readouterr().err.startswith("pecan simulate: ")
+    assert main(["simulate", "--from", str(file), *asked]) == 2
+    assert capsys.readouterr().err.startswith("pecan: ")
 
 
 def test_tune_prints_a_table_of_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -122,5 +122,5 @@ def test_tune_prints_a_table_of_settings(capsys: pytest.CaptureFixture[str]) -> 
 
 @pytest.mark.parametrize("arguments", [["--trials", "0"], ["--workloads", "0"]])
 def test_tune_refuses_nonsense_in_a_sentence(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", *arguments]) == 1
-    assert capsys.readouterr().err.startswith("pecan tune: ")
+    assert main(["tune", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("pecan: ")

@@ -1,0 +1,80 @@
+"""The command `pecan run`: a program as Python runs it, with the reports of its jobs at the end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import traceback
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from pecan_ray.errors import PlanError
+from pecan_ray.observe.ending import end_all, heard
+
+RUN_HELP = "run a program as `python FILE` does, and print the reports of its jobs at its end"
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what `pecan run` takes."""
+    parser.add_argument("file", help="Python program")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program finds behind its name")
+    parser.set_defaults(run=run_run)
+
+
+def run_run(asked: argparse.Namespace) -> int:
+    """Run a program; returns its exit status."""
+    path = Path(asked.file)
+    module, code = ModuleType("__main__"), compiled(path)
+    module.__file__ = str(path)
+    sys.argv = [str(path), *asked.arguments]
+    sys.path[0] = str(path.resolve().parent)  # as when Python runs it
+    sys.modules["__main__"] = module
+    with heard() as runs:
+        try:
+            status = _run(code, module)
+        finally:
+            end_all()
+            sys.stdout.flush()
+            for report in runs.reports:
+                sys.stdout.write(f"{report}\n")
+            sys.stdout.flush()
+    lost = len(runs.begun) - len(runs.reports)
+    if lost:
+        sys.stderr.write(
+            f"pecan: {lost} of its jobs left no report, since their batches were dropped in the middle of a loop: "
+            "iterate within `with pipe.iter_batches(...) as batches:`.\n"
+        )
+    if not runs.begun:
+        sys.stderr.write(f"pecan: {path} has begun no job.\n")
+    return status
+
+
+def compiled(path: Path) -> CodeType:
+    """Return the code of a program; raises `PlanError` where there is none."""
+    try:
+        code: CodeType = compile(path.read_bytes(), str(path), "exec")
+        return code
+    except OSError as error:
+        raise PlanError(f"{path} cannot be read: {error.strerror}.") from error
+    except SyntaxError as error:
+        raise PlanError(f"{path}, line {error.lineno or 0}: {error.msg}.") from error
+    except ValueError as error:
+        raise PlanError(f"{path} is not a Python file: {error}.") from error
+
+
+def _run(code: CodeType, module: ModuleType) -> int:
+    """Run a program's code; what it raises is told as Python does, and its exit status is returned."""
+    try:
+        exec(code, vars(module))
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return error.code or 0
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        trace = error.__traceback__
+        traceback.print_exception(error.with_traceback(None if trace is None else trace.tb_next))
+        return 1
+    return 0

@@ -1,0 +1,84 @@
+"""`pecan run` runs a program as Python does, and prints its reports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAD = """
+import sys
+import numpy as np
+import pecan_ray as pecan
+
+pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name="ran").batch(4)
+"""
+
+
+def ran(folder: Path, text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a program by the command, from another folder."""
+    (folder / "beside.py").write_text("VALUE = 7\n")
+    (folder / "train.py").write_text(text)
+    (folder / "elsewhere").mkdir()
+    return subprocess.run(
+        [sys.executable, "-m", "pecan_ray.cli", "run", "../train.py", *arguments],
+        cwd=folder / "elsewhere",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_a_program_is_run_as_python_runs_it_and_reported(tmp_path: Path) -> None:
+    done = ran(
+        tmp_path,
+        HEAD
+        + "import beside\n"
+        + "if __name__ == '__main__':\n"
+        + "    print(sum(1 for _ in pipe.iter_batches(debug=True)), sys.argv[1:], beside.VALUE)\n",
+        *("--epochs", "3"),
+    )
+    assert done.returncode == 0, done.stderr
+    first, *report = done.stdout.splitlines()
+    assert first == "10 ['--epochs', '3'] 7"
+    assert report[0].startswith("pecan job ran (debug, in this process): 10 batches, 40 elements")
+
+
+def test_a_run_that_is_left_is_ended_and_reported(tmp_path: Path) -> None:
+    done = ran(tmp_path, HEAD + "batches = pipe.iter_batches(debug=True)\nnext(batches)\nsys.exit(5)\n")
+    assert done.returncode == 5, done.stderr
+    assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
+
+
+def test_what_the_program_raises_is_told_without_the_commands_own_lines(tmp_path: Path) -> None:
+    done = ran(tmp_path, HEAD + "for batch in pipe.iter_batches(debug=True):\n    1 / 0\n")
+    assert done.returncode == 1
+    assert "train.py" in done.stderr and "ZeroDivisionError" in done.stderr and "run_command.py" not in done.stderr
+    assert "ran (debug, in this process): 1 batches, 4 elements" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("x = (\n", "train.py, line 1: '(' was never closed"), ("\0", "is not a Python file"), (None, "No such file")],
+    ids=["no Python", "no text", "no file"],
+)
+def test_a_file_that_is_no_program_is_refused_in_one_line(tmp_path: Path, text: str | None, words: str) -> None:
+    done = ran(tmp_path, text or "")
+    if text is None:
+        done = subprocess.run(
+            [sys.executable, "-m", "pecan_ray.cli", "run", "nowhere.py"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("pecan: ") and done.stderr.count("\n") == 1 and words in done.stderr
