@@ -149,7 +149,8 @@ class Batches:
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
+            told = ordered.explained
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, explained=told)
         except BaseException:
             self.close()
             raise
