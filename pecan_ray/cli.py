@@ -21,6 +21,7 @@ from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
 from pecan_ray.observe.dashboard_command import DASHBOARD_HELP, add_dashboard_arguments
 from pecan_ray.observe.doctor import DOCTOR_HELP, ROWS, looks
+from pecan_ray.observe.grafana_command import GRAFANA_HELP, add_grafana_arguments
 from pecan_ray.observe.read_program import REACHED, load, run_as_program
 from pecan_ray.observe.status_command import STATUS_HELP, STOP_HELP, add_stop_arguments, run_status
 from pecan_ray.options import Config, EngineName, TransportChoice, Workers
@@ -82,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_stop_arguments(commands.add_parser("stop", help=STOP_HELP, description=f"{STOP_HELP.capitalize()}."))
     dashboard = commands.add_parser("dashboard", help=DASHBOARD_HELP, description=f"{DASHBOARD_HELP.capitalize()}.")
     add_dashboard_arguments(dashboard)
+    grafana = commands.add_parser("grafana", help=GRAFANA_HELP, description=f"{GRAFANA_HELP.capitalize()}.")
+    add_grafana_arguments(grafana)
     simulate = commands.add_parser("simulate", help=SIMULATE_HELP, description=f"{SIMULATE_HELP.capitalize()}.")
     add_simulate_arguments(simulate)
     simulate.set_defaults(run=run_simulate)

@@ -7,13 +7,20 @@ import ipaddress
 import logging
 import sys
 import threading
+import time
+import urllib.request
 from typing import Any
+
+import ray
 
 from pecan_ray.errors import ClusterError, PlanError
 from pecan_ray.runtime import cluster
 
+logger = logging.getLogger(__name__)
+
 DASHBOARD_HELP = "show the cluster's jobs as a web page"
 APP = "pecan-dashboard"
+START_S, ANSWER_S, LOOK_S = 180.0, 10.0, 0.2
 HOST, PORT, ROUTE = "127.0.0.1", 8300, "/pecan"
 
 
@@ -35,7 +42,7 @@ def run_dashboard(asked: argparse.Namespace) -> int:
             f"--route must begin with / and have a name behind it, as {ROUTE} has, but got {asked.route!r}."
         )
     serve = _serve()
-    cluster.attach_to_running()
+    cluster.attach_to_running(logs=False)
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     if asked.stop:
         stop(serve)
@@ -64,12 +71,42 @@ def start(serve: Any, host: str = HOST, port: int = PORT, route: str = ROUTE) ->
             f"Ray Serve runs on this cluster already, and listens at {there[0]}:{there[1]}: it cannot listen at "
             f"{host}:{port} as well. Use its own (--host {there[0]} --port {there[1]}), or end it by `serve shutdown`."
         )
-    serve.start(proxy_location="HeadOnly", http_options=options)
+    began = time.monotonic()
+    try:
+        serve.start(proxy_location="HeadOnly", http_options=options)
+    except (ray.exceptions.RayError, TimeoutError) as error:  # of its proxy: Serve starts another one by itself
+        logger.info("Ray Serve: %s", error)
     # It takes no CPU of those that workers reserve, and is where the files of this machine are.
     where = {"num_cpus": 0, "label_selector": cluster.local_selector(cluster.this_node())}
     made = serve.deployment(name="pages", ray_actor_options=where, max_ongoing_requests=50)(serve.ingress(build_app)())
-    serve.run(made.bind(), name=APP, route_prefix=route)
-    return f"http://{f'[{host}]' if ':' in host else host}:{port}{route}/"
+    try:
+        serve.run(made.bind(), name=APP, route_prefix=route)
+    except (ray.exceptions.RayError, RuntimeError, TimeoutError) as error:
+        raise ClusterError(f"Ray Serve does not run the page: {error}") from error
+    address = f"http://{_reached(host)}:{port}{route}/"
+    while not _answers(address):
+        if time.monotonic() - began > START_S:
+            raise ClusterError(
+                f"nothing answers at {address} for {START_S:.0f} s: Ray Serve's proxy, on the head node, has not "
+                "come up, or another program listens there (--port). Its log is in Ray's folder logs/serve."
+            )
+        time.sleep(LOOK_S)
+    return address
+
+
+def _reached(host: str) -> str:
+    """Return how this machine reaches what listens at an address."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host
+
+
+def _answers(address: str) -> bool:
+    """Tell whether the page is there: it asks for a token, perhaps."""
+    try:
+        with urllib.request.urlopen(f"{address}style.css", timeout=ANSWER_S):
+            return True
+    except OSError:  # an answer of another program too
+        return False
 
 
 def stop(serve: Any) -> None:

@@ -46,7 +46,7 @@ def record(name: str = "train-1", *, workers: int = 3, windows: int = 40, live: 
     moments = [200.0 * (number + 1) / windows for number in range(windows)]
     return JobRecord(
         line(name, live=live, workers=workers),
-        tuple(SeenWindow(at, 50 + 12 * math.sin(at / 20), 0.2 / (1 + at / 30), 3.0 + at % 5) for at in moments),
+        tuple(SeenWindow(at, 50 + 12 * math.sin(at / 20), 0.2 / (1 + at / 30), 3.0 + at % 7) for at in moments),
         tuple(SeenDecision(20.0 * n, "add_remote", f"1 local + {n} remote", f"reason {n}") for n in range(1, 6)),
         tuple(RunningWorkers(20.0 * n, 1 + n // 3, n) for n in range(6)),
         tuple((at, at / 160) for at in moments),
