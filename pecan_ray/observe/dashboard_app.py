@@ -21,6 +21,7 @@ from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_cluster import Readings, node_names, read_briefs, read_view
+from pecan_ray.observe.dashboard_past import PastShelf
 
 SESSION = "pecan-dashboard"
 """The cookie of those who have shown the token."""
@@ -47,11 +48,12 @@ class Dashboard:
     """The pages."""
 
     def __init__(self) -> None:
-        self._readings = Readings()
+        self._readings, self._shelf = Readings(), PastShelf()
         self._sessions: OrderedDict[str, None] = OrderedDict()
         routes = [
             Route("/", self.jobs),
             Route("/job", self.job),
+            Route("/past", self.past_job),
             Route("/token", self.token, methods=["GET", "POST"]),
             Route("/style.css", lambda request: _file("style.css", "text/css")),
             Route("/live.js", lambda request: _file("live.js", "text/javascript")),
@@ -98,7 +100,8 @@ class Dashboard:
     async def jobs(self, request: Request) -> Response:
         """Show the list of jobs."""
         briefs, silent = await run_in_threadpool(self._readings.read, "jobs", read_briefs)
-        return HTMLResponse(list_page(_base(request), [line_of(one) for one in briefs], [], silent))
+        past = await run_in_threadpool(self._readings.read, "past jobs", self._shelf.lines)
+        return HTMLResponse(list_page(_base(request), [line_of(one) for one in briefs], past, silent))
 
     async def job(self, request: Request) -> Response:
         """Show one job."""
@@ -109,6 +112,13 @@ class Dashboard:
             return HTMLResponse(message_page("No such job", _base(request), text), 404)
         nodes = await run_in_threadpool(self._readings.read, "nodes", node_names)
         return HTMLResponse(job_page(_base(request), record_of(view, nodes)))
+
+    async def past_job(self, request: Request) -> Response:
+        """Show one that is over."""
+        record = await run_in_threadpool(self._shelf.record, request.query_params.get("key", ""))
+        if record is None:
+            return HTMLResponse(message_page("No such job", _base(request), "No such report is kept here."), 404)
+        return HTMLResponse(job_page(_base(request), record))
 
     async def missing(self, request: Request, error: Exception) -> Response:
         """Say that there is no such page."""

@@ -82,6 +82,10 @@ class Reader(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, {key: value or "" for key, value in attrs}))
+        self.wrong += [f"<{tag}/> inside of <{self.open[-1]}>"] * (self.open[-1] != "svg")
+
     def handle_endtag(self, tag: str) -> None:
         if not self.open or self.open.pop() != tag:
             self.wrong.append(f"</{tag}> closes nothing")

@@ -14,7 +14,9 @@ class Markup(str):
 
 
 Content: TypeAlias = "str | Markup | Iterable[Content] | None"
-VOID = frozenset({"br", "input", "link", "meta", "line", "path", "circle", "rect", "polyline"})
+VOID = frozenset({"br", "input", "link", "meta"})
+SHAPES = frozenset({"line", "circle", "polyline"})
+"""Of SVG: what is not closed there has all that follows inside, unseen."""
 
 
 def render(content: Content) -> Markup:
@@ -35,6 +37,8 @@ def element(name: str, /, *content: Content, **attributes: str | int | float | b
         for key, value in attributes.items()
         if value is not None and value is not False
     )
+    if name in SHAPES:
+        return Markup(f"<{name}{told}/>")
     return Markup(f"<{name}{told}>" if name in VOID else f"<{name}{told}>{render(content)}</{name}>")
 
 
