@@ -96,7 +96,7 @@ def test_each_plot_shows_its_data_in_lines_in_words_and_in_a_table() -> None:
         x, y = zip(*(map(float, point.split(",")) for point in points), strict=True)
         assert list(x) == sorted(x) and min(x) >= 0 and max(x) <= 1000
         assert min(y) >= 0 and max(y) <= 300 and max(y) - min(y) > 3
-    assert "5 vertical lines mark decisions" in page and page.count('class="mark"') == 5
+    assert "Vertical lines: 5 decisions to run other workers" in page and page.count('class="mark"') == 5
     assert "reason 5" in page and "1 local + 5 remote" in page
 
 

@@ -65,7 +65,8 @@ def facts_of(line: JobLine) -> Markup:
 def plots(job: JobRecord) -> list[Plot]:
     """Return what is plotted of a job."""
     until = job.line.seconds
-    marks = tuple(Mark(one.seconds, one.reason) for one in job.decisions)
+    changes = zip(("", *(one.wanted for one in job.decisions)), job.decisions, strict=False)
+    marks = tuple(Mark(one.seconds, one.reason) for before, one in changes if one.wanted != before)
     windows = job.windows
     found = [
         Plot(

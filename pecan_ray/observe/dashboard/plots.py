@@ -187,7 +187,9 @@ def summary(plot: Plot, curves: Sequence[Curve]) -> str:
         )
     if plot.marks:
         shown = len(plot.marks[-MOST_MARKS:])
-        said.append(f"{shown} vertical line{'s' * (shown != 1)} mark decisions, which the table of decisions explains.")
+        said.append(
+            f"Vertical lines: {shown} decision{'s' * (shown != 1)} to run other workers; a table below says why."
+        )
     return " ".join(said)
 
 
