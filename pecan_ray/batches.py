@@ -164,7 +164,8 @@ class Batches(Generic[BatchT]):
             self._clock.enter("controller")
             changed = None if ordered.plan is plan else ordered.plan
             times = ordered.row_seconds, ordered.op_seconds
-            session.begin(changed, ordered.order, *times, decoders=ordered.decoders)
+            explained = ordered.explained
+            session.begin(changed, ordered.order, *times, decoders=ordered.decoders, explained=explained)
         except BaseException as error:
             self._failure = told(error)
             self.close()

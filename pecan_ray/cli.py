@@ -21,7 +21,9 @@ from pecan_ray.autoorder.explain import ExplainFormat
 from pecan_ray.errors import ElementError, PecanError, PlanError
 from pecan_ray.observe.cache_command import CACHE_HELP, add_cache_arguments
 from pecan_ray.observe.completion_command import COMPLETION_HELP, add_completion_arguments
+from pecan_ray.observe.dashboard_command import DASHBOARD_HELP, add_dashboard_arguments
 from pecan_ray.observe.doctor import DOCTOR_HELP, ROWS, looks
+from pecan_ray.observe.grafana_command import GRAFANA_HELP, add_grafana_arguments
 from pecan_ray.observe.read_program import REACHED, load, run_main_part
 from pecan_ray.observe.report_command import REPORT_HELP, add_report_arguments
 from pecan_ray.observe.run_command import RUN_HELP, add_run_arguments
@@ -85,6 +87,8 @@ def parser() -> argparse.ArgumentParser:
     command("status", STATUS_HELP, lambda added: added.set_defaults(run=run_status))
     command("top", TOP_HELP, add_top_arguments)
     command("stop", STOP_HELP, add_stop_arguments)
+    command("dashboard", DASHBOARD_HELP, add_dashboard_arguments)
+    command("grafana", GRAFANA_HELP, add_grafana_arguments)
     command("simulate", SIMULATE_HELP, add_simulate_arguments)
     command("tune", TUNE_HELP, add_tune_arguments)
     command("completion", COMPLETION_HELP, lambda added: add_completion_arguments(added, parser))

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
@@ -71,6 +72,8 @@ class Ordered:
     """Those that did."""
     promise: Promise | None = None
     """What an epoch takes with what is kept at `autocache` points."""
+    explained: str = ""
+    """What was found, operator by operator, as JSON."""
 
 
 class JobOrder:
@@ -178,7 +181,8 @@ class JobOrder:
         look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
-        return Ordered(plan, order, tuple(said), *seconds, look, reverted, ordering.decoders, keeps.promise)
+        decoders, found = ordering.decoders, as_json(self._name, ordering)
+        return Ordered(plan, order, tuple(said), *seconds, look, reverted, decoders, keeps.promise, found)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""

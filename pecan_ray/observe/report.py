@@ -233,7 +233,7 @@ class Report:
                 + (f", {worker.node_bytes / 1e6:,.1f} MB of theirs from its node" if worker.node_bytes else "")
             )
         if self.bad_elements:
-            lines.append(f"  {self._bad_in_words()}")
+            lines.append(f"  {self.bad_in_words()}")
         if self.unkept_elements:
             lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
         if self.left_out_elements:
@@ -266,7 +266,7 @@ class Report:
         before = max(0.0, self.time.total_s - self.seconds)
         return [f"  {before + event.seconds:7.1f} s  {event.text}" for event in self.events]
 
-    def _bad_in_words(self) -> str:
+    def bad_in_words(self) -> str:
         """Say how many elements were bad, and how well that is known."""
         count = BadCount(self.bad_elements, self.bad_estimated, self.bad_open_ends)
         why = [f"{self.bad_estimated} of them are an estimate"] * (self.bad_estimated > 0)

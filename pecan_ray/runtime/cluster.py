@@ -31,8 +31,8 @@ _connected_in: int | None = None
 """The process in which Ray was found connected: a forked child inherits the connection, but cannot use it."""
 
 
-def attach() -> bool:
-    """Connect to the cluster at hand, or start a local one if there is none.
+def attach(*, logs: bool = True) -> bool:
+    """Connect to the cluster at hand, or start a local one if there is none; `logs`: print what its actors print.
 
     Returns whether a local cluster was started.  Raises `ClusterError` if an address is given (RAY_ADDRESS)
     and cannot be reached, or if this process was forked from one that uses Ray.
@@ -49,7 +49,7 @@ def attach() -> bool:
         with LongWait(_where(address)):
             ray.init(
                 namespace=NAMESPACE,
-                log_to_driver=True,
+                log_to_driver=logs,
                 logging_level=logging.WARNING,
                 include_dashboard=None if address else False,
             )
@@ -87,10 +87,10 @@ def _let_python_have_sigterm() -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-def attach_to_running() -> None:
-    """Connect to the cluster at hand; raises `ClusterError` where there is none."""
+def attach_to_running(*, logs: bool = True) -> None:
+    """Connect to the cluster at hand, as `attach` does; raises `ClusterError` where there is none."""
     if runs_here():
-        attach()
+        attach(logs=logs)
         return
     raise ClusterError("no Ray cluster runs here: run this on a node of one, or set RAY_ADDRESS.")
 

@@ -21,6 +21,7 @@ from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
 from pecan_ray.job.speed import LiveJob
+from pecan_ray.job.viewing import JobBrief, JobView, job_brief, job_view
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
@@ -47,6 +48,8 @@ class AutoPlacementController:
         self._name = name
         self._place = None if journal == OFF else place_of(journal, name)
         self._counts: dict[str, Mapping[str, OpCount]] = {}
+        self._explained = ""
+        """What AutoOrder found, as JSON; a process that goes on after this one does not know it."""
         job = self._place.job() if self._place is not None else None
         self._keeping = None if self._place is None else Keeping(name, self._place.actor)
         self._opened = None if job is None else JobHost(job, self._place, self._keeping, again=True)
@@ -137,12 +140,15 @@ class AutoPlacementController:
         row_s: float | None = None,
         op_seconds: tuple[tuple[str, float], ...] = (),
         decoders: tuple[str, ...] = (),
+        explained: str = "",
     ) -> None:
         """Let work begin, with the plan in that order (None: as it is written); the first trainer decides.
 
-        `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element.
+        `row_s`: seconds of one thread for a row of a batch, by a sample; `op_seconds`: of each operator for an element;
+        `explained`: all that was found, as JSON, for those who look at the job.
         """
         host = self._host
+        self._explained = self._explained or explained
         if plan is not None and not host.state.ordered:
             host.add_plan(plan)
         host.happened(events.OrderKnown(len(host.plans) > 1, row_s, order, op_seconds, decoders))
@@ -204,6 +210,14 @@ class AutoPlacementController:
     async def live(self) -> LiveJob:
         """Return how the job is at this moment."""
         return self._host.live()
+
+    async def brief(self) -> JobBrief:
+        """Return a few numbers about the job so far, for lists of jobs."""
+        return job_brief(self._host.state, self._host.now(), self._host.job.pipeline)
+
+    async def view(self) -> JobView:
+        """Return what a page about the job shows, which is bounded."""
+        return job_view(self._host.state, self._host.now(), self._host.job.pipeline, self._explained)
 
     async def paid(self) -> float | None:
         """Return the dollars that the job has cost so far; None where no prices were given."""

@@ -36,11 +36,12 @@ class JobMetrics:
         self._elements = Counter("pecan_elements", "Elements received by trainers.", rank)
         self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", rank)
         self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", rank)
-        self._wait = Gauge("pecan_wait_share", "Share of time that a trainer waited for input.", rank)
+        self._waited = Counter("pecan_wait_seconds", "Seconds in which a trainer waited for input.", rank)
+        self._wait = Gauge("pecan_wait_ratio", "Share of its time in which a trainer has waited for input.", rank)
         self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", rank)
-        self._worker = Gauge("pecan_worker_elements", "Elements that a worker has produced.", worker)
+        self._worker = Counter("pecan_worker_elements", "Elements that a worker has produced.", worker)
         self._threads = Gauge("pecan_worker_threads", "Threads of a worker.", worker)
-        self._remote = Gauge("pecan_worker_remote_bytes", "Bytes that a worker has read of object stores.", worker)
+        self._remote = Counter("pecan_worker_remote_bytes", "Bytes that a worker has read of object stores.", worker)
         self._running = Gauge("pecan_workers", "Workers that run.", place)
         self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", place)
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", JOB_TAGS)
@@ -53,6 +54,8 @@ class JobMetrics:
         )
         self._epochs = Counter("pecan_epochs", "Epochs that are over.", JOB_TAGS)
         self._epoch_cost = Gauge("pecan_epoch_cost_dollars", "What the epoch has cost that was over last.", place)
+        self._before: dict[tuple[Counter, str], float] = {}
+        """What is counted already of amounts that are told as a whole."""
         self._paid: dict[tuple[str, str], float] = {}
         """Dollars that are counted already, by tag and its value."""
         self._over = 0
@@ -74,6 +77,7 @@ class JobMetrics:
             if amount:
                 counter.inc(amount, tags)
         progress = report.progress
+        self._grown(self._waited, progress.waited_s, tags)
         if progress.elapsed_s > 0:
             self._wait.set(progress.waited_s / progress.elapsed_s, tags)
         self._queue.set(progress.queued, tags)
@@ -81,9 +85,17 @@ class JobMetrics:
     def told(self, worker: str, placement: Placement, progress: WorkerProgress) -> None:
         """Take over what a worker has done."""
         tags = {**self._tags, "worker": tag_of(worker), "placement": placement}
-        self._worker.set(progress.elements, tags)
+        self._grown(self._worker, progress.elements, tags)
+        self._grown(self._remote, progress.remote_bytes, tags)
         self._threads.set(progress.threads, tags)
-        self._remote.set(progress.remote_bytes, tags)
+
+    def _grown(self, counter: Counter, whole: float, tags: dict[str, str]) -> None:
+        """Count what an amount has grown by since it was told last, of a rank or a worker."""
+        key = counter, tags.get("worker") or tags["rank"]
+        before = self._before.get(key, 0.0)
+        if whole > before:
+            counter.inc(whole - before, tags)
+            self._before[key] = whole
 
     def job(self, state: JobState, now: float) -> None:
         """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""

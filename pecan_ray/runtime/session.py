@@ -191,14 +191,15 @@ class Session:
         op_seconds: tuple[tuple[str, float], ...] = (),
         *,
         decoders: tuple[str, ...] = (),
+        explained: str = "",
     ) -> None:
         """Let the workers begin, with the operators in another order than as they are written, or None.
 
         `row_s`: seconds of one thread for a row of a batch, as far as a sample has told; `op_seconds`: of each operator
-        for an element.
+        for an element; `explained`: what AutoOrder found, as JSON.
         """
         pickled = None if plan is None else pickle_plan(plan)
-        self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders)
+        self._ask(self.controller.begin, pickled, order, row_s, op_seconds, decoders, explained)
         self.client.begin()
 
     def scale(self, workers: Workers) -> None:

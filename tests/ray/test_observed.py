@@ -45,8 +45,9 @@ def test_metrics_appear_at_the_prometheus_endpoint() -> None:
     config = pecan.Config(order_folder="", sample_seconds=2)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(1000)), name="seen", config=config)
     pipe = pipe.map(Waits(0.001), on="i", name="slow").map(half, on="i", name="quick").batch(10)
-    wanted = {"pecan_batches_total", "pecan_elements_total", "pecan_bytes_total", "pecan_wait_share"}
-    wanted |= {"pecan_worker_elements", "pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
+    wanted = {"pecan_batches_total", "pecan_elements_total", "pecan_bytes_total", "pecan_wait_ratio"}
+    wanted |= {"pecan_wait_seconds_total", "pecan_worker_elements_total"}
+    wanted |= {"pecan_cost_dollars_total", "pecan_epochs_total", "pecan_epoch_cost_dollars"}
     paid = "pecan_operator_cost_dollars_total"
 
     def all_there() -> bool:

@@ -1,0 +1,146 @@
+"""From what a controller tells of its job to what a page shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.messages import TrainerProgress
+from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.spending import spent
+from pecan_ray.job.viewing import JobBrief, JobView, TrainerView, changes_something
+from pecan_ray.observe.dashboard.record import (
+    JobLine,
+    JobRecord,
+    RunningWorkers,
+    SeenDecision,
+    SeenEvent,
+    SeenTrainer,
+    SeenWindow,
+    SeenWorker,
+)
+from pecan_ray.observe.report import Report
+from pecan_ray.plan.windows import Window
+
+COST_POINTS = 60
+"""Of the line of costs."""
+
+
+def line_of(brief: JobBrief) -> JobLine:
+    """Return a live job as a line of the list."""
+    wanted = "" if brief.wanted == brief.running else str(brief.wanted)
+    return JobLine(
+        name=brief.job,
+        pipeline=brief.pipeline,
+        live=True,
+        seconds=brief.seconds,
+        epoch=brief.epoch,
+        batches=brief.batches,
+        elements=brief.elements,
+        local=brief.running.local,
+        remote=brief.running.remote,
+        wanted=wanted,
+        rate=brief.rate,
+        waited=brief.waited,
+        bad_elements=brief.bad_elements,
+        dollars=brief.dollars,
+        error=brief.error,
+    )
+
+
+def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
+    """Return all that a page shows of a live job; `nodes`: names of nodes, by their ids."""
+    facts = view.facts
+    steps = facts.timeline
+    progress = together(view.trainers)
+    report = Report.of_job(facts, progress, None)
+    windows = [*((step.seconds, step.window) for step in steps), *((one.seconds, one.window) for one in facts.windows)]
+    placed = {one.name: one for one in view.placed}
+    return JobRecord(
+        line=line_of(view.brief),
+        windows=seen_windows(windows, view.brief.trainers),
+        decisions=decisions_of(steps),
+        running=tuple(RunningWorkers(at, one.local, one.remote) for at, one in facts.deployments),
+        cost=cost_curve(facts, progress),
+        workers=tuple(
+            SeenWorker(
+                name,
+                one.placement,
+                named(placed[name].node, nodes) if name in placed else "",
+                placed[name].state if name in placed else "gone",
+                *(one.elements, one.batches, one.threads, one.remote_bytes),
+            )
+            for name, one in facts.workers.items()
+        )
+        + tuple(
+            SeenWorker(one.name, one.placement, named(one.node, nodes), one.state, 0, 0, 0)
+            for one in view.placed
+            if one.name not in facts.workers
+        ),
+        trainers=tuple(
+            SeenTrainer(
+                *(one.rank, named(one.node, nodes), one.batches, one.rows),
+                *(one.waited_s / one.elapsed_s if one.elapsed_s > 0 else 0.0, one.queued),
+            )
+            for one in view.trainers
+        ),
+        events=tuple(SeenEvent(one.seconds, one.kind, one.text) for one in facts.events),
+        bad=report.bad_in_words() if facts.bad_elements else "",
+        explained=view.explained,
+        report=str(replace(report, events=())),
+        lost=facts.lost,
+    )
+
+
+def named(node: str, nodes: Mapping[str, str]) -> str:
+    """Return a node's name with the beginning of its id."""
+    return f"{nodes[node]} ({node[:8]})" if node in nodes else node[:8]
+
+
+def together(trainers: Iterable[TrainerView]) -> TrainerProgress:
+    """Add up what all ranks have done; their waiting is a mean."""
+    ranks = tuple(trainers)
+    if not ranks:
+        return TrainerProgress()
+    return TrainerProgress(
+        yielded=sum(one.batches for one in ranks),
+        rows=sum(one.rows for one in ranks),
+        waited_s=sum(one.waited_s for one in ranks) / len(ranks),
+        elapsed_s=max(one.elapsed_s for one in ranks),
+        queued=sum(one.queued for one in ranks),
+    )
+
+
+def seen_windows(windows: Iterable[tuple[float, Window]], trainers: int) -> tuple[SeenWindow, ...]:
+    """Return the windows that can be used, in their order."""
+    return tuple(
+        SeenWindow(
+            at,
+            trainers / window.batch_time,
+            None if window.wait_time is None else min(1.0, window.wait_time / window.batch_time),
+            window.queue_size,
+        )
+        for at, window in sorted(windows, key=lambda one: one[0])
+        if not window.defect()
+    )
+
+
+def decisions_of(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
+    """Return the decisions that have changed something."""
+    return tuple(
+        SeenDecision(step.seconds, step.decision.phase, str(step.decision.target), step.decision.reason)
+        for number, step in enumerate(steps)
+        if changes_something(steps, number)
+    )
+
+
+def cost_curve(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
+    """Return what the job had cost at some moments; empty where no prices are known."""
+    if facts.prices is None or not facts.seconds:
+        return ()
+    waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
+    moments = [facts.seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
+    return tuple(
+        (at, spent(facts.deployments, facts.prices, facts.hosts, until=at, waiting=waiting).total) for at in moments
+    )

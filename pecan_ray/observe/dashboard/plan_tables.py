@@ -1,0 +1,93 @@
+"""The operators of a plan before and after AutoOrder, from what `explain("json")` tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pecan_ray.observe.dashboard.amounts import amount, size
+from pecan_ray.observe.dashboard.markup import Content, Markup, element, table
+
+HEADINGS = ("operator", "place", "bytes in", "bytes out", "µs/element", "why")
+NUMBERS = frozenset({1, 2, 3, 4})
+
+
+def plan_tables(explained: str) -> list[Content]:
+    """Return the order as it was written and the one that runs, with bytes and time of each operator."""
+    found = _read(explained)
+    if found is None:
+        return [
+            element("p", "What AutoOrder found is not known: the job has not begun, or its controller was lost since.")
+        ]
+    operators = {str(one.get("name")): one for one in found.get("operators", ())}
+    before = [str(name) for name in found.get("before", ())]
+    after = [str(name) for name in found.get("after", ())]
+    changed = before != after
+    said = "AutoOrder has changed the order." if changed else "AutoOrder has left the order as it is written."
+    tables: list[Content] = [
+        element("p", said, *(f" {gain}" for gain in _gains(found))),
+        chain("As it is written", before, frozenset()),
+    ]
+    moved = frozenset(name for name in after if operators.get(name, {}).get("moved"))
+    if changed:
+        tables.append(chain("As it runs", after, moved))
+    tables.append(
+        table(
+            "As it is written, with what the sample measured",
+            HEADINGS,
+            _rows(before, operators, "before"),
+            numbers=NUMBERS,
+        )
+    )
+    if changed:
+        tables.append(table("As it runs", HEADINGS, _rows(after, operators, "after"), numbers=NUMBERS))
+    tables += [element("p", f"Note: {note}") for note in found.get("notes", ())]
+    return tables
+
+
+def chain(title: str, names: Sequence[str], moved: frozenset[str]) -> Markup:
+    """Return an order as a list from first to last; what has moved is marked, in words too."""
+    items = [
+        element(
+            "li",
+            name,
+            element("small", " (moved)") if name in moved else None,
+            class_="moved" if name in moved else None,
+        )
+        for name in names
+    ]
+    return element("div", element("h3", title), element("ol", items, class_="chain"))
+
+
+def _read(explained: str) -> Mapping[str, Any] | None:
+    try:
+        found = json.loads(explained) if explained else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _gains(found: Mapping[str, Any]) -> list[str]:
+    said = []
+    for stretch in found.get("stretches", ()):
+        speedup = stretch.get("measured_speedup") or stretch.get("expected_speedup")
+        if speedup:
+            how = "measured" if stretch.get("measured_speedup") else "expected"
+            said.append(f"That makes these operators {speedup:.2f} times as fast ({how}).")
+    return said
+
+
+def _rows(names: Sequence[str], operators: Mapping[str, Mapping[str, Any]], which: str) -> list[tuple[Content, ...]]:
+    rows: list[tuple[Content, ...]] = []
+    for place, name in enumerate(names, 1):
+        one = operators.get(name, {})
+        numbers = (one.get("in_new_order") or one) if which == "after" else one
+        into, elements = numbers.get("bytes_in"), numbers.get("elements_in") or 0
+        per = [
+            size(total / elements) if total is not None and elements else "-"
+            for total in (into, numbers.get("bytes_out"))
+        ]
+        why = str(one.get("why", "")) if which == "after" or not one.get("moved") else "moves"
+        rows.append((name, str(place), *per, amount(numbers.get("microseconds")), why))
+    return rows

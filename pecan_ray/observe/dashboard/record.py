@@ -1,0 +1,122 @@
+"""What a page tells of a job, live or past: values alone, from wherever they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class SeenWindow:
+    """What was measured of a stretch of time."""
+
+    seconds: float
+    """When it ended, since the job began."""
+    rate: float
+    """Batches a second, of all trainers together."""
+    waited: float | None
+    """Share of the time in which trainers waited for input."""
+    queue: float
+    """Batches that waited at a trainer, mean."""
+
+
+@dataclass(frozen=True)
+class SeenDecision:
+    """A decision about workers, and why."""
+
+    seconds: float
+    phase: str
+    wanted: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunningWorkers:
+    """So many ran from a time on."""
+
+    seconds: float
+    local: int
+    remote: int
+
+
+@dataclass(frozen=True)
+class SeenWorker:
+    """A worker of a job, and what it has done."""
+
+    name: str
+    placement: str
+    node: str
+    state: str
+    elements: int
+    batches: int
+    threads: int
+    remote_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class SeenEvent:
+    """Something that the job has told."""
+
+    seconds: float
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class SeenTrainer:
+    """One rank."""
+
+    rank: int
+    node: str
+    batches: int
+    elements: int
+    waited: float
+    """Share of its time."""
+    queued: int
+
+
+@dataclass(frozen=True)
+class JobLine:
+    """A job in a list of jobs."""
+
+    name: str
+    pipeline: str
+    live: bool
+    seconds: float
+    epoch: int
+    batches: int
+    elements: int
+    local: int
+    remote: int
+    wanted: str = ""
+    rate: float | None = None
+    waited: float | None = None
+    bad_elements: int = 0
+    dollars: float | None = None
+    error: str = ""
+    key: str = ""
+    """By which a past job is asked for; empty: by its name."""
+    ended: str = ""
+    """When, of a past job."""
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """All that a page about one job shows."""
+
+    line: JobLine
+    windows: tuple[SeenWindow, ...] = ()
+    decisions: tuple[SeenDecision, ...] = ()
+    """Those that have changed something."""
+    running: tuple[RunningWorkers, ...] = ()
+    cost: tuple[tuple[float, float], ...] = ()
+    """Dollars by seconds; empty: no prices were given."""
+    workers: tuple[SeenWorker, ...] = ()
+    trainers: tuple[SeenTrainer, ...] = ()
+    events: tuple[SeenEvent, ...] = ()
+    bad: str = ""
+    """How many elements were left out, in words."""
+    explained: str = ""
+    """What AutoOrder found, as JSON."""
+    report: str = ""
+    lost: str = ""
+    """Why no more is known."""

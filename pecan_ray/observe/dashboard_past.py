@@ -1,0 +1,67 @@
+"""Reports of past jobs that are kept on this machine, as the dashboard shows them."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from pecan_ray.errors import PecanError
+from pecan_ray.observe.dashboard.from_report import past_line, past_record
+from pecan_ray.observe.dashboard.record import JobLine, JobRecord
+
+logger = logging.getLogger(__name__)
+
+BROKEN = (PecanError, OSError, ValueError, TypeError, KeyError, AttributeError, IndexError)
+"""What a file can do that is no report."""
+
+
+class PastShelf:
+    """The folder of reports; a file does not change, so each is read once for the list."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        """`folder`: None is the usual one."""
+        try:
+            self._files: Any = importlib.import_module("pecan_ray.observe.past_jobs")
+        except ImportError:  # this version keeps no reports
+            self._files = None
+        usual = None if self._files is None else self._files.report_folder()
+        self._folder: Path | None = folder or usual
+        self._lines: dict[str, JobLine | None] = {}
+
+    def lines(self) -> list[JobLine]:
+        """Return the past jobs, the newest first."""
+        names = self._names()
+        self._lines = {name: self._lines[name] if name in self._lines else self._line(name) for name in names}
+        return [line for line in self._lines.values() if line is not None]
+
+    def record(self, key: str) -> JobRecord | None:
+        """Return what a page shows of one; None where there is no such report."""
+        if key not in self._names():
+            return None
+        assert self._folder is not None
+        try:
+            kept = self._files.read_job(self._folder / key)
+            return past_record(self._line_of(key, kept), kept.report, kept.text)
+        except BROKEN as error:
+            logger.info("%s cannot be shown: %s", key, error)
+            return None
+
+    def _names(self) -> list[str]:
+        if self._folder is None or self._files is None or not self._folder.is_dir():
+            return []
+        return sorted((path.name for path in self._folder.glob("[0-9]*.json")), reverse=True)
+
+    def _line(self, name: str) -> JobLine | None:
+        assert self._folder is not None
+        try:
+            return self._line_of(name, self._files.read_job(self._folder / name))
+        except BROKEN as error:
+            logger.info("%s is left out: %s", name, error)
+            return None
+
+    def _line_of(self, name: str, kept: Any) -> JobLine:
+        ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(kept.ended))
+        return past_line(kept.job, kept.pipeline, kept.report, ended=ended, error=kept.error, key=name)

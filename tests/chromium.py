@@ -1,0 +1,48 @@
+"""A real browser without a window: what it makes of a page, and how that looks."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+needs_chromium = pytest.mark.skipif(
+    PROGRAM is None, reason="no Chromium on this machine (Debian: apt-get install chromium)"
+)
+LONGEST_S = 150
+
+
+def browse(url: str, profile: Path, *options: str, wait_ms: int = 1500) -> str:
+    """Open a page and return what the browser has made of it; fails if a script of it does."""
+    assert PROGRAM is not None
+    done = subprocess.run(
+        [
+            *(PROGRAM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+            *("--disable-background-networking", "--hide-scrollbars", f"--user-data-dir={profile}"),
+            *("--enable-logging=stderr", "--v=0", f"--virtual-time-budget={wait_ms}", "--dump-dom", *options, url),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CONSOLE" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def screenshot(url: str, profile: Path, to: Path, *, width: int, height: int, dark: bool = False) -> Any:
+    """Return the pixels of a page as it looks in a window, with values from 0 to 1."""
+    colours = "--blink-settings=preferredColorScheme=0" if dark else "--blink-settings=preferredColorScheme=1"
+    browse(url, profile, f"--screenshot={to}", f"--window-size={width},{height}", colours)
+    return pytest.importorskip("matplotlib.image").imread(to)[..., :3]
+
+
+def share_of(pixels: Any, colour: str, apart: float = 0.12) -> float:
+    """Return which share of the pixels has about a colour (`#rrggbb`)."""
+    wanted = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    return float((abs(pixels - wanted).max(axis=-1) < apart).mean())

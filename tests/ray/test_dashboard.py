@@ -1,0 +1,151 @@
+"""The dashboard on a real Ray Serve: every page of live jobs, read as HTML and opened in a real browser."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray.observe.dashboard.frame import job_address
+from pecan_ray.observe.dashboard_cluster import read_briefs, read_view
+from pecan_ray.observe.dashboard_command import start, stop
+from pecan_ray.placement import Prices
+from tests.chromium import browse, needs_chromium, screenshot, share_of
+from tests.ray.conftest import Clusters
+from tests.ray.waiting import until
+from tests.ray.waiting_transforms import Waits, half
+from tests.unit.dashboard_rig import Reader
+
+pytest.importorskip("starlette", reason="Ray Serve is not installed: pip install 'ray[serve]'")
+
+HOSTILE = "<script>alert(1)</script> & job"
+LINE = {False: ("#0b62b8", "#ffffff"), True: ("#6fb3ff", "#12161b")}
+"""The colours of a plot's first line and of the page, light and dark."""
+
+
+@pytest.fixture(scope="module")
+def page(clusters: Clusters) -> Iterator[str]:
+    """The address of the dashboard, on a cluster of two nodes."""
+    serve = pytest.importorskip("ray.serve")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S", "60")  # of a machine that is busy with other things
+        clusters.end()
+        clusters.of(4, 4)
+        with socket.create_server(("127.0.0.1", 0)) as found:
+            port = found.getsockname()[1]
+        yield start(serve, port=port).rstrip("/")
+        stop(serve)
+        clusters.end()
+
+
+@pytest.fixture(scope="module")
+def jobs(page: str) -> Iterator[tuple[str, str]]:
+    """The names of two jobs that run: one whose workers AutoPlacement decides about, one with a hostile name."""
+    ends = threading.Event()
+    begun = [threading.Event(), threading.Event()]
+    auto = pecan.AutoWorkers(max_local=1, max_remote=1, prices=Prices(5.0, 1.0))
+    runs = (("watched", auto, begun[0]), (HOSTILE, pecan.Workers(local=1), begun[1]))
+    threads = [threading.Thread(target=run, args=(*one, ends)) for one in runs]
+    for thread in threads:
+        thread.start()
+    try:
+        until(lambda: all(one.is_set() for one in begun), "the jobs have not begun", timeout_s=120)
+        until(lambda: all(brief.rate for brief in read_briefs()[0]), "no window has ended", timeout_s=120)
+        yield "watched", HOSTILE
+    finally:
+        ends.set()
+        for thread in threads:
+            thread.join()
+
+
+def run(job: str, workers: Any, begun: threading.Event, ends: threading.Event) -> None:
+    config = pecan.Config(order_folder="", error_budget=1.0, sample_seconds=2, progress=False)
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(400)), name="seen", config=config)
+    pipe = pipe.map(check, on="i", name="check").map(half, on="i", name="half").map(Waits(0.001), on="i", name="slow")
+    with pipe.batch(4).iter_batches(epochs=None, workers=workers, on_error="skip", job=job) as batches:
+        for _ in batches:
+            begun.set()
+            if ends.is_set():
+                break
+
+
+def check(i: Any) -> Any:
+    if i == 7:
+        raise ValueError("<b>seven</b>")
+    return i
+
+
+def read(address: str) -> tuple[int, str, dict[str, str]]:
+    """Status, text and headers of an answer."""
+    try:
+        with urllib.request.urlopen(address, timeout=60) as answer:
+            return answer.status, answer.read().decode(), dict(answer.headers)
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), dict(error.headers)
+
+
+def test_the_list_shows_live_jobs(page: str, jobs: tuple[str, str]) -> None:
+    status, text, headers = read(f"{page}/")
+    found = Reader(text)
+    assert status == 200 and found.complaints() == []
+    assert {job_address("/pecan", job) for job in jobs} <= {a["href"] for a in found.all("a")}
+    assert set(jobs) <= set(found.text)
+    assert "default-src 'none'" in headers["content-security-policy"]
+
+
+def test_a_jobs_page_shows_what_its_controller_knows(page: str, jobs: tuple[str, str]) -> None:
+    view = read_view("watched")
+    assert view is not None and view.explained and view.facts.timeline
+    status, text, _ = read(job_address(page, "watched"))
+    found = Reader(text)
+    assert status == 200 and found.complaints() == []
+    assert {one["data-plot"] for one in found.all("svg") if "data-plot" in one} >= {"rate", "running", "queue", "cost"}
+    shown = "".join(found.text)
+    assert "ValueError: <b>seven</b>" in shown
+    assert "pecan:watched:local-0" in shown and "check" in shown and "AutoOrder" in shown
+    assert view.facts.timeline[0].decision.reason in shown
+    assert "pecan job watched:" in shown and os.uname().nodename in shown
+
+
+def test_a_hostile_name_is_a_name(page: str, jobs: tuple[str, str]) -> None:
+    status, text, _ = read(job_address(page, HOSTILE))
+    found = Reader(text)
+    assert status == 200 and found.complaints() == []
+    assert [one for one in found.all("script") if "src" not in one] == []
+    assert f"Job {HOSTILE}" in found.text
+
+
+def test_what_is_not_there_is_said(page: str) -> None:
+    for address in (job_address(page, "no such job"), f"{page}/nothing"):
+        status, text, _ = read(address)
+        assert status == 404 and Reader(text).complaints() == []
+
+
+@needs_chromium
+def test_a_browser_shows_every_page_and_reads_it_anew(page: str, jobs: tuple[str, str], tmp_path: Path) -> None:
+    for address in (f"{page}/", *(job_address(page, job) for job in jobs), f"{page}/nothing"):
+        made = Reader(browse(address, tmp_path / "profile", wait_ms=6000))
+        assert [one for one in made.complaints() if not one.startswith("<")] == []
+        pause = [one for one in made.all("button") if one.get("id") == "pause"]
+        assert all("hidden" not in one for one in pause), "the page's script has run"
+        assert len(pause) == (not address.endswith("nothing"))
+
+
+@needs_chromium
+@pytest.mark.parametrize("dark", [False, True])
+def test_plots_have_their_lines_in_light_and_dark(page: str, jobs: tuple[str, str], tmp_path: Path, dark: bool) -> None:
+    line, paper = LINE[dark]
+    for width in (1280, 400):
+        to = tmp_path / f"{width}.png"
+        pixels = screenshot(job_address(page, "watched"), tmp_path / "profile", to, width=width, height=2400, dark=dark)
+        assert share_of(pixels, paper) > 0.5, "the page has the colour of paper"
+        assert 1e-4 < share_of(pixels, line) < 0.1, "there are lines"
