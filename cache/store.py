@@ -5,14 +5,13 @@ lie in them.  Any number of processes may use a folder, on one machine: each wri
 exists once its line is in the index, and segments are what goes when there is no room: whoever has opened one reads
 what it was promised, and no bytes are ever moved.
 
-The one part of `pecan_ray.cache` that touches a disk.
+The one part of `pecan_ray.cache` that touches a disk, with its index and segments.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import random
 import secrets
@@ -23,24 +22,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
-import google_crc32c
-import numpy as np
-
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, StoredEntry, entries_to_evict, lets_in
+from pecan_ray.cache.segments import SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index
 from pecan_ray.errors import CacheError
 
 SEGMENT_BYTES = 256 << 20
 LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
-ALIGNMENT = 64
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
-LEAST_MAPPED = 64 << 10
-"""Bytes of an entry that is mapped rather than read."""
-MADV_POPULATE_READ = 22
-"""Of Linux 5.14 and later; Python has no name for it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +81,7 @@ class EntryStore:
         """The policy may be changed at any time."""
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
         self._segment_bytes = max(1, min(segment_bytes, self._max_bytes // LEAST_SEGMENTS))
-        self._writing: _Writing | None = None
+        self._writing: SegmentWriter | None = None
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
@@ -119,23 +111,20 @@ class EntryStore:
     # --- one entry -----------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | memoryview | None:
-        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
-
-        They lie where the system keeps them of the file, as long as anybody holds them.
-        """
+        """Return an entry's bytes, in memory of their own, or None; one that is not what was written is dropped."""
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             return None
         segment, start, nbytes, checksum = found
         try:
-            data = self._read(segment, start, nbytes)
+            data, read = read_entry(self._path(segment), start, nbytes)
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or _extended(0, data) != checksum:
+        if len(data) != nbytes or read != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
@@ -296,17 +285,6 @@ class EntryStore:
             return None
         return row
 
-    def _read(self, segment: str, start: int, nbytes: int) -> bytes | memoryview:
-        """Return bytes of a segment, fewer where it ends before them."""
-        with open(self._path(segment), "rb", buffering=0) as file:
-            mapped = _mapped(file.fileno(), start, nbytes)
-            if mapped is not None:
-                return mapped
-            data = os.pread(file.fileno(), nbytes, start)
-            while len(data) < nbytes and (more := os.pread(file.fileno(), nbytes - len(data), start + len(data))):
-                data += more
-        return data
-
     def _drop(self, key: str, why: str) -> None:
         self.trouble = f"the entry {key} was dropped: {why}"
         self.drop(key)  # or else the next one to read it does
@@ -336,7 +314,7 @@ class EntryStore:
         )
         self._used.clear()
 
-    def _segment_for(self, nbytes: int) -> _Writing:
+    def _segment_for(self, nbytes: int) -> SegmentWriter:
         """Return the segment that this process writes into, a new one where the entry no longer fits well."""
         writing = self._writing
         if writing is not None and not writing.gone() and writing.end + nbytes <= max(self._segment_bytes, nbytes):
@@ -345,7 +323,7 @@ class EntryStore:
             self._writing = None
             writing.close()
         while self._writing is None:
-            made = _Writing(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
+            made = SegmentWriter(self.folder / "segments", f"{secrets.token_hex(8)}.segment")
             if made.held and not made.gone():  # else another process has just taken it for left over
                 self._writing = made
             else:
@@ -402,71 +380,10 @@ class EntryStore:
         return self.folder / "segments" / segment
 
 
-class _Writing:
-    """A segment that this process appends to; its lock tells others that it lives."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.name, self.end = name, 0
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._fd = os.open(folder / name, flags, 0o600)
-        self.held = False
-        with contextlib.suppress(BlockingIOError):
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.held = True
-
-    def append(self, parts: Sequence[bytes | memoryview]) -> tuple[int, int]:
-        """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
-        start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, 0
-        at = start
-        try:
-            for part in parts:
-                checksum = _extended(checksum, part)
-                left = memoryview(part).cast("B")
-                while left:
-                    written = os.pwrite(self._fd, left, at)
-                    left, at = left[written:], at + written
-        except OSError:
-            with contextlib.suppress(OSError):  # the first error is told
-                os.ftruncate(self._fd, self.end)
-            raise
-        self.end = at
-        return start, checksum
-
-    def gone(self) -> bool:
-        """Tell whether the file has been removed, as one that was worth least."""
-        return os.fstat(self._fd).st_nlink == 0
-
-    def close(self) -> None:
-        """Write no more."""
-        os.close(self._fd)
-
-
 def _check_ours(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is no folder that this user alone may use")
-
-
-def _extended(checksum: int, data: bytes | memoryview) -> int:
-    """Return the checksum of what it stands for with more bytes behind."""
-    # The library takes only bytes, and arrays of NumPy, where they lie.
-    return int(google_crc32c.extend(checksum, np.frombuffer(data, np.uint8)))
-
-
-def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
-    """Return bytes of a file where the system keeps them; None where they are better read.
-
-    The system is asked to bring in all of them now: what it cannot bring would kill the process when it is looked at.
-    """
-    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
-        return None
-    before = start % mmap.ALLOCATIONGRANULARITY
-    memory = mmap.mmap(fd, before + nbytes, prot=mmap.PROT_READ, offset=start - before)
-    try:
-        memory.madvise(MADV_POPULATE_READ)
-    except OSError:  # an older system, or a bad disk: reading tells which
-        return None
-    return memoryview(memory)[before:]
 
 
 @contextlib.contextmanager
