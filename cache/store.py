@@ -5,14 +5,13 @@ lie in them.  Any number of processes may use a folder, on one machine: each wri
 exists once its line is in the index, and segments are what goes when there is no room: whoever has opened one reads
 what it was promised, and no bytes are ever moved.
 
-The one part of `pecan_ray.cache` that touches a disk.
+The one part of `pecan_ray.cache` that touches a disk, with its index and segments.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import mmap
 import os
 import random
 import secrets
@@ -25,8 +24,8 @@ from types import TracebackType
 
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
+from pecan_ray.cache.segments import SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
-from pecan_ray.cache.store_segments import SegmentWriter, extended
 from pecan_ray.errors import CacheError
 
 SEGMENT_BYTES = 256 << 20
@@ -34,10 +33,6 @@ LEAST_SEGMENTS = 16
 """A store has room for so many segments at least, since a whole one goes at a time."""
 USES_NOTED = 256
 """Reads are noted in the index so many at a time, and with every write."""
-LEAST_MAPPED = 64 << 10
-"""Bytes of an entry that is mapped rather than read."""
-MADV_POPULATE_READ = 22
-"""Of Linux 5.14 and later; Python has no name for it."""
 
 
 @dataclass(frozen=True)
@@ -122,23 +117,20 @@ class EntryStore:
     # --- one entry -----------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | memoryview | None:
-        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
-
-        They lie where the system keeps them of the file, as long as anybody holds them.
-        """
+        """Return an entry's bytes, in memory of their own, or None; one that is not what was written is dropped."""
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             return None
         segment, start, nbytes, checksum = found
         try:
-            data = self._read(segment, start, nbytes)
+            data, read = read_entry(self._path(segment), start, nbytes)
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or extended(0, data) != checksum:
+        if len(data) != nbytes or read != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
@@ -314,17 +306,6 @@ class EntryStore:
             return None
         return row
 
-    def _read(self, segment: str, start: int, nbytes: int) -> bytes | memoryview:
-        """Return bytes of a segment, fewer where it ends before them."""
-        with open(self._path(segment), "rb", buffering=0) as file:
-            mapped = _mapped(file.fileno(), start, nbytes)
-            if mapped is not None:
-                return mapped
-            data = os.pread(file.fileno(), nbytes, start)
-            while len(data) < nbytes and (more := os.pread(file.fileno(), nbytes - len(data), start + len(data))):
-                data += more
-        return data
-
     def _drop(self, key: str, why: str) -> None:
         self.trouble = f"the entry {key} was dropped: {why}"
         self.drop(key)  # or else the next one to read it does
@@ -434,22 +415,6 @@ def _check_ours(folder: Path) -> None:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is no folder that this user alone may use")
-
-
-def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
-    """Return bytes of a file where the system keeps them; None where they are better read.
-
-    The system is asked to bring in all of them now: what it cannot bring would kill the process when it is looked at.
-    """
-    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
-        return None
-    before = start % mmap.ALLOCATIONGRANULARITY
-    memory = mmap.mmap(fd, before + nbytes, prot=mmap.PROT_READ, offset=start - before)
-    try:
-        memory.madvise(MADV_POPULATE_READ)
-    except OSError:  # an older system, or a bad disk: reading tells which
-        return None
-    return memoryview(memory)[before:]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ from pathlib import Path
 from pecan_ray.cache.eviction import StoredEntry
 from pecan_ray.errors import CacheError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: checksums are those of `pecan_ray.cache.segments`."""
 BUSY_S = 30.0
 """How long to wait for another process that writes into the index."""
 TABLES = """
@@ -26,7 +27,7 @@ CREATE TABLE notes (key TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
 
 
 def opened_index(path: Path) -> sqlite3.Connection:
-    """Open the index; raises CacheError for one of another version, makes anew one that is no database."""
+    """Open the index; raises CacheError for a newer version, makes anew an older one, and what is no database."""
     try:
         return _connected(path)
     except sqlite3.DatabaseError as error:
@@ -48,11 +49,13 @@ def _connected(path: Path) -> sqlite3.Connection:
         with index:
             index.execute("BEGIN IMMEDIATE")
             (version,) = index.execute("PRAGMA user_version").fetchone()
-            if version == 0:
+            if version < FORMAT_VERSION:  # what an older one speaks of is not there any more: its segments are orphans
+                for table in ("segments", "entries", "notes"):
+                    index.execute(f"DROP TABLE IF EXISTS {table}")
                 for statement in filter(str.strip, TABLES.split(";")):
                     index.execute(statement)
                 index.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
-        if version not in (0, FORMAT_VERSION):
+        if version > FORMAT_VERSION:
             raise CacheError(
                 f"the cache index {path} has format {version}, and this pecan_ray reads {FORMAT_VERSION}: use another "
                 "folder (Cache(path=...)), or remove this one.",

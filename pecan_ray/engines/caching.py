@@ -20,8 +20,9 @@ from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_rows import Intervals, KeptRows, clipped
 from pecan_ray.engines.plain import NotPlainError
-from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.remote_tier import RemoteTier
 from pecan_ray.errors import CacheError
 from pecan_ray.options import Cache
@@ -310,22 +311,43 @@ class CachedReading:
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
-        anew = renewed(self._point, lease) and covers(lease)
-        entry = None if anew else self._cache.find(self._point, lease.split)
-        if entry is not None:
-            yield from self._kept(lease, entry)
-        elif not covers(lease):
+        entry = self._entry(lease)
+        yield from self._computed(lease) if entry is None else self._kept(lease, entry)
+
+    def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
+        """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
+        entry = self._entry(lease)
+        columns = None if entry is None else entry.columns()
+        if entry is None or columns is None:
+            yield from self._computed(lease) if entry is None else self._kept(lease, entry)
+            return
+        intervals, spans, stop = Intervals.of(entry), _ending(lease, entry), entry.length << OUTPUT_BITS
+        if gaps := intervals.gaps(lease.key, spans, stop):
+            self._undelivered.add(gaps)
+        for first, last in intervals.asked(spans):
+            yield KeptRows(lease, columns, intervals, entry.origins()[0], spans, first, last)
+        yield from self._ended(lease, entry)
+
+    def _entry(self, lease: Lease) -> EntryReader | None:
+        if renewed(self._point, lease) and covers(lease):
+            return None
+        return self._cache.find(self._point, lease.split)
+
+    def _computed(self, lease: Lease) -> Iterator[Item | None]:
+        """Yield the elements of a lease as the source gives them, which are recorded on their way if they are all."""
+        if not covers(lease):
             yield from self._read_source(lease, self._leases)
-        else:
-            recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
-            with self._lock:
-                self._recordings[lease.key] = recording
-            for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
-                if item is not None:
-                    recording.handed()
-                yield item
-            if recording.read():
-                self._drop(lease.key)
+            return
+        anew = renewed(self._point, lease)
+        recording = SplitRecording(self._cache, self._point, lease, self._undelivered, anew=anew)
+        with self._lock:
+            self._recordings[lease.key] = recording
+        for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
+            if item is not None:
+                recording.handed()
+            yield item
+        if recording.read():
+            self._drop(lease.key)
 
     def record(self, item: Item, made: Sequence[Item]) -> None:
         """Note what has become of an item at the point."""
@@ -340,24 +362,29 @@ class CachedReading:
 
     def _kept(self, lease: Lease, entry: EntryReader) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
-        key, at = lease.key, 0
-        spans = [(start, min(stop, entry.length << OUTPUT_BITS)) for start, stop in lease.spans]
-        for kept in entry:
-            begin = (kept.element << OUTPUT_BITS) + kept.output
-            self._undelivered.add(_clipped(key, spans, at, begin))
-            at = begin + kept.width
-            parts = _clipped(key, spans, begin, at)
+        key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
+        start, stop = spans[0] if len(spans) == 1 else (0, 0)
+        for element, output, width, value in entry:
+            begin = (element << OUTPUT_BITS) + output
+            if begin > at and (gap := clipped(key, spans, at, begin)):
+                undelivered.add(gap)
+            at = begin + width
+            parts = [(key, begin, at)] if start <= begin and at <= stop else clipped(key, spans, begin, at)
             if parts:
-                yield Item(kept.value, parts, lease, kept.element, kept.output, kept.width, kept=True)
-            if self._undelivered.due:
+                yield Item(value, parts, lease, element, output, width, kept=True)
+            if undelivered.due:
                 yield None
-        self._undelivered.add(_clipped(key, spans, at, entry.length << OUTPUT_BITS))
+        if gap := clipped(key, spans, at, entry.length << OUTPUT_BITS):
+            undelivered.add(gap)
+        yield from self._ended(lease, entry)
+
+    def _ended(self, lease: Lease, entry: EntryReader) -> Iterator[None]:
         self._undelivered.note_length(lease.branch, entry.length)
         self._leases.ended(lease, entry.length)
         if self._undelivered.due:
             yield None
 
 
-def _clipped(key: tuple[int, int, int], spans: list[tuple[int, int]], begin: int, end: int) -> list[Part]:
-    """Return the positions of an interval that are asked for."""
-    return [(key, max(a, begin), min(b, end)) for a, b in spans if a < end and b > begin and begin < end]
+def _ending(lease: Lease, entry: EntryReader) -> tuple[tuple[int, int], ...]:
+    """Return the positions that a lease asks for, as far as the split goes."""
+    return tuple((start, min(stop, entry.length << OUTPUT_BITS)) for start, stop in lease.spans)

@@ -1,26 +1,30 @@
 """The elements of a split behind some operators, as the bytes of a cached entry: one Arrow IPC stream of one batch.
 
 Each element keeps where it comes from, so that positions and random numbers behind the cache are what they would be
-without it.  Arrays lie as they are in memory, one behind the other; reading runs nobody's code.
+without it, and stands in the order of the split.  Arrays lie as they are in memory, one behind the other, so that those
+of one shape are one array of many rows; reading runs nobody's code.
 """
 
 from __future__ import annotations
 
+import functools
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
-from pecan_ray.plan.splits import Element
+from pecan_ray.plan.splits import Columns, Element
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: elements stand in the order of the split."""
 ABOUT, BLOBS = b"pecan_ray.entry", b"pecan_ray.blobs"
 KeptAs: TypeAlias = Literal["array", "scalar", "text", "bytes", "int", "float", "bool", "plain"]
 """How the values of a column are kept; values of another type than the first one are plain."""
@@ -31,11 +35,15 @@ ARROW: dict[KeptAs, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
+Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
-@dataclass(frozen=True)
-class CachedElement:
+HELD_TOGETHER = 64 << 10
+"""Bytes of small arrays that are copied out of an entry at once: one of them holds no more than the others of these."""
+
+
+class CachedElement(NamedTuple):
     """An element as it was kept."""
 
     element: int
@@ -53,12 +61,23 @@ class _Column:
 
     kind: KeptAs
     dtype: str = ""
-    data: bytearray = field(default_factory=bytearray)
-    ends: list[int] = field(default_factory=lambda: [0])
+    data: list[bytes] = field(default_factory=list)
     shapes: list[tuple[int, ...]] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     plain: dict[int, Written] = field(default_factory=dict)
     """By row: those of another type."""
+
+    def in_order(self, rows: Sequence[int]) -> _Column:
+        """Return the column with its rows in another order."""
+        place = {row: number for number, row in enumerate(rows)}
+        return _Column(
+            self.kind,
+            self.dtype,
+            [self.data[row] for row in rows] if self.data else [],
+            [self.shapes[row] for row in rows] if self.shapes else [],
+            [self.values[row] for row in rows] if self.values else [],
+            {place[row]: written for row, written in self.plain.items()},
+        )
 
 
 class EntryWriter:
@@ -68,7 +87,12 @@ class EntryWriter:
         self._origins: list[tuple[int, int, int]] = []
         self._columns: dict[str, _Column] = {}
         self._blobs = bytearray()
-        self.nbytes = 0
+        self._data_bytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """About how large the entry is so far."""
+        return len(self._blobs) + self._data_bytes + 24 * len(self._origins)
 
     def add(self, element: int, output: int, width: int, value: Element) -> None:
         """Add an element; raises NotPlainError, which names the column, for a value that cannot be kept."""
@@ -83,22 +107,18 @@ class EntryWriter:
             except NotPlainError as error:
                 raise NotPlainError(f"column {name!r}, which holds a {error}") from None
         self._origins.append((element, output, width))
-        self.nbytes = len(self._blobs) + sum(len(column.data) for column in self._columns.values()) + 24 * row
 
     def _add(self, column: _Column, row: int, value: Any) -> None:
         kind, dtype = _kind_of(value)
-        if kind in ("array", "scalar"):
-            fits = kind == column.kind and dtype == column.dtype
-            if fits:
-                column.data += _bytes_of(value)
-            column.ends.append(len(column.data))
+        fits = kind == column.kind and dtype == column.dtype
+        if column.kind in ("array", "scalar"):
+            data = value.tobytes() if fits else b""
+            self._data_bytes += len(data)
+            column.data.append(data)
             column.shapes.append(value.shape if fits else ())
-        else:
-            fits = kind == column.kind != "plain"
-            column.ends.append(len(column.data))
-            column.shapes.append(())
-        column.values.append(value if fits and kind in ARROW else None)
-        if not fits:
+        elif column.kind != "plain":
+            column.values.append(value if fits else None)
+        if not fits or kind == "plain":
             column.plain[row] = encode(value, self._put)
 
     def _put(self, *parts: bytes) -> Written:
@@ -112,16 +132,19 @@ class EntryWriter:
 
         The parts are the memory in which the elements were put together: a copy of it would take as long as writing it.
         """
-        origins = np.array(self._origins, np.int64).reshape(-1, 3)
+        rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
+        origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
         names, about = ["element", "output", "width"], []
-        for number, (name, column) in enumerate(self._columns.items()):
+        for number, (name, unordered) in enumerate(self._columns.items()):
+            column = unordered.in_order(rows)
             told: dict[str, Written] = {"name": name, "kind": column.kind, "dtype": column.dtype}
             if column.kind in ARROW:
                 arrays.append(_single_values(column))
                 names.append(str(number))
             elif column.kind != "plain":
-                arrays.append(_blobs(pa.large_binary(), column.ends, column.data))
+                ends = [0, *accumulate(map(len, column.data))]
+                arrays.append(_blobs(pa.large_binary(), ends, b"".join(column.data)))
                 names.append(str(number))
                 same = len(set(column.shapes)) == 1
                 told["shape"] = list(column.shapes[0]) if same else None
@@ -154,13 +177,6 @@ class _Parts(io.RawIOBase):
         return part.nbytes
 
 
-def _bytes_of(value: Any) -> bytes | memoryview:
-    """Return the bytes of an array, where they lie if they lie in a row."""
-    if type(value) is np.ndarray and value.flags.c_contiguous and value.size:
-        return value.reshape(-1).view(np.uint8).data
-    return bytes(value.tobytes())
-
-
 def _column_of(value: Any) -> _Column:
     kind, dtype = _kind_of(value)
     return _Column(kind, dtype)
@@ -175,12 +191,18 @@ def _kind_of(value: Any) -> tuple[KeptAs, str]:
         return "plain", ""
     if kind in PYTHON:
         return PYTHON[kind], ""
-    if (kind is np.ndarray or isinstance(value, np.generic)) and is_plain(value.dtype):
-        try:
-            return ("array" if kind is np.ndarray else "scalar"), dtype_name(value.dtype)
-        except NotPlainError:
-            return "plain", ""
+    if (kind is np.ndarray or isinstance(value, np.generic)) and (dtype := _kept_dtype(value.dtype)):
+        return ("array" if kind is np.ndarray else "scalar"), dtype
     return "plain", ""
+
+
+@functools.lru_cache(maxsize=256)
+def _kept_dtype(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type whose items are kept in a row; nothing for another one."""
+    try:
+        return dtype_name(dtype) if is_plain(dtype) else ""
+    except NotPlainError:
+        return ""
 
 
 def _is_unicode(text: str) -> bool:
@@ -249,45 +271,115 @@ class EntryReader:
 
     def __iter__(self) -> Iterator[CachedElement]:
         """Yield the elements in the order of the split; their arrays are their own, and may be written into."""
-        origins = [self._batch.column(place).to_pylist() for place in range(3)]
-        columns = [(told["name"], self._values(number, told)) for number, told in enumerate(self._columns)]
-        for row in sorted(range(len(self)), key=lambda row: (origins[0][row], origins[1][row])):
-            element, output, width = (origin[row] for origin in origins)
-            yield CachedElement(element, output, width, {name: value(row) for name, value in columns})
+        names = [told["name"] for told in self._columns]
+        columns = [self._values(number, told) for number, told in enumerate(self._columns)]
+        for element, output, width, *values in zip(*(one.tolist() for one in self.origins()), *columns, strict=True):
+            yield CachedElement(element, output, width, dict(zip(names, values, strict=True)))
 
-    def _values(self, number: int, told: dict[str, Written]) -> Callable[[int], Any]:
-        """Return what gives a column's value of a row."""
+    def origins(self) -> tuple[Numbers, Numbers, Numbers]:
+        """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
+        element, output, width = (self._numbers(place, np.int64) for place in range(3))
+        return element, output, width
+
+    def columns(self) -> Columns | None:
+        """Return all elements as columns, whose arrays lie in the entry and may only be read.
+
+        None where they are not of one shape and type, or hold what no array can.
+        """
+        if any(told["plain"] or told["kind"] == "plain" or told.get("shape", ()) is None for told in self._columns):
+            return None
+        return {told["name"]: self._column(number, told) for number, told in enumerate(self._columns)}
+
+    def _column(self, number: int, told: dict[str, Written]) -> Numbers:
+        kind: KeptAs = told["kind"]
+        if kind == "int":
+            return self._numbers(str(number), np.int64)
+        if kind == "float":
+            return self._numbers(str(number), np.float64)
+        if kind not in ARROW:
+            return self._rows(number, told)
+        column = np.empty(len(self), np.bool_ if kind == "bool" else object)
+        column[:] = self._singles(number, kind)
+        return column
+
+    def _values(self, number: int, told: dict[str, Written]) -> Iterator[Any]:
+        """Yield a column's values, row by row."""
         plain: dict[int, Written] = {whole(row): written for row, written in told["plain"]}
         kind: KeptAs = told["kind"]
         if kind == "plain":
-            return lambda row: decode(plain[row], self._get)
+            return (decode(plain[row], self._get) for row in range(len(self)))
         if kind in ARROW:
-            usual: Callable[[int], Any] = self._batch.column(str(number)).to_pylist().__getitem__
+            usual = iter(self._singles(number, kind))
+        elif told["shape"] is not None and not plain:
+            usual = _single_rows(self._rows(number, told), told["kind"] == "scalar")
         else:
             usual = self._arrays(number, told)
         if not plain:
             return usual
-        return lambda row: decode(plain[row], self._get) if row in plain else usual(row)
+        return (decode(plain[row], self._get) if row in plain else one for row, one in enumerate(usual))
 
-    def _arrays(self, number: int, told: dict[str, Written]) -> Callable[[int], Any]:
+    def _singles(self, number: int, kind: KeptAs) -> list[Any]:
+        """Return values of Python's own types."""
+        values: list[Any]
+        if kind == "int":
+            values = self._numbers(str(number), np.int64).tolist()
+        elif kind == "float":
+            values = self._numbers(str(number), np.float64).tolist()
+        else:
+            values = self._batch.column(str(number)).to_pylist()
+        return values
+
+    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Numbers:
+        array = self._batch.column(name)
+        data = array.buffers()[1]
+        return np.frombuffer(data if data is not None else b"", dtype)[: len(array)]
+
+    def _blob(self, number: int) -> tuple[Numbers, Numbers]:
+        """Return where the rows of a column end, and their bytes."""
         array = self._batch.column(str(number))
-        ends = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1]
-        data = array.buffers()[2]
-        memory = np.frombuffer(data if data is not None else b"", np.uint8)
-        dtype = named_dtype(told["dtype"])
-        shapes = None if told["shape"] is not None else self._batch.column(f"{number}.shape").to_pylist()
-        shape = () if shapes is not None else shape_of(told["shape"])
-        scalar = told["kind"] == "scalar"
+        ends, data = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1], array.buffers()[2]
+        return ends, np.frombuffer(data if data is not None else b"", np.uint8)
 
-        def value(row: int) -> Any:
-            one = memory[ends[row] : ends[row + 1]].copy().view(dtype)
-            made = one.reshape(shape if shapes is None else shapes[row])
-            return made[()] if scalar else made
+    def _rows(self, number: int, told: dict[str, Written]) -> Numbers:
+        """Return a column of arrays of one shape, or of numbers, as one array that lies in the entry."""
+        dtype, shape = named_dtype(told["dtype"]), shape_of(told["shape"])
+        ends, data = self._blob(number)
+        nbytes = dtype.itemsize * math.prod(shape)
+        if not np.array_equal(ends, np.arange(len(self) + 1) * nbytes) or len(data) < ends[-1]:
+            raise ValueError("arrays of one shape are not of one size")
+        if not ends[-1]:
+            return np.empty((len(self), *shape), dtype)
+        return data[: ends[-1]].view(dtype).reshape(len(self), *shape)
 
-        return value
+    def _arrays(self, number: int, told: dict[str, Written]) -> Iterator[Any]:
+        """Yield arrays of several shapes, or among which there are other values."""
+        ends, memory = self._blob(number)
+        dtype, scalar = named_dtype(told["dtype"]), told["kind"] == "scalar"
+        if told["shape"] is None:
+            shapes = self._batch.column(f"{number}.shape").to_pylist()
+        else:
+            shapes = [shape_of(told["shape"])] * len(self)
+        for row, shape in enumerate(shapes):
+            data = memory[ends[row] : ends[row + 1]]
+            if not len(data) and math.prod(shape):
+                yield None  # there is another value instead
+                continue
+            made = data.copy().view(dtype).reshape(shape)
+            yield made[()] if scalar else made
 
     def _get(self, written: Written) -> memoryview:
         start, size = written
         if whole(start) + whole(size) > len(self._blobs):
             raise ValueError("bytes of a value are missing")
         return self._blobs[start : start + size]
+
+
+def _single_rows(rows: Numbers, scalar: bool) -> Iterator[Any]:
+    """Yield the rows of an array that may only be read, copied: small ones many at a time."""
+    at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes))
+    for start in range(0, len(rows), at_once):
+        block = rows[start : start + at_once].copy()
+        if rows.ndim > 1 or scalar:
+            yield from block
+        else:
+            yield from (block[row : row + 1].reshape(()) for row in range(len(block)))

@@ -20,6 +20,7 @@ from pecan_ray.options import OnError
 from pecan_ray.plan.splits import (
     END,
     OUTPUT_BITS,
+    Array,
     AtWork,
     ColumnarSource,
     Columns,
@@ -58,6 +59,10 @@ class Run:
         """Return a row as an element, without its positions."""
         value = {name: column[row] for name, column in self.columns.items()}
         return Item(value, [], self.lease, self.first + row)
+
+    def column(self, name: str, start: int, stop: int) -> Array:
+        """Return rows of a column."""
+        return self.columns[name][start:stop]
 
     def items(self, name: str, start: int, stop: int) -> list[Item]:
         """Return rows as elements with one column."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
 from pecan_ray.engines.python.chain import check_sendable, set_aside
 from pecan_ray.engines.python.collate import (
@@ -91,12 +92,12 @@ class OpenBatch:
             else:
                 rows[row] = value
 
-    def write_run(self, first: int, run: Run, start: int, stop: int) -> bool:
+    def write_run(self, first: int, run: Run | KeptRows, start: int, stop: int) -> bool:
         """Write some of a run's elements into rows from `first` on; True if the batch is complete with them."""
         if run.columns.keys() != self._columns.keys():
             check_columns(run.item(start), self._columns.keys(), self.first, self.op)
         for name, column in self._columns.items():
-            rows, values = column[first : first + stop - start], run.columns[name][start:stop]
+            rows, values = column[first : first + stop - start], run.column(name, start, stop)
             if rows.dtype == object and _are_objects(values):
                 rows[:] = values
             elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
@@ -166,6 +167,14 @@ def _are_objects(values: np.ndarray[Any, Any]) -> bool:
     return NEVER_NUMBERS.issuperset(map(type, values)) or not any(map(is_columnar, values))
 
 
+class _RowsInLine(NamedTuple):
+    """Rows of an entry that wait for their places in batches."""
+
+    rows: KeptRows
+    start: int
+    stop: int
+
+
 class BatchWriter:
     """Gives rows to elements: in the order of completion, or (strict) in the order of the source.
 
@@ -193,8 +202,8 @@ class BatchWriter:
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
-        self._line: deque[Item] = deque()
-        self._early: dict[int, list[Item]] = {}
+        self._line: deque[Item | _RowsInLine] = deque()
+        self._early: dict[int, Sequence[Item | _RowsInLine]] = {}
         self._next = 0
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
@@ -211,11 +220,18 @@ class BatchWriter:
             items = with_arrays(items)
             plain = PLAIN_OR_NUMBERS.issuperset
             items = [item for item in items if plain(map(type, item.value.values())) or self._sendable(item)]
+        return self._place(number, items)
+
+    def place_rows(self, number: int, rows: KeptRows, start: int, stop: int) -> int:
+        """Write rows of an entry as chunk `number`, as `place` does."""
+        return self._place(number, [_RowsInLine(rows, start, stop)])
+
+    def _place(self, number: int, items: Sequence[Item | _RowsInLine]) -> int:
         with self._claiming:
             chunks = self._line_up(number, items)
         while claim := self._claim():
             batch, first, claimed = claim
-            if batch.write(first, claimed):
+            if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
                 self._finish(batch)
         return chunks
 
@@ -227,7 +243,7 @@ class BatchWriter:
             return False
         return True
 
-    def _line_up(self, number: int, items: list[Item]) -> int:
+    def _line_up(self, number: int, items: Sequence[Item | _RowsInLine]) -> int:
         if not self._strict:
             self._line.extend(items)
             return 1
@@ -238,19 +254,37 @@ class BatchWriter:
             self._next += 1
         return self._next - before
 
-    def _claim(self) -> tuple[OpenBatch, int, list[Item]] | None:
-        """Take as many elements from the line as the open batch has room for."""
+    def _claim(self) -> tuple[OpenBatch, int, list[Item] | _RowsInLine] | None:
+        """Take as many elements from the line as the open batch has room for, and as are of one kind."""
         with self._claiming:
             if not self._line:
                 return None
-            batch = self._open
+            head, batch = self._line[0], self._open
             if batch is None or batch.claimed == self._size:
-                batch = self._open = OpenBatch(self._line[0], self._size, self._op, self._slots)
+                one = head.rows.item(head.start) if isinstance(head, _RowsInLine) else head
+                batch = self._open = OpenBatch(one, self._size, self._op, self._slots)
                 if self._strict:
                     self._sequence.append(batch)
-            first = batch.claimed
-            batch.claimed = min(self._size, first + len(self._line))
-            return batch, first, [self._line.popleft() for _ in range(first, batch.claimed)]
+            first, room = batch.claimed, self._size - batch.claimed
+            if isinstance(head, _RowsInLine):
+                stop = min(head.stop, head.start + room)
+                batch.claimed += stop - head.start
+                if stop < head.stop:
+                    self._line[0] = head._replace(start=stop)
+                else:
+                    self._line.popleft()
+                return batch, first, head._replace(stop=stop)
+            claimed = self._items_in_line(room)
+            batch.claimed += len(claimed)
+            return batch, first, claimed
+
+    def _items_in_line(self, most: int) -> list[Item]:
+        """Take items from the beginning of the line, up to rows of an entry; the caller holds the lock."""
+        taken: list[Item] = []
+        while len(taken) < most and self._line and isinstance(one := self._line[0], Item):
+            taken.append(one)
+            self._line.popleft()
+        return taken
 
     def _finish(self, batch: OpenBatch) -> None:
         """Hand on a complete batch; with strict order, only after those before it."""

@@ -6,7 +6,6 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
@@ -20,7 +19,8 @@ from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
 from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable, complete_call
 from pecan_ray.engines.python.collate import collate, collate_padded
 from pecan_ray.engines.python.columns import ColumnarPlan, Table, by_columns, readers
-from pecan_ray.engines.python.feed import MOST_READY, Feeder
+from pecan_ray.engines.python.feed import Feeder
+from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.stream import ItemStream
@@ -32,12 +32,16 @@ from pecan_ray.engines.under_way import StackWatch
 from pecan_ray.engines.users_order import led_to
 from pecan_ray.engines.whole import ending_with_the_last_batch
 from pecan_ray.errors import BatchShapeError, OrderError
-from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Op, Plan, Prefetch
+from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.shape import kept_points, name_of_last, plan_shape
 from pecan_ray.plan.splits import Source, Split
 
 PUT_TOGETHER = tuple(
-    function.__code__ for function in (BatchWriter.place, OpenBatch.write_run, collate, collate_padded, into_slot)
+    function.__code__
+    for function in (
+        *(BatchWriter.place, BatchWriter.place_rows, OpenBatch.write_run),
+        *(collate, collate_padded, into_slot),
+    )
 )
 """Functions that make batches of elements."""
 
@@ -94,8 +98,8 @@ class PythonEngine:
             yield from self._one_by_one(stream)
         elif (columnar := by_columns(self._plan, self._sources[0])) is not None:
             yield from self._of_columns(stream, columnar)
-        elif (fused := _fused(self._plan)) is not None:
-            yield from self._filled(stream, fused)
+        elif (ending := fused(self._plan)) is not None:
+            yield from self._filled(stream, ending)
         else:
             yield from self._one_by_one(stream)
         if (rest := stream.undelivered.report(stream.epoch)) is not None:
@@ -156,7 +160,7 @@ class PythonEngine:
         )
         reader = threading.Thread(
             target=feeder.feed,
-            args=(stream.items(plan.before), writer, stream.report),
+            args=(stream.kept_rows(plan) or stream.items(plan.before), writer, stream.report),
             name="pecan-read",
             daemon=True,
         )
@@ -226,34 +230,6 @@ class PythonEngine:
             self._cache.close()
         for processes in self._processes.values():
             processes.close()
-
-
-@dataclass(frozen=True)
-class FusedPlan:
-    """A plan that ends with element operators and a batch."""
-
-    before: list[Op]
-    """What lies before the element operators."""
-    ops: list[ElementOp | Autocache]
-    batch: Batch
-    ready: int
-    """Batches to keep ready."""
-
-
-def _fused(plan: Plan) -> FusedPlan | None:
-    """Divide a plan; None for one that does not end in this way."""
-    ops = list(plan.ops)
-    ready = 0
-    while ops and isinstance(op := ops[-1], Prefetch):
-        ready += op.count
-        ops.pop()
-    if not ops or not isinstance(batch := ops.pop(), Batch):
-        return None
-    run: list[ElementOp | Autocache] = []
-    while ops and isinstance(op := ops[-1], (ElementOp, Autocache)):
-        run.insert(0, op)
-        ops.pop()
-    return FusedPlan(ops, run, batch, ready or MOST_READY)
 
 
 def _items(batches: Iterator[OpenBatch | None], table: Table) -> ItemIterator:

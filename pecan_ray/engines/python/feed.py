@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from pecan_ray.engines.contract import Produced
-from pecan_ray.engines.items import Item, ItemIterator
+from pecan_ray.engines.counting import element_bytes
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.python.batch_writer import BatchWriter
 from pecan_ray.engines.python.chain import Chainlike
 from pecan_ray.engines.python.threads import Threads
@@ -19,6 +22,8 @@ CHUNK_S = 0.003
 MESSAGE_S = 0.005
 """Chunks that are messages to another process hold about this much work."""
 MOST_PER_CHUNK = 256
+ROWS_BYTES = 4 << 20
+"""Rows of an entry are handed to threads in pieces of about so many bytes, or of `MOST_PER_CHUNK`."""
 MOST_READY = 8
 """Reading pauses while so many finished batches wait, unless `prefetch` says how many: those without arrays take no
 slot that would bound them."""
@@ -48,7 +53,9 @@ class Feeder:
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
 
-    def feed(self, items: ItemIterator, writer: BatchWriter, report: Callable[[], Produced | None]) -> None:
+    def feed(
+        self, items: Iterator[Item | KeptRows | None], writer: BatchWriter, report: Callable[[], Produced | None]
+    ) -> None:
         """Read all items and hand them out; ends with None, or with the error that stopped it.
 
         Where a None comes, what `report` tells is a result too.
@@ -59,20 +66,34 @@ class Feeder:
             for item in items:
                 if item is None:
                     self._pass_on(report())
-                else:
+                elif isinstance(item, Item):
                     chunk.append(item)
-                if chunk and len(chunk) >= min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9)):
-                    self._submit(number, chunk, writer)
+                rows = item if isinstance(item, KeptRows) else None
+                most = min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9))
+                if chunk and (rows is not None or len(chunk) >= most):
+                    self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
                     number, chunk = number + 1, []
+                if rows is not None:
+                    number = self._submit_rows(number, rows, writer)
                 if self._stopped:
                     return
             if chunk:
-                self._submit(number, chunk, writer)
+                self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
             with self._lock:
                 self._wait(lambda: not self._working)
             self.put(None)
         except BaseException as error:
             self.put(error)
+
+    def _submit_rows(self, number: int, rows: KeptRows, writer: BatchWriter) -> int:
+        """Hand out rows of an entry in pieces; return the number of the next chunk."""
+        first = rows.item(0).value
+        piece = max(1, min(MOST_PER_CHUNK, ROWS_BYTES // max(1, element_bytes(first))))
+        for start in range(0, rows.rows, piece):
+            stop = min(rows.rows, start + piece)
+            self._submit(first, stop - start, partial(self._write, number, rows, start, stop, writer))
+            number += 1
+        return number
 
     def _pass_on(self, report: Produced | None) -> None:
         """Add what has no batch, when there is room for it."""
@@ -81,7 +102,8 @@ class Feeder:
                 self._wait(lambda: len(self._ready) < self._most_ready)
             self.put(report)
 
-    def _submit(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
+    def _submit(self, first: Mapping[str, Any], elements: int, work: Callable[[], None]) -> None:
+        """Let a thread do some work, once there is room for it; `first`: one of its elements."""
         with self._lock:
             if len(self._ready) >= self._most_ready:
                 with self._pool.blocked():
@@ -93,8 +115,8 @@ class Feeder:
             self._in_progress += 1
             self._in_line += 1
             self._working += 1
-        self._pool.weigh(chunk[0].value, len(chunk))
-        self._pool.start(partial(self._work, number, chunk, writer), len(chunk))
+        self._pool.weigh(first, elements)
+        self._pool.start(work, elements)
 
     def _wait(self, until: Callable[[], bool]) -> None:
         """Let the reader wait; the caller holds the lock."""
@@ -107,18 +129,28 @@ class Feeder:
         return self._in_progress < self._pool.ahead and self._in_line <= self._pool.enough
 
     def _work(self, number: int, chunk: list[Item], writer: BatchWriter) -> None:
+        def placed() -> int:
+            began = time.perf_counter()
+            done = self._chain.run_all(chunk)
+            spent = (time.perf_counter() - began) / len(chunk)
+            self._per_element_s += 0.2 * (spent - self._per_element_s)
+            if done:
+                self._pool.weigh(done[0].value, len(done))
+            return writer.place(number, done)
+
+        self._do(placed)
+
+    def _write(self, number: int, rows: KeptRows, start: int, stop: int, writer: BatchWriter) -> None:
+        self._do(lambda: writer.place_rows(number, rows, start, stop))
+
+    def _do(self, place: Callable[[], int]) -> None:
+        """Do a piece of work, which tells how many chunks have come into line with it."""
         placed = 0
         with self._lock:
             self._in_line -= 1
         try:
             if not self._stopped:
-                began = time.perf_counter()
-                done = self._chain.run_all(chunk)
-                spent = (time.perf_counter() - began) / len(chunk)
-                self._per_element_s += 0.2 * (spent - self._per_element_s)
-                if done:
-                    self._pool.weigh(done[0].value, len(done))
-                placed = writer.place(number, done)
+                placed = place()
         except BaseException as error:
             self.put(error)  # before the reader sees that it must stop, which ends with None
             self._stopped = True

@@ -12,10 +12,12 @@ from pecan_ray.engines.caching import CachedReading, SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.counting import Counts
 from pecan_ray.engines.items import Item, ItemIterator
+from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
 from pecan_ray.engines.python.fallback import FallbackChain
+from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
@@ -104,6 +106,18 @@ class ItemStream:
         while ops and not changes(ops[-1:]):
             ops.pop()
         return bool(ops) and isinstance(ops[-1], BatchingOp)
+
+    def kept_rows(self, plan: FusedPlan) -> Iterator[Item | KeptRows | None] | None:
+        """Return the items of the plan's only source, and what is kept of it as columns; None where these change."""
+        point = self._points.get(0)
+        if point is None or isinstance(self.plan.head, Join) or plan.before or point not in plan.ops:
+            return None
+        behind = plan.ops[plan.ops.index(point) + 1 :]
+        return None if any(isinstance(op, ElementOp) for op in behind) else self._kept_rows(self._cached[point.name])
+
+    def _kept_rows(self, cached: CachedReading) -> Iterator[Item | KeptRows | None]:
+        while (lease := self._take(0)) is not None:
+            yield from cached.items_or_rows(lease)
 
     def runs(self, source: ColumnarSource) -> Iterator[Run | None]:
         """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones.

@@ -1,0 +1,126 @@
+"""Segments of a store: files that only grow, written in as few calls as there may be, read in one pass.
+
+What is read goes straight into memory of its own, piece by piece, and each piece is checked as long as the processor's
+caches hold it: to look at an entry a second time would take as long as to read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import google_crc32c
+import numpy as np
+
+ALIGNMENT = 64
+PAGE_BYTES = 4096
+"""The words of so many bytes are added up for the checksum."""
+PIECE_BYTES = 256 << 10
+"""Read at a time, and checked before the next ones."""
+MOST_PARTS = 512
+"""Written in one call; systems allow 1024."""
+
+
+class EntryChecksum:
+    """The checksum of an entry, whose bytes are added in their order.
+
+    The words of 64 bits of each page are added up, and the CRC32C of these sums is the checksum.  So all that has
+    changed within one word of a page shows, and all that has come to another page; that is what disks and files that
+    were cut do.  It takes a third of the time of a CRC32C of all the bytes.
+    """
+
+    def __init__(self) -> None:
+        self._crc = 0
+        self._rest = b""
+        """Bytes of a page that is not complete yet."""
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Add the next bytes."""
+        left = memoryview(data).cast("B")
+        if self._rest:
+            missing = PAGE_BYTES - len(self._rest)
+            self._rest += left[:missing]
+            left = left[missing:]
+            if len(self._rest) < PAGE_BYTES:
+                return
+            self._crc = _extended(self._crc, self._rest)
+        whole = len(left) // PAGE_BYTES * PAGE_BYTES
+        if whole:
+            self._crc = _extended(self._crc, left[:whole])
+        self._rest = bytes(left[whole:])
+
+    @property
+    def value(self) -> int:
+        """The checksum of what was added so far."""
+        return _extended(self._crc, self._rest.ljust(PAGE_BYTES, b"\0")) if self._rest else self._crc
+
+
+def _extended(crc: int, pages: bytes | memoryview) -> int:
+    words = np.frombuffer(pages, "<u8").reshape(-1, PAGE_BYTES // 8)
+    return int(google_crc32c.extend(crc, words.sum(axis=1, dtype=np.uint64).astype("<u8", copy=False).view(np.uint8)))
+
+
+def read_entry(path: Path, start: int, nbytes: int) -> tuple[memoryview, int]:
+    """Return bytes of a segment, fewer where it ends before them, and their checksum; nobody else has this memory."""
+    memory = np.empty(nbytes, np.uint8).data
+    checksum, at = EntryChecksum(), 0
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while at < nbytes and (got := os.preadv(fd, [memory[at : at + PIECE_BYTES]], start + at)):
+            checksum.add(memory[at : at + got])
+            at += got
+    finally:
+        os.close(fd)
+    return memory[:at], checksum.value
+
+
+class SegmentWriter:
+    """A segment that this process appends to; its lock tells others that it lives."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.name, self.end = name, 0
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._fd = os.open(folder / name, flags, 0o600)
+        self.held = False
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.held = True
+
+    def append(self, parts: Sequence[bytes | memoryview]) -> tuple[int, int]:
+        """Write an entry behind the last one; return where it begins and its checksum.  What fails leaves no bytes."""
+        start, checksum = -(-self.end // ALIGNMENT) * ALIGNMENT, EntryChecksum()
+        left = [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
+        for part in left:
+            checksum.add(part)
+        at = start
+        try:
+            while left:
+                written = os.pwritev(self._fd, left[:MOST_PARTS], at)
+                at += written
+                left = _behind(left, written)
+        except OSError:
+            with contextlib.suppress(OSError):  # the first error is told
+                os.ftruncate(self._fd, self.end)
+            raise
+        self.end = at
+        return start, checksum.value
+
+    def gone(self) -> bool:
+        """Tell whether the file has been removed, as one that was worth least."""
+        return os.fstat(self._fd).st_nlink == 0
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._fd)
+
+
+def _behind(parts: list[memoryview], written: int) -> list[memoryview]:
+    """Return what is left of parts of which so many bytes were written."""
+    for number, part in enumerate(parts):
+        if written < len(part):
+            return [part[written:], *parts[number + 1 :]]
+        written -= len(part)
+    return []
