@@ -1,9 +1,9 @@
 """Two jobs that share a pipe and a cache, divided while they run: how fast each is, beside other ways and brute force.
 
-    python benchmarks/joint_io.py [--way greedy ...] [--pipe 16e6] [--cache 128] [--ideal 24e6] [--seconds 25]
+    python benchmarks/joint_io.py [--way greedy ...] [--pipe 16e6] [--cache 128] [--ideal 24e6] [--seconds 20]
 
 A process of this machine speaks as much of S3 as is needed and sends so many bytes a second to all together; objects
-are 1 MiB of lines.  One job reads 120 of them over and over and is cache-efficient, the other one 600; their training
+are 1 MiB of lines.  One job reads 120 of them over and over and is cache-efficient, the other one 360; their training
 loops sleep for each batch, so that either reads as fast as `--ideal` if it never waits.  Nothing of that is told to the
 service: it measures speeds and sizes.  Told are the bytes a second that each loop gets, over some seconds after others
 in which caches fill.
@@ -46,7 +46,7 @@ from pecan_ray.storage import BlockCache
 MIB = 1 << 20
 LINE = 16 << 10
 BATCH = 32
-OBJECTS = (120, 600)
+OBJECTS = (120, 360)
 WAYS = ("greedy", "max_min", "equal", "LRU")
 STEPS = 100
 
@@ -76,11 +76,12 @@ class Meter:
     """A training loop that sleeps: counts the bytes that it gets in a stretch of time."""
 
     def __init__(self, setting: TwoJobs) -> None:
-        self._setting, self._begin, self._nbytes = setting, 0.0, 0
+        self._setting, self._begin, self._nbytes, self._free_at = setting, 0.0, 0, 0.0
 
     def step(self, nbytes: int) -> float | None:
         """Train with so many bytes; return the bytes a second, once it has been measured for long enough."""
-        time.sleep(nbytes / self._setting.ideal)
+        self._free_at = max(self._free_at, time.monotonic()) + nbytes / self._setting.ideal
+        time.sleep(max(0.0, self._free_at - time.monotonic()))
         now = time.monotonic()
         if not self._begin:
             self._begin = now + self._setting.warm_s
@@ -167,8 +168,8 @@ def main() -> None:
     parser.add_argument("--pipe", type=float, default=16e6, help="bytes a second of the store")
     parser.add_argument("--cache", type=int, default=128, help="MiB of the node's cache")
     parser.add_argument("--ideal", type=float, default=24e6, help="bytes a second of a job that never waits")
-    parser.add_argument("--warm", type=float, default=40.0, help="seconds before those that are measured")
-    parser.add_argument("--seconds", type=float, default=25.0)
+    parser.add_argument("--warm", type=float, default=60.0, help="seconds before those that are measured")
+    parser.add_argument("--seconds", type=float, default=20.0)
     asked = parser.parse_args()
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -26,6 +26,8 @@ DECIDE_S = 0.5
 """Two decisions are so far apart at least, unless a job has come or gone."""
 SAME = 0.1
 """A number that has changed by less than this share has not,"""
+SAME_SIZE = 0.01
+"""nor has the size of a dataset by less than this, which is known the better the longer a job runs,"""
 SAME_HITS = 0.05
 """nor has a share of hits that has changed by less than this."""
 LEAST_SHARE = 0.01
@@ -219,7 +221,7 @@ def _nearly(known: JobIo, report: JobIo) -> bool:
     measured = {"dataset_bytes": None, "ideal_bytes_per_s": None, "remaining_bytes": None, "hit_share": 0.0}
     return (
         replace(known, **measured) == replace(report, **measured)  # type: ignore[arg-type]  # by name
-        and same(known.dataset_bytes, report.dataset_bytes)
+        and same(known.dataset_bytes, report.dataset_bytes, SAME_SIZE)
         and same(known.ideal_bytes_per_s, report.ideal_bytes_per_s)
         and same(known.remaining_bytes, report.remaining_bytes, 2 * SAME)
         and abs(report.hit_share - known.hit_share) <= SAME_HITS
@@ -266,7 +268,7 @@ def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float) ->
             part = given[job.job].cache_bytes / len(job.datasets) if _caches(job) else 0.0
             rooms[name] = max(rooms.get(name, 0), part)
     more = max(1.0, cache / total) if (total := math.fsum(rooms.values())) > 0 else 0.0
-    return tuple((name, int(more * room) // MIB * MIB) for name, room in sorted(rooms.items()))
+    return tuple((name, int(more * room + 0.5) // MIB * MIB) for name, room in sorted(rooms.items()))
 
 
 def _with_what_is_left(given: list[float], pipe: float) -> list[float]:
