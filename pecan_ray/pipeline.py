@@ -16,6 +16,7 @@ from pecan_ray.batches import Batches
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import PlanError
+from pecan_ray.images import Decode
 from pecan_ray.integrations.formats import mesh_copies
 from pecan_ray.integrations.frameworks import FrameworkMethods
 from pecan_ray.integrations.train_context import placed
@@ -40,6 +41,7 @@ from pecan_ray.plan.fingerprint import fingerprint
 from pecan_ray.plan.kinds import of_kind
 from pecan_ray.plan.operators import (
     Join,
+    Map,
     Plan,
     as_written,
 )
@@ -48,6 +50,7 @@ from pecan_ray.plan.shape import num_batches
 from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
+from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import set_patience
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         if engine not in ENGINES:
             raise PlanError(f"engine must be {' or '.join(map(repr, ENGINES))}, but got {engine!r}.")
         self._plan = Plan(head=source)
+        if isinstance(source, ImageFolder) and source.decode:
+            self._plan = self._plan.then(Map(name="Decode", fn=Decode(), on="image"))
         self._name: str = of_kind("PecanPipeline(name=...)", name, str | None) or "pipeline"
         self._engine: EngineName = engine
         self._seed, self._seeded = natural("seed", 0 if seed is None else seed), seed is not None

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pecan_ray.engines.token_rows import PackedRows, TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.arguments import a_function, buckets, natural, positive
@@ -143,6 +144,22 @@ class OperatorMethods(ABC):
     def unbatch(self) -> Self:
         """Split batches into elements again."""
         return self._then(Unbatch(name=self._unique("unbatch")))
+
+    def pack(self, length: int, *, on: str = "tokens", among: int = 1024, padding: int = 0) -> Self:
+        """Put the token lists of elements together into rows of `length` tokens, as far as they fit.
+
+        Each row has the columns `on`, "segment" (1, 2, ... for the sequences in it, 0 for padding) and "position" (of a
+        token in its sequence); other columns are left out.  Of `among` elements at a time the longest are placed first,
+        and one that is longer than a row is cut: no token is lost or repeated.  Behind it follows ``batch(n)``.
+        """
+        if self._engine != "python":
+            raise PlanError(
+                f'pack: the {self._engine} engine has no pack: use engine="python", or pack the data before.'
+            )
+        rows = PackedRows(positive("pack", length), of_kind("pack(on=...)", on, str), of_kind("pack", padding, int))
+        alone = self.map(TokensAlone(on), name=self._unique("pack_tokens"), keep_position=True)
+        grouped = alone.batch(positive("pack(among=...)", among))
+        return grouped.map(rows, name=grouped._unique("pack"), keep_position=True).unbatch()
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Self:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order."""

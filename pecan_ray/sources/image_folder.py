@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from pecan_ray.errors import SourceNotFoundError
+from pecan_ray.errors import PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive, identity_of, patterns_of
 from pecan_ray.storage import FileInfo, list_folder, read_many, subfolders
@@ -26,9 +26,14 @@ class ImageFolder:
     root: str | os.PathLike[str]
     split_files: int = field(default=64, kw_only=True)
     """Images in a split."""
+    decode: bool = field(default=False, kw_only=True)
+    """The pipeline begins with ``map(images.Decode(), on="image")``: images are uint8 RGB [height, width, 3], and
+    AutoOrder still lets the decoder do less where crops and resizing follow."""
 
     def __post_init__(self) -> None:
         check_positive(split_files=self.split_files)
+        if not isinstance(self.decode, bool):
+            raise PlanError(f"ImageFolder(decode=...) must be True or False, but got {self.decode!r}.")
         object.__setattr__(self, "root", patterns_of(self.root)[0].rstrip("/"))
 
     @property

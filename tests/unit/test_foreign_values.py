@@ -97,9 +97,31 @@ def test_lists_and_tensors_are_padded(bucketed: bool) -> None:
         assert batch.columns["x"].dtype == np.int64
 
 
-def test_lists_of_texts_are_left_as_they_are() -> None:
-    (batch,) = run_engine(making(lambda row: ["a"] * row).padded_batch(ROWS), order="strict")
-    assert batch.columns["x"].tolist() == [["a"] * row for row in range(ROWS)]
+def test_texts_and_bytes_beside_what_is_padded_stay_as_they_are() -> None:
+    for value in ("a text", b"bytes"):
+        (batch,) = run_engine(making(lambda row, value=value: value * row).padded_batch(ROWS), order="strict")
+        assert batch.columns["x"].tolist() == [value * row for row in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (["a", "b"], "a list that holds no numbers, which cannot be padded. Make numbers of it"),
+        (np.array(["a", "b"]), "an array of <U1 that holds no numbers, which"),
+        (np.array([None, 1], object), "an array of object that holds no numbers, which"),
+        (None, "None, which cannot be padded. Fill in what is missing"),
+        ({"a": 1}, "a dict, which cannot be padded. Padded are numbers, arrays and lists of numbers"),
+        ({1, 2}, "a set, which cannot be padded"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_what_has_nothing_that_could_be_padded_is_refused_by_element(value: Any, said: str, first: bool) -> None:
+    text = making(lambda row: value if first or row == 2 else "a text")
+    with pytest.raises(BatchShapeError) as caught:
+        run_engine(text.padded_batch(ROWS), order="strict")
+    assert (caught.value.op, caught.value.column) == ("padded_batch", "x")
+    split = 0 if first else 2
+    assert f"'x' of element 0 of split {split} is {said}" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -177,10 +177,32 @@ def collate_padded(
     columns: dict[str, Any] = {}
     for name in names:
         if not is_columnar(items[0].value[name]):
+            for item in items:
+                _check_needs_no_padding(name, item, op)
             columns[name] = _collate_column(items, name, op)
             continue
         columns[name] = _pad(items, name, (shapes or {}).get(name), _padding(padding, name), op)
     return columns
+
+
+def _check_needs_no_padding(name: str, item: Item, op: str) -> None:
+    """Raise `BatchShapeError` for a value that cannot be padded, but for a text or bytes, which are not."""
+    value = item.value[name]
+    if is_columnar(value) or isinstance(value, (str, bytes)):
+        return
+    kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
+    if value is None:
+        kind, remedy = "None", "Fill in what is missing, or leave such elements out by a filter, before"
+    elif isinstance(value, (list, tuple)) or getattr(value, "ndim", 0):
+        kind, remedy = (
+            f"{kind} that holds no numbers",
+            "Make numbers of it (a tokenizer's), or join texts, by a map before",
+        )
+    else:
+        remedy = "Padded are numbers, arrays and lists of numbers: give it columns of those by a map before, or drop it"
+    raise _unlike(
+        f"{op}: column {spelled(name)} of {item.where()} is {kind}, which cannot be padded. {remedy}.", name, item, op
+    )
 
 
 def _with_lists_as_arrays(items: list[Item], op: str) -> list[Item]:

@@ -1,0 +1,48 @@
+"""Which token sequences share a row of fixed length: numbers in, rows out."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a sequence, all of it where it fits into a row."""
+
+    sequence: int
+    start: int
+    stop: int
+
+    @property
+    def tokens(self) -> int:
+        """How many it holds."""
+        return self.stop - self.start
+
+
+def pack_rows(lengths: Sequence[int], row: int) -> list[list[Piece]]:
+    """Put sequences of these lengths into rows of `row` tokens; every token is in exactly one of them.
+
+    The longest come first, each into the fullest row that has room (best fit decreasing).  What is longer than a row is
+    cut into whole rows and a rest.  Rows come in the order in which they were begun, and empty sequences nowhere.
+    """
+    pieces = [
+        Piece(number, start, min(start + row, length))
+        for number, length in enumerate(lengths)
+        for start in range(0, length, row)
+    ]
+    rows: list[list[Piece]] = []
+    free: list[tuple[int, int]] = []
+    """Tokens for which a row has room, and its number, in this order."""
+    for piece in sorted(pieces, key=lambda one: (-one.tokens, one.sequence, one.start)):
+        found = bisect.bisect_left(free, (piece.tokens, -1))
+        if found == len(free):
+            room, number = row, len(rows)
+            rows.append([])
+        else:
+            room, number = free.pop(found)
+        rows[number].append(piece)
+        if room > piece.tokens:
+            bisect.insort(free, (room - piece.tokens, number))
+    return rows
