@@ -69,12 +69,12 @@ def jobs(page: str) -> Iterator[tuple[str, str]]:
 
 
 def run(job: str, workers: Any, begun: threading.Event, ends: threading.Event) -> None:
-    config = pecan.Config(order_folder="", error_budget=1.0, sample_seconds=2, progress=False)
+    config = pecan.Config(order_folder="", error_budget=0.1, sample_seconds=2, progress=False)
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(400)), name="seen", config=config)
     pipe = (
         pipe.map(refuses_seven, on="i", name="check")
-        .map(half, on="i", name="half")
         .map(Waits(0.001), on="i", name="slow")
+        .map(half, on="i", name="half")
     )
     with pipe.batch(4).iter_batches(epochs=None, workers=workers, on_error="skip", job=job) as batches:
         for _ in batches:
