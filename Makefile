@@ -2,11 +2,12 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all lint bench simulate-job fuzz chaos
+.PHONY: demo test test-all lint docs bench simulate-job fuzz chaos
 
 demo: $(VENV)/ready
 	$(BIN)/python examples/resnet50.py --step-time 0.05
 	$(BIN)/python examples/resnet50.py --step-time 0.05 --engine tensorflow
+	$(BIN)/python examples/side_by_side.py --svg build/side-by-side.svg
 
 PYTEST := $(BIN)/python -m pytest -q -m "not slow"
 
@@ -28,6 +29,10 @@ lint: $(VENV)/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports --no-cache
+
+# A site in build/site, which needs no server: open build/site/index.html.
+docs: $(VENV)/ready
+	$(BIN)/python -m mkdocs build --strict
 
 MINUTES ?= 1
 CHAOS ?=
@@ -57,7 +62,7 @@ LIBRARIES := accelerate ipykernel jax pytorch-lightning transformers
 $(VENV)/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q -e ".[s3,gcs,examples,dev]" tensorflow-cpu torch==2.13.0 $(LIBRARIES)
+	$(BIN)/python -m pip install -q -e ".[s3,gcs,serve,docs,examples,dev]" tensorflow-cpu torch==2.13.0 $(LIBRARIES)
 	touch $@
 
 # A peer that cannot be installed here is left out of the tables, and named.

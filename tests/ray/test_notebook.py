@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,11 +41,11 @@ def kernel() -> Iterator[Any]:
     manager.shutdown_kernel(now=True)
 
 
-def outputs(client: Any, code: str) -> list[tuple[str, Any]]:
+def outputs(client: Any, code: str, timeout_s: float = 60) -> list[tuple[str, Any]]:
     """Run a cell; return what it has shown, by kind."""
     found: list[tuple[str, Any]] = []
     reply = client.execute_interactive(
-        code, timeout=60, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
+        code, timeout=timeout_s, output_hook=lambda message: found.append((message["msg_type"], message["content"]))
     )
     assert reply["content"]["status"] == "ok", reply["content"]
     return found
@@ -62,3 +64,16 @@ def test_progress_is_one_output_that_rewrites_itself(kernel: Any) -> None:
     assert ".batch(4" in pipe["text/html"]
     (told,) = [content["data"] for kind, content in outputs(kernel, "batches.report()") if kind == "execute_result"]
     assert "<b>pecan job cells" in told["text/html"]
+
+
+def test_the_notebook_of_the_examples_runs(kernel: Any) -> None:
+    notebook = json.loads((Path(__file__).resolve().parents[2] / "examples" / "first_steps.ipynb").read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    results = {}
+    for cell in cells:
+        shown = outputs(kernel, cell, timeout_s=250)
+        results[cell.splitlines()[-1]] = [content["data"] for kind, content in shown if kind == "execute_result"]
+    assert results["seen"][0]["text/plain"] == "1024" and results["rest"][0]["text/plain"] == "256"
+    assert "<table>" in results["pipe.explain()"][0]["text/html"]
+    assert "bottleneck" in results["batches.report()"][0]["text/html"]
+    assert all(not cell["outputs"] for cell in notebook["cells"] if cell["cell_type"] == "code"), "it is kept clean"

@@ -90,3 +90,10 @@ def train(
         if number % look_every == look_every - 1 and until(batches.report().timeline):
             break
     return seen
+
+
+def refuses_seven(i: Any) -> Any:
+    """Fail for one element."""
+    if i == 7:
+        raise ValueError("<b>seven</b>")
+    return i
