@@ -111,7 +111,7 @@ def read_s(folder: Path) -> dict[str, float]:
 
 
 def _elements(store: EntryStore) -> int:
-    return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b""))
+    return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b"").elements(apart=False))
 
 
 def _copied_rows(places: Sequence[EntryPlace]) -> int:

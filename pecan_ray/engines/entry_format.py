@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
-from pecan_ray.plan.splits import Columns, Element
+from pecan_ray.plan.splits import Array, Columns, Element
 
 FORMAT_VERSION = 2
 """2: elements stand in the order of the split."""
@@ -35,7 +35,6 @@ ARROW: dict[KeptAs, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
@@ -253,8 +252,10 @@ class EntryReader:
     """The elements of an entry; raises ValueError where its bytes are not what `EntryWriter` writes."""
 
     def __init__(self, data: bytes | memoryview) -> None:
+        whole_entry = pa.py_buffer(data)
+        self._memory, self._address = np.frombuffer(data, np.uint8), whole_entry.address
         try:
-            with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+            with pa.ipc.open_stream(whole_entry) as stream:
                 self._metadata = stream.schema.metadata or {}
                 self._batch = stream.read_next_batch()
             facts = json.loads(self._metadata[ABOUT])
@@ -271,12 +272,19 @@ class EntryReader:
 
     def __iter__(self) -> Iterator[CachedElement]:
         """Yield the elements in the order of the split; their arrays are their own, and may be written into."""
+        return self.elements()
+
+    def elements(self, *, apart: bool = True) -> Iterator[CachedElement]:
+        """Yield the elements in the order of the split, whose arrays may be written into.
+
+        `apart`: they may be held for long, and are copied; else one of them may hold all of the entry.
+        """
         names = [told["name"] for told in self._columns]
-        columns = [self._values(number, told) for number, told in enumerate(self._columns)]
+        columns = [self._values(number, told, apart) for number, told in enumerate(self._columns)]
         for element, output, width, *values in zip(*(one.tolist() for one in self.origins()), *columns, strict=True):
             yield CachedElement(element, output, width, dict(zip(names, values, strict=True)))
 
-    def origins(self) -> tuple[Numbers, Numbers, Numbers]:
+    def origins(self) -> tuple[Array, Array, Array]:
         """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
         element, output, width = (self._numbers(place, np.int64) for place in range(3))
         return element, output, width
@@ -290,7 +298,7 @@ class EntryReader:
             return None
         return {told["name"]: self._column(number, told) for number, told in enumerate(self._columns)}
 
-    def _column(self, number: int, told: dict[str, Written]) -> Numbers:
+    def _column(self, number: int, told: dict[str, Written]) -> Array:
         kind: KeptAs = told["kind"]
         if kind == "int":
             return self._numbers(str(number), np.int64)
@@ -302,7 +310,7 @@ class EntryReader:
         column[:] = self._singles(number, kind)
         return column
 
-    def _values(self, number: int, told: dict[str, Written]) -> Iterator[Any]:
+    def _values(self, number: int, told: dict[str, Written], apart: bool) -> Iterator[Any]:
         """Yield a column's values, row by row."""
         plain: dict[int, Written] = {whole(row): written for row, written in told["plain"]}
         kind: KeptAs = told["kind"]
@@ -311,7 +319,7 @@ class EntryReader:
         if kind in ARROW:
             usual = iter(self._singles(number, kind))
         elif told["shape"] is not None and not plain:
-            usual = _single_rows(self._rows(number, told), told["kind"] == "scalar")
+            usual = _single_rows(self._rows(number, told), told["kind"] == "scalar", apart)
         else:
             usual = self._arrays(number, told)
         if not plain:
@@ -329,18 +337,21 @@ class EntryReader:
             values = self._batch.column(str(number)).to_pylist()
         return values
 
-    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Numbers:
+    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Array:
         array = self._batch.column(name)
         data = array.buffers()[1]
         return np.frombuffer(data if data is not None else b"", dtype)[: len(array)]
 
-    def _blob(self, number: int) -> tuple[Numbers, Numbers]:
+    def _blob(self, number: int) -> tuple[Array, Array]:
         """Return where the rows of a column end, and their bytes."""
         array = self._batch.column(str(number))
         ends, data = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1], array.buffers()[2]
-        return ends, np.frombuffer(data if data is not None else b"", np.uint8)
+        if data is None:
+            return ends, self._memory[:0]
+        start = data.address - self._address  # Arrow gives its buffers to be read only
+        return ends, self._memory[start : start + data.size]
 
-    def _rows(self, number: int, told: dict[str, Written]) -> Numbers:
+    def _rows(self, number: int, told: dict[str, Written]) -> Array:
         """Return a column of arrays of one shape, or of numbers, as one array that lies in the entry."""
         dtype, shape = named_dtype(told["dtype"]), shape_of(told["shape"])
         ends, data = self._blob(number)
@@ -374,11 +385,16 @@ class EntryReader:
         return self._blobs[start : start + size]
 
 
-def _single_rows(rows: Numbers, scalar: bool) -> Iterator[Any]:
-    """Yield the rows of an array that may only be read, copied: small ones many at a time."""
-    at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes))
+def _single_rows(rows: Array, scalar: bool, apart: bool) -> Iterator[Any]:
+    """Yield the rows of an array, so that they may be written into; copied if they must be, small ones many at a time.
+
+    `apart`: none may hold more of the array than a few others.
+    """
+    copied = apart or not (rows.flags.writeable and rows.flags.aligned)
+    at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes)) if copied else max(1, len(rows))
     for start in range(0, len(rows), at_once):
-        block = rows[start : start + at_once].copy()
+        block = rows[start : start + at_once]
+        block = block.copy() if copied else block
         if rows.ndim > 1 or scalar:
             yield from block
         else:
