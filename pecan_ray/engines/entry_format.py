@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -281,8 +281,9 @@ class EntryReader:
         """
         names = [told["name"] for told in self._columns]
         columns = [self._values(number, told, apart) for number, told in enumerate(self._columns)]
-        for element, output, width, *values in zip(*(one.tolist() for one in self.origins()), *columns, strict=True):
-            yield CachedElement(element, output, width, dict(zip(names, values, strict=True)))
+        rows = zip(*columns, strict=True) if columns else repeat((), len(self))
+        values = map(dict, map(zip, repeat(names), rows))  # no step of it is Python's, of which there would be millions
+        return map(CachedElement, *(one.tolist() for one in self.origins()), values)
 
     def origins(self) -> tuple[Array, Array, Array]:
         """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
@@ -386,16 +387,14 @@ class EntryReader:
 
 
 def _single_rows(rows: Array, scalar: bool, apart: bool) -> Iterator[Any]:
-    """Yield the rows of an array, so that they may be written into; copied if they must be, small ones many at a time.
+    """Return the rows of an array, so that they may be written into; copied if they must be, small ones many at a time.
 
     `apart`: none may hold more of the array than a few others.
     """
     copied = apart or not (rows.flags.writeable and rows.flags.aligned)
     at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes)) if copied else max(1, len(rows))
-    for start in range(0, len(rows), at_once):
-        block = rows[start : start + at_once]
-        block = block.copy() if copied else block
-        if rows.ndim > 1 or scalar:
-            yield from block
-        else:
-            yield from (block[row : row + 1].reshape(()) for row in range(len(block)))
+    pieces = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+    blocks = (piece.copy() for piece in pieces) if copied else pieces
+    if rows.ndim > 1 or scalar:
+        return chain.from_iterable(blocks)
+    return (block[row : row + 1].reshape(()) for block in blocks for row in range(len(block)))
