@@ -11,6 +11,7 @@ import functools
 import io
 import json
 import math
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
@@ -38,6 +39,8 @@ ARROW: dict[KeptAs, pa.DataType] = {
 PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
+LEAST_APART = 32 << 10
+"""Bytes of an array, in the mean, for which it is written from where it lies."""
 HELD_TOGETHER = 64 << 10
 """Bytes of small arrays that are copied out of an entry at once: one of them holds no more than the others of these."""
 
@@ -134,7 +137,7 @@ class EntryWriter:
         rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
         origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
-        names, about = ["element", "output", "width"], []
+        names, about, sink = ["element", "output", "width"], [], _Parts()
         for number, (name, unordered) in enumerate(self._columns.items()):
             column = unordered.in_order(rows)
             told: dict[str, Written] = {"name": name, "kind": column.kind, "dtype": column.dtype}
@@ -142,8 +145,9 @@ class EntryWriter:
                 arrays.append(_single_values(column))
                 names.append(str(number))
             elif column.kind != "plain":
-                ends = [0, *accumulate(map(len, column.data))]
-                arrays.append(_blobs(pa.large_binary(), ends, b"".join(column.data)))
+                arrays.append(
+                    _blobs(pa.large_binary(), [0, *accumulate(map(len, column.data))], sink.stand_in(column.data))
+                )
                 names.append(str(number))
                 same = len(set(column.shapes)) == 1
                 told["shape"] = list(column.shapes[0]) if same else None
@@ -155,24 +159,39 @@ class EntryWriter:
         facts = {"format": FORMAT_VERSION, "length": length, "columns": about}
         schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)])
         schema = schema.with_metadata({ABOUT: json.dumps(facts).encode(), BLOBS: bytes(self._blobs)})
-        sink = _Parts()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         return sink.parts
 
 
 class _Parts(io.RawIOBase):
-    """A file whose parts are the buffers that were written."""
+    """A file whose parts are the buffers that were written.
+
+    What Arrow takes for the bytes of large arrays is memory that nobody has touched, and that takes none therefore: the
+    arrays themselves stand in its place among the parts, and need not be copied behind each other.
+    """
 
     def __init__(self) -> None:
         self.parts: list[memoryview] = []
+        self._meant: dict[tuple[int, int], list[bytes]] = {}
+        """By address and size: the pieces that stand for memory."""
+
+    def stand_in(self, pieces: list[bytes]) -> bytes | mmap.mmap:
+        """Return what Arrow may be given for pieces in a row."""
+        nbytes = sum(map(len, pieces))
+        if nbytes < LEAST_APART * len(pieces) or not nbytes:
+            return b"".join(pieces)
+        memory = mmap.mmap(-1, nbytes)
+        self._meant[pa.py_buffer(memory).address, nbytes] = pieces
+        return memory
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         part = memoryview(data)
-        self.parts.append(part)
+        pieces = self._meant.get((pa.py_buffer(part).address, part.nbytes)) if part.nbytes else None
+        self.parts += [part] if pieces is None else map(memoryview, filter(None, pieces))
         return part.nbytes
 
 
@@ -222,7 +241,7 @@ def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
     )
 
 
-def _blobs(kind: pa.DataType, ends: Sequence[int], data: bytes | bytearray) -> pa.Array:
+def _blobs(kind: pa.DataType, ends: Sequence[int], data: bytes | mmap.mmap) -> pa.Array:
     buffers = [None, pa.py_buffer(np.array(ends, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(ends) - 1, buffers)
 

@@ -186,6 +186,19 @@ def test_an_index_of_a_newer_version_is_refused_and_left_alone(folder: Path) -> 
     assert (folder / "index.sqlite").read_bytes() == before
 
 
+def test_entries_of_an_older_version_are_not_there_any_more(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+        store.note("speed", "slow")
+    index = sqlite3.connect(folder / "index.sqlite")
+    index.execute(f"PRAGMA user_version = {FORMAT_VERSION - 1}")
+    index.close()
+    with EntryStore(folder, max_bytes=MB) as store:
+        assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
+        assert segments(folder) == []
+        assert put(store, 1) and store.get("key-1") == entry(1)
+
+
 def test_an_index_that_is_no_database_is_put_aside(folder: Path) -> None:
     with EntryStore(folder, max_bytes=MB) as store:
         put(store, 1)
