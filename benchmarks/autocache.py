@@ -10,7 +10,7 @@ One local worker on a Ray cluster of this machine, a trainer that does nothing, 
   an epoch would take, over what it took.
 - `read`: elements out of entries, checked, in this process, against PyArrow that reads the same bytes from the same
   files into arrays (`pyarrow.ipc` of a memory map, copied, not checked); ratio of their times, of the least of three
-  each.  `batches`: the same, with the elements copied into batches by an engine of one thread beside the one that reads.
+  each.  `batches`: the same, with the elements copied into batches, by an engine of one thread beside its reader.
   `memory`: elements out of shared memory, against copying these bytes.
 """
 
