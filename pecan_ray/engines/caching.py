@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -322,7 +324,7 @@ class CachedReading:
     def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
         """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
         entry = self._entry(lease)
-        columns = None if entry is None else entry.columns()
+        columns = None if entry is None or not np.all(entry.origins()[2] > 0) else entry.columns()
         if entry is None or columns is None:
             yield from self._computed(lease) if entry is None else self._kept(lease, entry)
             return
