@@ -8,9 +8,10 @@ One local worker on a Ray cluster of this machine, a trainer that does nothing, 
   ratio: how much slower filling is.
 - `kept`: the second epoch of that job; ratio: how much faster than computed.  `promised`: what the decision said that
   an epoch would take, over what it took.
-- `read`: elements out of entries, in this process, against PyArrow that reads the same bytes from the same files into
-  arrays (`pyarrow.ipc` of a memory map, copied); ratio of their times, of the least of three each.  `memory`: the same
-  out of shared memory, against copying these bytes.
+- `read`: elements out of entries, checked, in this process, against PyArrow that reads the same bytes from the same
+  files into arrays (`pyarrow.ipc` of a memory map, copied, not checked); ratio of their times, of the least of three
+  each.  `batches`: the same, with the elements copied into batches, by an engine of one thread beside its reader.
+  `memory`: elements out of shared memory, against copying these bytes.
 """
 
 from __future__ import annotations
@@ -38,9 +39,14 @@ import ray
 import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
+from pecan_ray.autoorder.store_speed import WarmSlots
 from pecan_ray.cache.store import EntryPlace, EntryStore
+from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.entry_format import EntryReader
+from pecan_ray.engines.inprocess import AllLeases
+from pecan_ray.engines.python import PythonEngine
 from pecan_ray.options import Cache
+from pecan_ray.plan.operators import Autocache, Batch, Plan
 
 GIB = 1 << 30
 READ_TIMES = 3
@@ -86,19 +92,22 @@ def promised_s(pipe: pecan.PecanPipeline, folder: Path) -> float:
     return kept.choices[0].seconds
 
 
-def read_s(folder: Path) -> dict[str, float]:
-    """Return the seconds that reading all entries takes: as elements, by PyArrow alone, and both in memory."""
+def read_s(root: Path, folder: Path) -> dict[str, float]:
+    """Return the seconds that reading all entries takes: as elements, in batches, by PyArrow alone, and in memory."""
     memory = Path(tempfile.mkdtemp(prefix="pecan-autocache-", dir="/dev/shm"))
     try:
         with EntryStore(folder, max_bytes=8 * GIB) as disk, EntryStore(memory, max_bytes=8 * GIB) as above:
             for place in disk.places():
                 above.put(place.key, "memory", [disk.get(place.key) or b""], elements=1, seconds=1.0)
+            engine, leases = _engine(root, folder, disk.sizes()[0].kind)
             ways: dict[str, Callable[[], int]] = {
                 "ours": lambda: _elements(disk),
+                "batches": lambda: _rows_in_batches(engine, leases()),
                 "pyarrow": lambda: _copied_rows(disk.places()),
                 "memory": lambda: _elements(above),
                 "memcpy": lambda: _copied_bytes(above.places()),
             }
+            assert ways["batches"]() == sum(size.elements for size in disk.sizes())
             seconds: dict[str, list[float]] = {name: [] for name in ways}
             for _ in range(READ_TIMES):
                 for name, way in ways.items():
@@ -111,7 +120,25 @@ def read_s(folder: Path) -> dict[str, float]:
 
 
 def _elements(store: EntryStore) -> int:
-    return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b""))
+    return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b"").elements(apart=False))
+
+
+def _engine(root: Path, folder: Path, kind: str) -> tuple[PythonEngine, Callable[[], AllLeases]]:
+    """Return an engine that puts what is kept into batches, and what gives it all splits."""
+    point = Autocache(name="kept", key=kind)
+    plan = Plan(head=pecan.sources.ImageFolder(root, split_files=64), ops=(point, Batch(name="batch", size=32)))
+    sources = tuple(plan.sources())
+    engine = PythonEngine(plan, sources, EngineOptions(cache=Cache(folder, 8 * GIB)), WarmSlots())
+    return engine, lambda: AllLeases(sources, 0, 1)
+
+
+def _rows_in_batches(engine: PythonEngine, leases: AllLeases) -> int:
+    rows = 0
+    for made in engine.batches(leases):
+        rows += made.rows
+        if made.slot is not None:
+            made.slot.release()
+    return rows
 
 
 def _copied_rows(places: Sequence[EntryPlace]) -> int:
@@ -146,7 +173,7 @@ def one_round(root: Path) -> dict[str, float]:
         (computed,), _ = epochs_s(pipeline(root, None), 1)
         (filling, kept), said = epochs_s(pipeline(root, folder), 2)
         assert any("cache at" in text for text in said), said
-        read = read_s(folder)
+        read = read_s(root, folder)
         return {
             "computed": computed,
             "filling": filling,
@@ -156,6 +183,7 @@ def one_round(root: Path) -> dict[str, float]:
             "promised / kept": promised_s(pipeline(root, folder), folder) / kept,
             "read": read["ours"],
             "read / pyarrow": read["ours"] / read["pyarrow"],
+            "batches / pyarrow": read["batches"] / read["pyarrow"],
             "memory / memcpy": read["memory"] / read["memcpy"],
         }
     finally:

@@ -1,6 +1,6 @@
 """Whether autocache takes the fastest way: twenty regimes, each run every way there is (Cachew, Figure 8, live).
 
-    python -m benchmarks.cache_regimes [--elements 512] [--json FILE]
+    python -m benchmarks.cache_regimes [--elements 512] [--first 1] [--last 20] [--json FILE]
 
 Elements of 64 KiB in tar archives, on this machine's disk or behind a server that speaks as much of S3 as is needed
 and gives `--store-rate` bytes a second in all; an operator that computes for so many milliseconds and makes of each
@@ -147,18 +147,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elements", type=int, default=512)
     parser.add_argument("--store-rate", type=float, default=25e6)
+    parser.add_argument("--first", type=int, default=1, help="of the regimes, to run some of them only")
+    parser.add_argument("--last", type=int, default=len(REGIMES))
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(Path(__file__).parents[1]), os.getenv("PYTHONPATH"))))
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
     print(f"{os.cpu_count()} CPUs, {platform.machine()}, Python {platform.python_version()}, seconds of an epoch")
     print(f"{'store':8s} {'ms':>4s} {'bytes':>6s} " + " ".join(f"{way:>8s}" for way in (*WAYS, "decided")) + "  chosen")
-    found, right = [], 0
+    found, right, regimes = [], 0, REGIMES[asked.first - 1 : asked.last]
     with stores(asked.elements, asked.store_rate) as where:
         ray.init(
             address="local", num_cpus=max(2, os.cpu_count() or 1), log_to_driver=False, logging_level=logging.WARNING
         )
-        for regime in REGIMES:
+        for regime in regimes:
             seconds = {way: run(regime, where[regime.store], way)[0] for way in WAYS}
             decided, said = run(regime, where[regime.store], None)
             chosen = chosen_way(said)
@@ -170,7 +172,7 @@ def main() -> None:
                 f"{regime.store:8s} {regime.compute_ms:4g} {regime.factor:5g}x {shown}  {chosen}{verdict}", flush=True
             )
             found.append({**asdict(regime), **seconds, "decided": decided, "chosen": chosen, "said": said})
-    print(f"the fastest way, or within 5 % of it, in {right} of {len(REGIMES)} regimes")
+    print(f"the fastest way, or within 5 % of it, in {right} of {len(regimes)} regimes")
     if asked.json:
         asked.json.write_text(json.dumps(found, indent=1))
 

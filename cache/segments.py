@@ -1,13 +1,10 @@
-"""Segments of a store: files that only grow, written in as few calls as there may be, read in one pass.
-
-What is read goes straight into memory of its own, piece by piece, and each piece is checked as long as the processor's
-caches hold it: to look at an entry a second time would take as long as to read it.
-"""
+"""Segments of a store: files that only grow, and the checksums of what lies in them."""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import mmap
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +15,10 @@ import numpy as np
 ALIGNMENT = 64
 PAGE_BYTES = 4096
 """The words of so many bytes are added up for the checksum."""
-PIECE_BYTES = 256 << 10
-"""Read at a time, and checked before the next ones."""
+LEAST_MAPPED = 64 << 10
+"""Bytes of an entry that is mapped rather than read."""
+MADV_POPULATE_READ = 22
+"""Of Linux 5.14 and later; Python has no name for it."""
 MOST_PARTS = 512
 """Written in one call; systems allow 1024."""
 
@@ -52,6 +51,13 @@ class EntryChecksum:
             self._crc = _extended(self._crc, left[:whole])
         self._rest = bytes(left[whole:])
 
+    @classmethod
+    def of(cls, data: bytes | memoryview) -> int:
+        """Return the checksum of an entry."""
+        checksum = cls()
+        checksum.add(data)
+        return checksum.value
+
     @property
     def value(self) -> int:
         """The checksum of what was added so far."""
@@ -63,18 +69,36 @@ def _extended(crc: int, pages: bytes | memoryview) -> int:
     return int(google_crc32c.extend(crc, words.sum(axis=1, dtype=np.uint64).astype("<u8", copy=False).view(np.uint8)))
 
 
-def read_entry(path: Path, start: int, nbytes: int) -> tuple[memoryview, int]:
-    """Return bytes of a segment, fewer where it ends before them, and their checksum; nobody else has this memory."""
-    memory = np.empty(nbytes, np.uint8).data
-    checksum, at = EntryChecksum(), 0
+def read_entry(path: Path, start: int, nbytes: int) -> bytes | memoryview:
+    """Return bytes of a segment, fewer where it ends before them; what is written into them stays with the caller."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        while at < nbytes and (got := os.preadv(fd, [memory[at : at + PIECE_BYTES]], start + at)):
-            checksum.add(memory[at : at + got])
-            at += got
+        mapped = _mapped(fd, start, nbytes)
+        if mapped is not None:
+            return mapped
+        data = os.pread(fd, nbytes, start)
+        while len(data) < nbytes and (more := os.pread(fd, nbytes - len(data), start + len(data))):
+            data += more
+        return data
     finally:
         os.close(fd)
-    return memory[:at], checksum.value
+
+
+def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
+    """Return bytes of a file where the system keeps them; None where they are better read.
+
+    Pages that are written into become the process's own.  The system is asked to bring in all of them now: what it
+    cannot bring would kill the process when it was looked at.
+    """
+    if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
+        return None
+    before = start % mmap.ALLOCATIONGRANULARITY
+    memory = mmap.mmap(fd, before + nbytes, access=mmap.ACCESS_COPY, offset=start - before)
+    try:
+        memory.madvise(MADV_POPULATE_READ)
+    except OSError:  # an older system, or a bad disk: reading tells which
+        return None
+    return memoryview(memory)[before:]
 
 
 class SegmentWriter:

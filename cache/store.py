@@ -24,7 +24,7 @@ from types import TracebackType
 
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
-from pecan_ray.cache.segments import SegmentWriter, read_entry
+from pecan_ray.cache.segments import EntryChecksum, SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
@@ -117,20 +117,24 @@ class EntryStore:
     # --- one entry -----------------------------------------------------------------------------------------
 
     def get(self, key: str) -> bytes | memoryview | None:
-        """Return an entry's bytes, in memory of their own, or None; one that is not what was written is dropped."""
+        """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
+
+        They lie where the system keeps them of the file, as long as anybody holds them; a page of them that is written
+        into is the process's own from then on.
+        """
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             return None
         segment, start, nbytes, checksum = found
         try:
-            data, read = read_entry(self._path(segment), start, nbytes)
+            data = read_entry(self._path(segment), start, nbytes)
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or read != checksum:
+        if len(data) != nbytes or EntryChecksum.of(data) != checksum:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)

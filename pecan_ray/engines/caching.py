@@ -15,6 +15,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -314,10 +316,15 @@ class CachedReading:
         entry = self._entry(lease)
         yield from self._computed(lease) if entry is None else self._kept(lease, entry)
 
+    def items_at_once(self, lease: Lease) -> Iterator[Item | None]:
+        """Yield the items of a lease for who holds none of them for long."""
+        entry = self._entry(lease)
+        yield from self._computed(lease) if entry is None else self._kept(lease, entry, apart=False)
+
     def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
         """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
         entry = self._entry(lease)
-        columns = None if entry is None else entry.columns()
+        columns = None if entry is None or not np.all(entry.origins()[2] > 0) else entry.columns()
         if entry is None or columns is None:
             yield from self._computed(lease) if entry is None else self._kept(lease, entry)
             return
@@ -360,11 +367,11 @@ class CachedReading:
         with self._lock:
             self._recordings.pop(key, None)  # a split that comes again takes the place of its first recording
 
-    def _kept(self, lease: Lease, entry: EntryReader) -> Iterator[Item | None]:
+    def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
         key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
-        for element, output, width, value in entry:
+        for element, output, width, value in entry.elements(apart=apart):
             begin = (element << OUTPUT_BITS) + output
             if begin > at and (gap := clipped(key, spans, at, begin)):
                 undelivered.add(gap)

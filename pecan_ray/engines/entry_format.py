@@ -11,9 +11,10 @@ import functools
 import io
 import json
 import math
+import mmap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain, repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ import pyarrow as pa
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
-from pecan_ray.plan.splits import Columns, Element
+from pecan_ray.plan.splits import Array, Columns, Element
 
 FORMAT_VERSION = 2
 """2: elements stand in the order of the split."""
@@ -35,10 +36,11 @@ ARROW: dict[KeptAs, pa.DataType] = {
     "float": pa.float64(),
     "bool": pa.bool_(),
 }
-Numbers: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 PYTHON: dict[type, KeptAs] = {str: "text", bytes: "bytes", float: "float", bool: "bool"}
 
 
+LEAST_APART = 32 << 10
+"""Bytes of an array, in the mean, for which it is written from where it lies."""
 HELD_TOGETHER = 64 << 10
 """Bytes of small arrays that are copied out of an entry at once: one of them holds no more than the others of these."""
 
@@ -135,7 +137,7 @@ class EntryWriter:
         rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
         origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
-        names, about = ["element", "output", "width"], []
+        names, about, sink = ["element", "output", "width"], [], _Parts()
         for number, (name, unordered) in enumerate(self._columns.items()):
             column = unordered.in_order(rows)
             told: dict[str, Written] = {"name": name, "kind": column.kind, "dtype": column.dtype}
@@ -143,8 +145,9 @@ class EntryWriter:
                 arrays.append(_single_values(column))
                 names.append(str(number))
             elif column.kind != "plain":
-                ends = [0, *accumulate(map(len, column.data))]
-                arrays.append(_blobs(pa.large_binary(), ends, b"".join(column.data)))
+                arrays.append(
+                    _blobs(pa.large_binary(), [0, *accumulate(map(len, column.data))], sink.stand_in(column.data))
+                )
                 names.append(str(number))
                 same = len(set(column.shapes)) == 1
                 told["shape"] = list(column.shapes[0]) if same else None
@@ -156,24 +159,39 @@ class EntryWriter:
         facts = {"format": FORMAT_VERSION, "length": length, "columns": about}
         schema = pa.schema([pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)])
         schema = schema.with_metadata({ABOUT: json.dumps(facts).encode(), BLOBS: bytes(self._blobs)})
-        sink = _Parts()
         with pa.ipc.new_stream(sink, schema) as stream:
             stream.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         return sink.parts
 
 
 class _Parts(io.RawIOBase):
-    """A file whose parts are the buffers that were written."""
+    """A file whose parts are the buffers that were written.
+
+    What Arrow takes for the bytes of large arrays is memory that nobody has touched, and that takes none therefore: the
+    arrays themselves stand in its place among the parts, and need not be copied behind each other.
+    """
 
     def __init__(self) -> None:
         self.parts: list[memoryview] = []
+        self._meant: dict[tuple[int, int], list[bytes]] = {}
+        """By address and size: the pieces that stand for memory."""
+
+    def stand_in(self, pieces: list[bytes]) -> bytes | mmap.mmap:
+        """Return what Arrow may be given for pieces in a row."""
+        nbytes = sum(map(len, pieces))
+        if nbytes < LEAST_APART * len(pieces) or not nbytes:
+            return b"".join(pieces)
+        memory = mmap.mmap(-1, nbytes)
+        self._meant[pa.py_buffer(memory).address, nbytes] = pieces
+        return memory
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: Any) -> int:
         part = memoryview(data)
-        self.parts.append(part)
+        pieces = self._meant.get((pa.py_buffer(part).address, part.nbytes)) if part.nbytes else None
+        self.parts += [part] if pieces is None else map(memoryview, filter(None, pieces))
         return part.nbytes
 
 
@@ -223,7 +241,7 @@ def _numbers(values: np.ndarray[Any, Any]) -> pa.Array:
     )
 
 
-def _blobs(kind: pa.DataType, ends: Sequence[int], data: bytes | bytearray) -> pa.Array:
+def _blobs(kind: pa.DataType, ends: Sequence[int], data: bytes | mmap.mmap) -> pa.Array:
     buffers = [None, pa.py_buffer(np.array(ends, np.int64)), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, len(ends) - 1, buffers)
 
@@ -253,8 +271,10 @@ class EntryReader:
     """The elements of an entry; raises ValueError where its bytes are not what `EntryWriter` writes."""
 
     def __init__(self, data: bytes | memoryview) -> None:
+        whole_entry = pa.py_buffer(data)
+        self._memory, self._address = np.frombuffer(data, np.uint8), whole_entry.address
         try:
-            with pa.ipc.open_stream(pa.py_buffer(data)) as stream:
+            with pa.ipc.open_stream(whole_entry) as stream:
                 self._metadata = stream.schema.metadata or {}
                 self._batch = stream.read_next_batch()
             facts = json.loads(self._metadata[ABOUT])
@@ -271,12 +291,20 @@ class EntryReader:
 
     def __iter__(self) -> Iterator[CachedElement]:
         """Yield the elements in the order of the split; their arrays are their own, and may be written into."""
-        names = [told["name"] for told in self._columns]
-        columns = [self._values(number, told) for number, told in enumerate(self._columns)]
-        for element, output, width, *values in zip(*(one.tolist() for one in self.origins()), *columns, strict=True):
-            yield CachedElement(element, output, width, dict(zip(names, values, strict=True)))
+        return self.elements()
 
-    def origins(self) -> tuple[Numbers, Numbers, Numbers]:
+    def elements(self, *, apart: bool = True) -> Iterator[CachedElement]:
+        """Yield the elements in the order of the split, whose arrays may be written into.
+
+        `apart`: they may be held for long, and are copied; else one of them may hold all of the entry.
+        """
+        names = [told["name"] for told in self._columns]
+        columns = [self._values(number, told, apart) for number, told in enumerate(self._columns)]
+        rows = zip(*columns, strict=True) if columns else repeat((), len(self))
+        values = map(dict, map(zip, repeat(names), rows))  # no step of it is Python's, of which there would be millions
+        return map(CachedElement, *(one.tolist() for one in self.origins()), values)
+
+    def origins(self) -> tuple[Array, Array, Array]:
         """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
         element, output, width = (self._numbers(place, np.int64) for place in range(3))
         return element, output, width
@@ -290,7 +318,7 @@ class EntryReader:
             return None
         return {told["name"]: self._column(number, told) for number, told in enumerate(self._columns)}
 
-    def _column(self, number: int, told: dict[str, Written]) -> Numbers:
+    def _column(self, number: int, told: dict[str, Written]) -> Array:
         kind: KeptAs = told["kind"]
         if kind == "int":
             return self._numbers(str(number), np.int64)
@@ -302,7 +330,7 @@ class EntryReader:
         column[:] = self._singles(number, kind)
         return column
 
-    def _values(self, number: int, told: dict[str, Written]) -> Iterator[Any]:
+    def _values(self, number: int, told: dict[str, Written], apart: bool) -> Iterator[Any]:
         """Yield a column's values, row by row."""
         plain: dict[int, Written] = {whole(row): written for row, written in told["plain"]}
         kind: KeptAs = told["kind"]
@@ -311,7 +339,7 @@ class EntryReader:
         if kind in ARROW:
             usual = iter(self._singles(number, kind))
         elif told["shape"] is not None and not plain:
-            usual = _single_rows(self._rows(number, told), told["kind"] == "scalar")
+            usual = _single_rows(self._rows(number, told), told["kind"] == "scalar", apart)
         else:
             usual = self._arrays(number, told)
         if not plain:
@@ -329,18 +357,21 @@ class EntryReader:
             values = self._batch.column(str(number)).to_pylist()
         return values
 
-    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Numbers:
+    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Array:
         array = self._batch.column(name)
         data = array.buffers()[1]
         return np.frombuffer(data if data is not None else b"", dtype)[: len(array)]
 
-    def _blob(self, number: int) -> tuple[Numbers, Numbers]:
+    def _blob(self, number: int) -> tuple[Array, Array]:
         """Return where the rows of a column end, and their bytes."""
         array = self._batch.column(str(number))
         ends, data = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1], array.buffers()[2]
-        return ends, np.frombuffer(data if data is not None else b"", np.uint8)
+        if data is None:
+            return ends, self._memory[:0]
+        start = data.address - self._address  # Arrow gives its buffers to be read only
+        return ends, self._memory[start : start + data.size]
 
-    def _rows(self, number: int, told: dict[str, Written]) -> Numbers:
+    def _rows(self, number: int, told: dict[str, Written]) -> Array:
         """Return a column of arrays of one shape, or of numbers, as one array that lies in the entry."""
         dtype, shape = named_dtype(told["dtype"]), shape_of(told["shape"])
         ends, data = self._blob(number)
@@ -374,12 +405,15 @@ class EntryReader:
         return self._blobs[start : start + size]
 
 
-def _single_rows(rows: Numbers, scalar: bool) -> Iterator[Any]:
-    """Yield the rows of an array that may only be read, copied: small ones many at a time."""
-    at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes))
-    for start in range(0, len(rows), at_once):
-        block = rows[start : start + at_once].copy()
-        if rows.ndim > 1 or scalar:
-            yield from block
-        else:
-            yield from (block[row : row + 1].reshape(()) for row in range(len(block)))
+def _single_rows(rows: Array, scalar: bool, apart: bool) -> Iterator[Any]:
+    """Return the rows of an array, so that they may be written into; copied if they must be, small ones many at a time.
+
+    `apart`: none may hold more of the array than a few others.
+    """
+    copied = apart or not (rows.flags.writeable and rows.flags.aligned)
+    at_once = max(1, HELD_TOGETHER // max(1, rows[:1].nbytes)) if copied else max(1, len(rows))
+    pieces = (rows[start : start + at_once] for start in range(0, len(rows), at_once))
+    blocks = (piece.copy() for piece in pieces) if copied else pieces
+    if rows.ndim > 1 or scalar:
+        return chain.from_iterable(blocks)
+    return (block[row : row + 1].reshape(()) for block in blocks for row in range(len(block)))

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from pecan_ray.cache import EvictionPolicy
+from pecan_ray.cache import segments as segments_module
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_index import FORMAT_VERSION
 from pecan_ray.errors import CacheError, PlanError
@@ -102,11 +103,17 @@ def test_a_damaged_entry_is_dropped_and_never_served(damage: str, size: int, sto
         assert other.get("key-1") == entry(1, size)
 
 
-def test_a_large_entry_stays_readable_when_its_segment_has_gone(folder: Path) -> None:
+@pytest.mark.parametrize("system", ["maps", "is older"])
+def test_a_large_entry_stays_readable_when_its_segment_has_gone(
+    system: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if system == "is older":
+        monkeypatch.setattr(segments_module, "MADV_POPULATE_READ", 9999)
     with EntryStore(folder, max_bytes=8 * MB) as store:
         for number in range(3):
             assert put(store, number, 300_000)
         held = {number: store.get(f"key-{number}") for number in range(3)}
+        assert {type(data) for data in held.values()} == {memoryview if system == "maps" else bytes}
         store.remove()
         assert segments(folder) == []
         assert all(data == entry(number, 300_000) for number, data in held.items())
@@ -178,6 +185,19 @@ def test_an_index_of_a_newer_version_is_refused_and_left_alone(folder: Path) -> 
     with pytest.raises(CacheError, match=rf"format {FORMAT_VERSION + 1}.*use another folder"):
         EntryStore(folder, max_bytes=MB)
     assert (folder / "index.sqlite").read_bytes() == before
+
+
+def test_entries_of_an_older_version_are_not_there_any_more(folder: Path) -> None:
+    with EntryStore(folder, max_bytes=MB) as store:
+        put(store, 1)
+        store.note("speed", "slow")
+    index = sqlite3.connect(folder / "index.sqlite")
+    index.execute(f"PRAGMA user_version = {FORMAT_VERSION - 1}")
+    index.close()
+    with EntryStore(folder, max_bytes=MB) as store:
+        assert store.get("key-1") is None and store.noted("speed") is None and not store.trouble
+        assert segments(folder) == []
+        assert put(store, 1) and store.get("key-1") == entry(1)
 
 
 def test_an_index_that_is_no_database_is_put_aside(folder: Path) -> None:

@@ -21,6 +21,7 @@ import pecan_ray as pecan
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
 from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError, PlanError
@@ -80,6 +81,10 @@ def spoil(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
+def labelled(value: dict[str, Any]) -> dict[str, Any]:
+    return {**value, "text": f"number {value['i']}", "odd": value["i"] % 2 == 1, "half": value["i"] / 2, "b": b"x"}
+
+
 def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
@@ -118,6 +123,9 @@ PIPES = {
     "nothing at all": lambda p: p.autocache().batch(4),
     "filters": lambda p: p.filter(odd).map(double).autocache().filter(odd).batch(4),
     "several outputs": lambda p: p.flat_map(twice).autocache().flat_map(twice, name="again").batch(4),
+    "nothing behind several outputs": lambda p: p.flat_map(twice).autocache().batch(4),
+    "nothing behind filters": lambda p: p.filter(odd).autocache().batch(4),
+    "nothing behind texts": lambda p: p.map(labelled).autocache().batch(4),
     "elements": lambda p: p.map(double).autocache().map(spoil),
     "two points": lambda p: p.autocache(name="idle").map(double).autocache(name="kept").map(spoil).batch(4),
     "padded": lambda p: p.map(double).autocache().padded_batch(4),
@@ -181,6 +189,43 @@ def test_parts_of_a_split_come_from_its_entry(spans: list[tuple[int, int]], thre
         assert delivered(read) == delivered(computed)
         assert sorted(_rows(read)) == sorted(_rows(computed))
         assert all(whole[int(i), int(n)] == r for i, n, r in _rows(read))
+
+
+@given(
+    spans=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 9)), min_size=1, max_size=6),
+    threads=st.integers(1, 3),
+    each=st.sampled_from([twice, odd]),
+)
+@settings(max_examples=60, deadline=None)
+def test_parts_of_a_split_come_from_its_entry_as_rows(spans: list[tuple[int, int]], threads: int, each: Any) -> None:
+    unit = 1 << (OUTPUT_BITS - 3)
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Cache(folder, 64 << 20)
+        start = pecan.PecanPipeline(Numbers(1))
+        pipe = (start.flat_map(twice) if each is twice else start.filter(odd)).autocache().batch(3)
+        run_engine(kept(pipe), cache=cache)
+        at, asked = 0, []
+        for gap, size in spans:
+            asked.append(((at + gap % 5) * unit, (at + gap % 5 + size) * unit))
+            at += gap % 5 + size + 1
+        lease = Lease(0, next(Numbers(1).splits()), tuple(asked))
+        computed = run_engine(pipe, [lease], threads=threads)
+        READS.clear()
+        read = run_engine(kept(pipe), [lease], threads=threads, cache=cache)
+        assert not READS and delivered(read) == delivered(computed)
+        assert numbers(read) == numbers(computed)
+
+
+def test_what_only_goes_into_batches_is_no_object_for_each_element(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers()).map(labelled).autocache().batch(4))
+    first = run_engine(plan, order="strict", cache=cache)
+    monkeypatch.setattr(EntryReader, "elements", None)
+    again = run_engine(plan, order="strict", cache=cache)
+    assert flat(first) == flat(again)
+    for one, other in zip(first, again, strict=True):
+        assert [value.dtype for value in one.columns.values()] == [value.dtype for value in other.columns.values()]
 
 
 def _rows(produced: list[Produced]) -> list[tuple[Any, ...]]:

@@ -160,7 +160,7 @@ class PythonEngine:
         )
         reader = threading.Thread(
             target=feeder.feed,
-            args=(stream.kept_rows(plan) or stream.items(plan.before), writer, stream.report),
+            args=(stream.before(plan), writer, stream.report),
             name="pecan-read",
             daemon=True,
         )

@@ -107,17 +107,16 @@ class ItemStream:
             ops.pop()
         return bool(ops) and isinstance(ops[-1], BatchingOp)
 
-    def kept_rows(self, plan: FusedPlan) -> Iterator[Item | KeptRows | None] | None:
-        """Return the items of the plan's only source, and what is kept of it as columns; None where these change."""
+    def before(self, plan: FusedPlan) -> Iterator[Item | KeptRows | None]:
+        """Yield what the threads are given: items, or what is kept as columns, where it only goes into batches."""
         point = self._points.get(0)
         if point is None or isinstance(self.plan.head, Join) or plan.before or point not in plan.ops:
-            return None
-        behind = plan.ops[plan.ops.index(point) + 1 :]
-        return None if any(isinstance(op, ElementOp) for op in behind) else self._kept_rows(self._cached[point.name])
-
-    def _kept_rows(self, cached: CachedReading) -> Iterator[Item | KeptRows | None]:
+            yield from self.items(plan.before)
+            return
+        behind, cached = plan.ops[plan.ops.index(point) + 1 :], self._cached[point.name]
+        changed = any(isinstance(op, ElementOp) for op in behind)
         while (lease := self._take(0)) is not None:
-            yield from cached.items_or_rows(lease)
+            yield from cached.items_at_once(lease) if changed else cached.items_or_rows(lease)
 
     def runs(self, source: ColumnarSource) -> Iterator[Run | None]:
         """Yield the elements of the plan's only source as columns: in several threads if wanted, in each other ones.
