@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -45,14 +47,15 @@ def test_writing_into_an_element_does_not_change_the_source(source: Arrays | Ite
 
 
 def test_writing_deep_into_an_element_does_not_change_the_source() -> None:
-    boxes = [{"boxes": np.zeros(2), "names": ["a"], "size": (np.zeros(1), "b"), "cells": np.array([[0]], object)}]
-    boxes[0]["cells"][0, 0] = [0]
+    cells = np.empty((1, 1), object)
+    cells[0, 0] = [0]
+    boxes: list[dict[str, Any]] = [{"boxes": np.zeros(2), "names": ["a"], "size": (np.zeros(1), "b"), "cells": cells}]
     objects = np.empty(1, object)
     objects[0] = {"target": boxes}
     for source in (Items([{"target": boxes}]), Items([boxes]), Arrays(item=objects)):
         for _ in range(2):
             (element,) = (one for split in source.splits() for one in source.read(split))
-            target = element.get("target", element.get("item"))
+            target = element["target"] if "target" in element else element["item"]
             (found,) = target["target"] if isinstance(target, dict) else target
             assert found["boxes"].sum() == found["size"][0].sum() == 0 and found["names"] == ["a"]
             assert found["cells"].tolist() == [[[0]]]
