@@ -124,6 +124,13 @@ class Batches(Generic[BatchT]):
             self._join(share)
             return
         if debug:
+            if options.world_size > 1:
+                logger.warning(
+                    "%s: debug=True: rank %d of %d gets all batches, and not its part of them",
+                    name,
+                    options.rank,
+                    options.world_size,
+                )
             self._stream = self._in_process(plan, ordered := order(), engine, seed)
         else:
             self._clock.enter("ray")
@@ -472,6 +479,7 @@ class Batches(Generic[BatchT]):
         """End the job."""
         self._clock.stop()
         self._progress.end()
+        self._stream = iter(())
         if self._session is not None:
             self._session.close()
             self._note_reverted(self._session.facts().reverted)

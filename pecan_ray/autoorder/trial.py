@@ -302,7 +302,7 @@ class Trial:
         self.failed = ""
         if not refused and ran < min(LEAST_ELEMENTS, len(self._sampled.held)):
             return NO_TIME
-        return refused or (self._values.taken_over_refused(made, order) if self._guarded else "")
+        return refused or (self._values.taken_over_refused(made, order, decoders) if self._guarded else "")
 
     def _made(self, order: OpOrder, decoders: Collection[str]) -> OpOrder:
         """Return the operators that are left of an order where decoders take over others."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from pecan_ray.autoorder.deciders import Deciders
 from pecan_ray.autoorder.exposed_elements import ExposedElements
 from pecan_ray.autoorder.fresh_check import FreshCheck
 from pecan_ray.autoorder.op_inputs import OpInputs
@@ -42,6 +43,7 @@ class ValueTrial:
         self._uncontrolled = uncontrolled(self._ops)
         self._check = ValueCheck(sampled.held, self._runner.columns)
         self._inputs = OpInputs(sampled, self._ops)
+        self._deciders = Deciders(sampled, self._ops, self._uncontrolled)
         self._exposed = ExposedElements(sampled, self._check.noisy)
         self._fresh = FreshCheck(sampled, sampled.fresh, self._check.noisy) if sampled.fresh is not None else None
         self._unusual: dict[OpOrder, str] = {}
@@ -76,15 +78,15 @@ class ValueTrial:
         """
         return self._check.differences(made, self._free(order))
 
-    def taken_over_refused(self, made: OpOrder, order: OpOrder) -> str:
-        """Return why decoders may not take over work in an order; empty if they may."""
+    def taken_over_refused(self, made: OpOrder, order: OpOrder, decoders: Collection[str]) -> str:
+        """Return why decoders may not take over work in an order; empty if they may.  `made`: what is left of it."""
         if refused := self._check.refused(made, self._free(order)):
             return f"its values are others: {refused}"
         for one in self.differences_taken_over(made, order):
             drawn = any(one.column.startswith(column) for column in self._uncontrolled)
             if order == self._user and one.apart > TAKEN_OVER and not drawn:
                 return f"column {one.column!r}: a value differs from itself by {one.apart:.2g} standard deviations"
-        return ""
+        return self._deciders.refused(self._runner.stages(order), self._runner.stages(order, decoders=decoders))
 
     def _free(self, order: OpOrder) -> frozenset[str]:
         """Return the columns whose elements need not be recognised in an order."""
@@ -125,7 +127,9 @@ class ValueTrial:
                 return NO_TIME
             free = self._uncontrolled if exactly else self._free(order)
             with np.errstate(all="ignore"):  # a function may warn of values that it is never given
-                refused = self._inputs.refused(order) or self._exposed.refused(order, free, exactly=exactly)
+                stages = (self._runner.stages(one) for one in (self._user, order))
+                refused = self._deciders.refused(*stages) or self._inputs.refused(order)
+                refused = refused or self._exposed.refused(order, free, exactly=exactly)
             self._unusual[order] = refused
         return self._unusual[order]
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from pecan_ray.engines.foreign import copied_value
 from pecan_ray.engines.positions import Part
 from pecan_ray.plan.splits import Lease
+from pecan_ray.sources.copies import own_copy
 
 ItemIterator: TypeAlias = Iterator["Item | None"]
 """Items as they come; None in between, whenever positions must be reported that no item carries."""
@@ -49,11 +48,8 @@ class Item:
 
 
 def copied(value: dict[str, Any]) -> dict[str, Any]:
-    """Return an element whose arrays, images and tensors may be written into without changing the given one."""
-    return {
-        name: column.copy() if isinstance(column, np.ndarray) else copied_value(column)
-        for name, column in value.items()
-    }
+    """Return an element that may be written into, however deep, without changing the given one."""
+    return {name: own_copy(column, copied_value) for name, column in value.items()}
 
 
 def leading(value: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Columns, Element, Split
+from pecan_ray.sources.copies import copied_object, own_copy
 from pecan_ray.sources.files import check_positive
 
 MIN_SPLITS = 16
@@ -58,10 +59,10 @@ class Items:
         return row_ranges(len(self.items), self.split_rows)
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
-        """Yield the elements of a row range; arrays are copies, so that functions may write into them."""
+        """Yield the elements of a row range as copies, so that functions may write into them."""
         for item in self.items[split.start + start : split.stop]:
             columns = item if isinstance(item, Mapping) else {"item": item}
-            yield {name: v.copy() if isinstance(v, np.ndarray) else v for name, v in columns.items()}
+            yield {name: _own(value) for name, value in columns.items()}
 
     def num_elements(self) -> int:
         """Return the length of the list."""
@@ -152,7 +153,7 @@ def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
 
 def _own(value: Any) -> Any:
     """Return a copy of a value that can be changed."""
-    return value.copy() if hasattr(value, "copy") else value
+    return own_copy(value, copied_object)
 
 
 def _own_objects(rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

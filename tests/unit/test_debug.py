@@ -71,6 +71,31 @@ def test_a_budget_is_a_share(share: float) -> None:
         Config(error_budget=share)
 
 
+def test_a_run_that_was_closed_gives_nothing_more() -> None:
+    with PecanPipeline(Arrays(i=np.arange(5))).iter_batches(debug=True) as batches:
+        assert next(batches)["i"] == 0
+    assert list(batches) == []
+
+
+def test_ranks_are_told_that_each_gets_everything(caplog: pytest.LogCaptureFixture) -> None:
+    pipe = PecanPipeline(Arrays(i=np.arange(5)), name="ranks")
+    assert len(list(pipe.iter_batches(debug=True, rank=1, world_size=2))) == 5
+    assert "ranks: debug=True: rank 1 of 2 gets all batches, and not its part of them" in caplog.text
+
+
+def test_a_quarantined_element_is_as_it_was_before_functions_wrote_into_it(tmp_path: Path) -> None:
+    def scaled(target: dict[str, Any]) -> dict[str, Any]:
+        target["boxes"] *= 2
+        raise ValueError("no")
+
+    config = Config(quarantine_path=str(tmp_path / "bad.jsonl"), error_budget=1.0)
+    source = Items([{"target": {"boxes": np.ones(2)}}])
+    pipe = PecanPipeline(source, config=config).map(scaled, on="target")
+    assert list(pipe.iter_batches(debug=True, on_error="quarantine")) == []
+    (bad,) = quarantined(config.quarantine_path or "")
+    assert bad.element is not None and bad.element["target"]["boxes"].tolist() == [1.0, 1.0]
+
+
 def test_endless_epochs_over_nothing_end() -> None:
     assert list(PecanPipeline(Items([])).batch(2).iter_batches(epochs=None, debug=True)) == []
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from pecan_ray.engines.contract import Produced
+from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays, Items
@@ -196,6 +197,18 @@ def test_functions_may_write_into_elements_that_are_repeated() -> None:
 
     pipe = PecanPipeline(Items([{"x": np.ones(2)}])).take(1).repeat(3).map(doubled, on="x").batch(3)
     assert batches_of(in_order(pipe), "x") == [[[2, 2]] * 3]
+
+
+def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
+    def scaled(target: Any) -> Any:
+        target["boxes"] *= 2
+        target["names"].append("scaled")
+        return target
+
+    source = Items([{"target": {"boxes": np.ones(1), "names": ["cat"]}}])
+    for pipe in (PecanPipeline(source).take(1).repeat(3), PecanPipeline(source).repeat(3)):
+        made = [batch["target"][0] for batch in run_inprocess(pipe.map(scaled, on="target").batch(1).plan)]
+        assert made == [{"boxes": np.array([2.0]), "names": ["cat", "scaled"]}] * 3
 
 
 def test_what_take_leaves_unread_counts_as_done() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -42,6 +44,36 @@ def test_writing_into_an_element_does_not_change_the_source(source: Arrays | Ite
             element["x"] += 1
     values = [element["x"].sum() for split in source.splits() for element in source.read(split)]
     assert values == [0.0, 0.0]
+
+
+def test_writing_deep_into_an_element_does_not_change_the_source() -> None:
+    cells = np.empty((1, 1), object)
+    cells[0, 0] = [0]
+    boxes: list[dict[str, Any]] = [{"boxes": np.zeros(2), "names": ["a"], "size": (np.zeros(1), "b"), "cells": cells}]
+    objects = np.empty(1, object)
+    objects[0] = {"target": boxes}
+    for source in (Items([{"target": boxes}]), Items([boxes]), Arrays(item=objects)):
+        for _ in range(2):
+            (element,) = (one for split in source.splits() for one in source.read(split))
+            target = element["target"] if "target" in element else element["item"]
+            (found,) = target["target"] if isinstance(target, dict) else target
+            assert found["boxes"].sum() == found["size"][0].sum() == 0 and found["names"] == ["a"]
+            assert found["cells"].tolist() == [[[0]]]
+            found["boxes"] += 1
+            found["size"][0][:] = 1
+            found["names"].append("b")
+            found["cells"][0, 0].append(1)
+
+
+def test_tensors_and_pictures_of_items_are_copies() -> None:
+    torch, image = pytest.importorskip("torch"), pytest.importorskip("PIL.Image")
+    source = Items([{"tensor": [torch.zeros(2)], "picture": image.new("L", (1, 1))}])
+    for _ in range(2):
+        (element,) = (one for split in source.splits() for one in source.read(split))
+        assert element["tensor"][0].sum() == 0
+        assert element["picture"].getpixel((0, 0)) == 0
+        element["tensor"][0].add_(1)
+        element["picture"].putpixel((0, 0), 9)
 
 
 def test_identity_follows_the_content() -> None:

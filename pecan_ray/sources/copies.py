@@ -1,0 +1,55 @@
+"""Copies of values that functions may write into, however deep."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+UNCHANGING = frozenset({bool, int, float, complex, str, bytes, type(None)})
+"""Types whose values nothing can change."""
+
+
+def own_copy(value: Any, copy_object: Callable[[Any], Any]) -> Any:
+    """Return a copy of a value, and of all that lists, tuples, dicts, sets and arrays of objects in it hold.
+
+    `copy_object` copies what is neither a plain value, an array, nor one of these, or returns it as it is.
+    """
+    kind = type(value)
+    if kind in UNCHANGING:
+        return value
+    if isinstance(value, np.ndarray):
+        return _objects(value, copy_object) if value.dtype == object else value.copy()
+    if kind in (list, tuple):
+        plain = UNCHANGING.issuperset(map(type, value))
+        return kind(value) if plain else kind(own_copy(one, copy_object) for one in value)
+    if kind is dict:
+        return {name: own_copy(one, copy_object) for name, one in value.items()}
+    held = isinstance(value, (list, tuple, dict, set, bytearray, np.void))
+    return copy.deepcopy(value) if held else copy_object(value)
+
+
+def _objects(array: np.ndarray[Any, Any], copy_object: Callable[[Any], Any]) -> np.ndarray[Any, Any]:
+    made = array.copy()
+    places = made.reshape(-1)
+    for place, one in enumerate(places):
+        places[place] = own_copy(one, copy_object)
+    return made
+
+
+def copied_object(value: Any) -> Any:
+    """Return a copy of a tensor of PyTorch or an image of Pillow, told without importing either; else the object."""
+    if isinstance(value, _known("torch", "Tensor")):
+        return value.clone()
+    if isinstance(value, _known("PIL.Image", "Image")):
+        made = value.copy()
+        made.format = value.format
+        return made
+    return value
+
+
+def _known(module: str, name: str) -> Any:
+    return getattr(sys.modules.get(module), name, ())
