@@ -402,13 +402,13 @@ def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
         chain, step, item = local.get("self"), local.get("step"), local.get("item")
         if chain is None or chain._options is not options or step is None or item is None:
             return None
-        return _working(step.op, [item], local.get("output", 0))
+        return working(step.op, [item], local.get("output", 0))
 
     def several(local: Mapping[str, Any]) -> Sighting | None:
         chain, step, items = local.get("self"), local.get("step"), local.get("items")
         if chain is None or chain._options is not options or step is None or not items:
             return None
-        return _working(step.op, items, items[0].output)
+        return working(step.op, items, items[0].output)
 
     return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
 
@@ -425,7 +425,7 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
     return {Chain._call.__code__: recognize, Chain._call_ahead.__code__: recognize}
 
 
-def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
+def working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
     """Return that an operator works on an element, or on one of several."""
     first = items[0]
     where = first.where() if first.members is None else f"the batch that begins with {first.where()}"
