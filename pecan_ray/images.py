@@ -3,7 +3,8 @@
     pipe.map(images.Decode(), on="image").map(images.RandomCrop(), on="image").map(images.Resize(224, 224), on="image")
 
 Any function can be mapped; these can moreover be pushed down into the decoder (`pecan_ray.autoorder.push_down`), which
-then decodes only a part of a photograph, or at a half, a quarter or an eighth of its size. Images are uint8 RGB
+then decodes only a part of a photograph, or at a half, a quarter or an eighth of its size; and a run of them, flips,
+rotations and shears among them, can become one warp. Images are uint8 RGB
 [height, width, 3]. They need OpenCV (python engine) or TensorFlow (tensorflow engine).
 """
 
@@ -16,7 +17,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray import part_decoding
-from pecan_ray.errors import MissingExtraError, PlanError
+from pecan_ray.errors import PlanError
+from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
+
+__all__ = ["CenterCrop", "Decode", "RandomCrop", "RandomFlip", "RandomRotate", "RandomShear", "Resize"]
 
 Image: TypeAlias = Any
 """A NumPy array, or a tensor inside of a graph."""
@@ -66,6 +70,10 @@ class RandomCrop:
                 return int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1)), h, w
         return 0, 0, height, width
 
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        return _cropped(self.box(size, rng))
+
     def _box_in_graph(self, shape: Any, seed: Any) -> Box:
         """Draw all attempts at once and take the first that fits; the whole image if none does."""
         tf = _tf()
@@ -90,6 +98,10 @@ class CenterCrop:
 
     height: int
     width: int
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        return _cropped(self.box(size))
 
     def __call__(self, image: Image) -> Image:
         """Cut the middle out."""
@@ -116,6 +128,16 @@ class Resize:
     def __call__(self, image: Image) -> Image:
         """Resize an image."""
         return resized(image, self.height, self.width)
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        target = (self.height, self.width)
+        return Placed(scaled(size, target), target)
+
+
+def _cropped(box: Box) -> Placed:
+    top, left, height, width = box
+    return Placed(shifted(top, left), (height, width), box)
 
 
 # --- what decoders can do ------------------------------------------------------------------------------------
@@ -215,7 +237,7 @@ def decoded(encoded: Image, ratio: int = 1) -> Image:
             else _tf().image.decode_jpeg(encoded, channels=3, ratio=ratio),
             [None, None, 3],
         )
-    cv2 = _cv2()
+    cv2 = opencv()
     sizes = {1: 0, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4}
     rgb = getattr(cv2, "IMREAD_COLOR_RGB", 0)  # where OpenCV lacks it, RGB is a pass of its own over all pixels
     flag = sizes.get(ratio, cv2.IMREAD_REDUCED_GRAYSCALE_8) | (rgb or cv2.IMREAD_COLOR) | cv2.IMREAD_IGNORE_ORIENTATION
@@ -242,7 +264,7 @@ def cut_out(encoded: Any, box: Box, ratio: int = 1) -> Image:
 def resized(image: Image, height: int, width: int) -> Image:
     """Return an image of that size, bilinear."""
     if _is_array(image):
-        return _cv2().resize(image, (width, height), interpolation=_cv2().INTER_LINEAR)
+        return opencv().resize(image, (width, height), interpolation=opencv().INTER_LINEAR)
     tf = _tf()
     small = tf.image.resize(image, [height, width])
     return tf.cast(tf.round(small), image.dtype) if image.dtype.is_integer else tf.cast(small, image.dtype)
@@ -292,13 +314,3 @@ def _tf() -> Any:
     import tensorflow as tf
 
     return tf
-
-
-def _cv2() -> Any:
-    try:
-        import cv2
-    except ImportError as error:
-        raise MissingExtraError(
-            "pecan_ray.images needs OpenCV in the python engine: pip install opencv-python-headless."
-        ) from error
-    return cv2

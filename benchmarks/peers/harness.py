@@ -20,6 +20,7 @@ from typing import Any
 from benchmarks.peers import tree
 from benchmarks.peers.cases import PeerCase
 from benchmarks.peers.judgement import MOST_FOREIGN, Measurement, rotated
+from benchmarks.peers.keeper import Keeper
 from benchmarks.peers.sides import SIDES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +100,7 @@ class RunningSide:
         os.close(theirs)
         self._answers = os.fdopen(mine, "rb", buffering=0)  # nothing read ahead: poll() sees every answer
         self.pid = self._process.pid
+        self._keeper = Keeper(self.pid)
 
     def ask(self, **command: Any) -> None:
         """Send a command."""
@@ -147,6 +149,7 @@ class RunningSide:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        self._keeper.let_go()
         self._answers.close()
 
 

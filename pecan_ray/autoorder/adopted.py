@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from pecan_ray.autoorder.facts import OpLoad, StretchSample
+from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, InRows
 from pecan_ray.autoorder.push_down import Pushed
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.autoorder.value_check import OpOrder
@@ -69,6 +70,8 @@ class StretchOrder:
     """What decoders take over in the adopted order,"""
     users_taken_over: TakenOver = NOTHING_TAKEN_OVER
     """and in the user's."""
+    in_rows: InRows = NOTHING_IN_ROWS
+    """Which of the last maps run on many elements at a time, in the user's order."""
     hurried: bool = False
     """Whether the time was over before any order was adopted, or all were tried."""
 
@@ -88,6 +91,8 @@ class StretchOrder:
         as well.
         """
         found = [one.speedup for one in (self.measured, self.users_taken_over.measured) if one is not None]
+        if self.in_rows.ops:
+            return self.in_rows.stretch_speedup * math.prod(found)
         return math.prod(found) if found else None
 
     @property
@@ -156,6 +161,7 @@ class Ordering:
         if not self.stretches:
             return self.notes[0] if not self.final else ""
         told = [_told(stretch) for stretch in self.stretches if stretch.adopted.changed]
+        told += [one.in_rows.told() for one in self.stretches if one.in_rows.ops]
         sampled = max(stretch.sample.elements for stretch in self.stretches)
         reasons = [stretch.refused[0].reason for stretch in self.stretches if stretch.refused]
         why = f": {reasons[0]}" if reasons else ""

@@ -143,6 +143,8 @@ def gains(stretch: StretchOrder) -> str:
     if decoding is not None and stretch.taken_over.pushed:
         taken = ", ".join(name for one in stretch.taken_over.pushed for name in one.ops[1:])
         said.append(f"that the decoder takes over {taken}: {decoding.told()}")
+    if stretch.in_rows.ops:
+        said.append(stretch.in_rows.told())
     if not stretch.adopted.changed:
         return ", ".join([*said, *_whole(stretch)]) if said else ""
     if stretch.adopted.expected_speedup is not None:
@@ -296,6 +298,7 @@ def _stretch_facts(stretch: StretchOrder) -> dict[str, Any]:
         "measured_speedup": None if found is None else found.speedup,
         "share": stretch.share,
         "whole_speedup": stretch.whole_speedup,
+        "in_rows": list(stretch.in_rows.ops),
         "taken_over": [list(one.ops) for one in stretch.taken_over.pushed],
         "differences": [_difference_facts(one) for one in stretch.differences],
         "measured_error": None if found is None else found.error,

@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeAlias
 from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.explain import as_json
+from pecan_ray.autoorder.in_rows import with_maps_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
 from pecan_ray.autoorder.keeping import Kept, Promise, with_kept_points
 from pecan_ray.autoorder.kept_order import KeptOrder, OrderFolder, check_decoders, check_fits, usual_folder
@@ -169,11 +170,10 @@ class JobOrder:
         ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
-        after, pushed = push_down(plan, self._engine, ordering.decoders)
-        plan = after if pushed else plan
+        plan, rewritten_told = rewritten(plan, self._engine, ordering.decoders)
         keeps = self._keeps(plan, ordering, 1.0 if job is None else job.cpus)
         plan = keeps.plan
-        told = (*(one.told() for one in pushed), *keeps.said, *self._seed_matters())
+        told = (*rewritten_told, *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
@@ -203,8 +203,8 @@ class JobOrder:
         """Return what `explained` does; among its notes is what a job on this machine would keep, and why."""
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
-        after, pushed = push_down(plan, self._engine, found.decoders)
-        keeps = self._keeps(after if pushed else plan, found, float(len(os.sched_getaffinity(0))))
+        plan, _ = rewritten(plan, self._engine, found.decoders)
+        keeps = self._keeps(plan, found, float(len(os.sched_getaffinity(0))))
         return replace(found, notes=(*found.notes, *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
@@ -343,7 +343,7 @@ class JobOrder:
                 return None
             plan, decoders, said = found
             self._replace(plan, said, skip_bad, decoders)
-            return Replanned(push_down(plan, self._engine, decoders)[0], orders_in(plan), said, decoders)
+            return Replanned(rewritten(plan, self._engine, decoders)[0], orders_in(plan), said, decoders)
 
         return look
 
@@ -358,6 +358,13 @@ class JobOrder:
             self._folder.replace(self._key, kept)
         elif (found := kept.ordering(self._plan, self._mode)) is not None:
             self._found[skip_bad] = replace(found, origin=why)
+
+
+def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:
+    """Return an ordered plan with what `decoders` names done to it, and that in words."""
+    after, pushed = push_down(plan, engine, decoders)
+    plan, in_rows = with_maps_in_rows(after if pushed else plan, engine, decoders)
+    return plan, (*(one.told() for one in pushed), *in_rows)
 
 
 SEEDED = (

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent, needs_own_process
 from pecan_ray.autoorder.facts import StretchSample
+from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS, maps_before_batch, try_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, RUNS_OF_AN_ELEMENT, SHARE_OF_JOB, runs_allowed
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
@@ -29,7 +30,7 @@ from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
 from pecan_ray.autoorder.trial import make_trial
 from pecan_ray.autoorder.value_check import OpOrder
-from pecan_ray.autoorder.whole import weighed, whole_seconds
+from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
 from pecan_ray.errors import ColumnError
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
@@ -82,15 +83,16 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     cut_short = runs < math.inf or any(one.sample.elements < LEAST_ELEMENTS for one in orders)
     notes = [note for one in orders for note in (*one.sample.notes, *one.notes, *one.taken_over.notes)]
     pushed = [pushed for one in orders for pushed in one.taken_over.pushed]
+    in_rows = [one.in_rows for one in orders if one.in_rows.ops]
     return Ordering(
         before=plan,
         plan=after,
         mode=mode,
         stretches=tuple(orders),
         seconds=time.perf_counter() - began,
-        notes=tuple(dict.fromkeys([*notes, *(one.told() for one in pushed)])),
-        final=not cut_short or bool(pushed) or any(one.adopted.changed for one in orders),
-        decoders=tuple(one.decoder for one in pushed),
+        notes=tuple(dict.fromkeys([*notes, *(one.told() for one in pushed), *(one.told() for one in in_rows)])),
+        final=not cut_short or bool(pushed or in_rows) or any(one.adopted.changed for one in orders),
+        decoders=(*(one.decoder for one in pushed), *(one.name for one in in_rows)),
     )
 
 
@@ -116,11 +118,14 @@ def _orders(request: OrderRequest, names: Sequence[OpOrder]) -> list[StretchOrde
             spread = not plan_shape(request.plan).serial
             limits = SampleLimits(request.elements, deadline, spread=spread, runs=request.runs / len(names))
             found.append(_order_stretch(copies[one], request, limits))
-        if not any(one.adopted.changed or one.taken_over.pushed for one in found):
-            return found
+        in_rows = [one.in_rows for one in found]
+        found = [replace(one, in_rows=NOTHING_IN_ROWS) for one in found]
+        if not any(one.adopted.changed or one.taken_over.pushed for one in found) and not any(r.ops for r in in_rows):
+            return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
         until = began + BEGIN_SHARE * request.seconds
         seconds = whole_seconds(private_copy(request.plan), request.engine, request.seed, until)
-    return weighed(request.plan, found, seconds)
+    found = weighed(request.plan, found, seconds)
+    return [with_maps_judged(one, rows) for one, rows in zip(found, in_rows, strict=True)]
 
 
 def order_for_job(request: OrderRequest) -> Ordering:
@@ -177,7 +182,11 @@ def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) ->
         """Yield the operators that the decoder would take over if they came directly behind it in an order."""
         return scattered([ops[name] for name in order], request.engine)
 
-    return OrderSearch(sample, trial, mode, sampled.profile, mergeable).run()
+    maps = maps_before_batch(request.plan, stretch.names) if request.engine == "python" else ()
+    copies = [ops[op.name] for op in maps]
+    in_rows = try_in_rows(stretch, sampled, copies, mode)
+    found = OrderSearch(sample, trial, mode, sampled.profile, mergeable).run()
+    return replace(found, in_rows=in_rows)
 
 
 def _why_incomplete(sample: StretchSample) -> str:

@@ -14,7 +14,7 @@ from pecan_ray.reorder import Mode
 from pecan_ray.sources.image_folder import ImageFolder
 from pecan_ray.storage import FileInfo, list_files, list_folder
 
-FORMAT = 4
+FORMAT = 5
 """Grows whenever the choice is made by other rules, so that what was kept before is looked for anew."""
 MOST_FILES = 1000
 """So many files of a source are looked at: the listing of all can take minutes."""

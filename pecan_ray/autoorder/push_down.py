@@ -8,11 +8,14 @@ the pixels outside (0.01 of 255 on average).
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pecan_ray import images
+from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Map, Op, Plan
 
@@ -28,9 +31,16 @@ class Rule:
     """From the functions behind the first one to the merged function."""
     engines: tuple[EngineName, ...]
     reduces: bool = False
-    """Whether images are decoded at a reduced size, so that pixels are others."""
+    """Whether images are decoded at a reduced size, or interpolated once for several times: pixels are others."""
+    of_all: bool = False
+    """Whether the merged function is made of the first one too."""
 
 
+WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
+GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
+"""Operators of which a run is one warp, if one of the first kind is among them."""
+WARPS = ("decode+warp", "warp")
+"""Names of the rules for those."""
 RULES = (
     Rule(
         "decode+random_crop+resize",
@@ -75,6 +85,8 @@ class Pushed:
 
     def told(self) -> str:
         """Say it in words."""
+        if self.rule in WARPS:
+            return f"{', '.join(self.ops)} are one warp (rule {self.rule})"
         return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
 
 
@@ -107,7 +119,7 @@ def merged(
         if taken is not None:
             rule, pushed = taken
             parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
-            behind = parts[1:]
+            behind = parts if rule.of_all else parts[1:]
             ops[at : at + len(parts)] = [replace(behind[0], fn=rule.merge(*(op.fn for op in behind)))]
             done.append(pushed)
         at += 1
@@ -116,20 +128,47 @@ def merged(
 
 def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     """Return for each decoder what it could take over, the most first."""
-    found = [[pushed for _, pushed in _ways(ops[at:], engine)] for at in range(len(ops))]
-    return [ways for ways in found if ways]
+    found, behind = list[list[Pushed]](), 0
+    for at in range(len(ops)):
+        # What another one could take over with more begins no warp of its own.
+        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or not rule.of_all]
+        behind = max([behind, *(at + len(pushed.ops) for pushed in ways)])
+        if ways:
+            found.append(ways)
+    return found
 
 
 def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
     """Return the rules that apply to the first operator and those behind it."""
     found = list[tuple[Rule, Pushed]]()
-    for rule in RULES:
+    for rule in (*_warps(ops), *RULES):
         if _fits(rule, ops, engine):
             names = tuple(op.name for op in ops[: len(rule.pattern)])
-            decoder = "+".join(names) if found else names[0]
+            decoder = "+".join(names) if found or rule.of_all else names[0]
             only_parts = engine == "python" and not rule.reduces
-            found.append((rule, Pushed(rule.name, names, names[1], decoder, rule.reduces, only_parts)))
+            into = names[0] if rule.of_all else names[1]
+            found.append((rule, Pushed(rule.name, names, into, decoder, rule.reduces, only_parts)))
     return found
+
+
+def _warps(ops: Sequence[Op]) -> Iterator[Rule]:
+    """Yield the rule that makes one warp of the first operators, if they are such."""
+    decodes = isinstance(ops[0], Map) and isinstance(ops[0].fn, images.Decode)
+    behind = ops[1:] if decodes else ops
+    run = list(itertools.takewhile(lambda op: isinstance(op, Map) and isinstance(op.fn, GEOMETRY), behind))
+    fns = [op.fn for op in run if isinstance(op, Map)]
+    if len(run) < 2 or not any(isinstance(fn, WARPED) for fn in fns):
+        return
+    pattern = tuple(map(type, fns))
+    merge = functools.partial(_one_warp, DecodeWarp if decodes else Warp, tuple(op.name for op in run))
+    if decodes:
+        yield Rule("decode+warp", (images.Decode, *pattern), merge, ("python",), reduces=True)
+    else:
+        yield Rule("warp", pattern, merge, ("python",), reduces=True, of_all=True)
+
+
+def _one_warp(kind: Callable[..., Any], names: tuple[str, ...], *fns: Any) -> Any:
+    return kind(tuple(zip(names, fns, strict=True)))
 
 
 def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Ordering, StretchOrder, TakenOver
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess
+from pecan_ray.autoorder.in_rows import NOTHING_IN_ROWS
 from pecan_ray.autoorder.op_runner import SampleLimits
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.sample import load_engine, private_copy, sample_stretch, undisturbed
@@ -40,7 +41,7 @@ def reorder_after_epoch(
     """
     orders, decoders, reasons = {}, list[str](), []
     for stretch in ordering.stretches:
-        adopted, taking_over = stretch.adopted, stretch.taken_over.decoders
+        adopted, taking_over, in_rows = stretch.adopted, stretch.taken_over.decoders, stretch.in_rows
         new = new_order(stretch, counts)
         if new is not None:
             asked = (replace(request, plan=ordering.before, mode=new.mode), stretch.names, adopted.order, new.order)
@@ -51,9 +52,10 @@ def reorder_after_epoch(
                 adopted, taking_over = new, found.taken_over.decoders
                 gain = "" if found.measured is None else f" ({found.measured.told()})"
                 order = " -> ".join(new.order)
+                in_rows = NOTHING_IN_ROWS
                 reasons.append(f"AutoOrder now runs {order}, as the first epoch shows: {new.reason}{gain}")
         orders[stretch.names] = adopted.order
-        decoders += taking_over
+        decoders += (*taking_over, *([in_rows.name] if in_rows.ops else []))
     return (reordered(ordering.before, orders), tuple(decoders), "; ".join(reasons)) if reasons else None
 
 

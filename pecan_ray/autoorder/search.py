@@ -62,11 +62,12 @@ class OrderSearch:
         """Return the best order that passed, or the user's.
 
         Orders have their turn before what decoders take over in the user's: there may be no time for both, and in a
-        better order they take over as much.
+        better order they take over as much.  Not before a warp: it is worth more, and most of it has no order.
         """
         proposed = next(self._candidates(self._sample))
+        early = self._trial.measure_taken_over(self._user) if self._trial.warps(self._user) else None
         adopted, measured = self._search()
-        users = self._trial.measure_taken_over(self._user)
+        users = self._trial.measure_taken_over(self._user) if early is None else early
         if adopted is not None and adopted.changed:
             adopted, measured, users = self._beside_decoders(adopted, measured, users)
         return self._found(proposed, adopted, measured, users)

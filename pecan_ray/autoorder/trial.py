@@ -14,7 +14,7 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import Pushed, choices, merged
+from pecan_ray.autoorder.push_down import WARPS, Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
@@ -244,6 +244,13 @@ class Trial:
             self._taken_over[order] = self._try_taking_over(order)
         return self._taken_over[order]
 
+    def warps(self, order: OpOrder) -> bool:
+        """Tell whether operators could become one warp in an order, where results may be others."""
+        if self._decoding is None or self._equal_results:
+            return False
+        ways = choices([self._ops[name] for name in order], self._decoding)
+        return any(one.rule in WARPS for found in ways for one in found)
+
     def measure_taken_over(self, order: OpOrder) -> TakenOver:
         """Return what decoders take over in an order, which is nothing where that is not certainly faster.
 
@@ -289,7 +296,7 @@ class Trial:
     def _not_to_try(self, one: Pushed) -> str:
         """Return why something that a decoder could take over need not be run; empty if it is to be."""
         if one.reduces and self._equal_results:
-            return "images would be decoded at a reduced size, which changes their pixels"
+            return "images would be decoded at a reduced size, or warped at once, which changes their pixels"
         library = part_decoding.library() if one.only_parts else ""
         return library if isinstance(library, str) else ""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, StretchOrder
+from pecan_ray.autoorder.in_rows import RULE, InRows
 from pecan_ray.autoorder.stopwatch import ProcessStopwatch, Stopwatch
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
@@ -166,10 +167,34 @@ def _left(judged: Sequence[StretchOrder], *, decoding_only: bool = False) -> flo
 def _left_alone(one: StretchOrder, gain: float, *, decoding: bool = False) -> StretchOrder:
     """Return what was found of a stretch whose new order is not worth it; `decoding`: what decoders take over is."""
     speedup = one.measured.speedup if decoding and one.measured is not None else one.speedup
-    reason = (
+    return left_as_written(one, _not_worth(one, gain, speedup), decoding=decoding)
+
+
+def _not_worth(one: StretchOrder, gain: float, speedup: float | None) -> str:
+    return (
         f"it would make the whole pipeline {gain:.2f} times as fast, which is not worth another order "
         f"({speedup:.2f}x for these operators, which take {one.share:.0%} of the time)"
     )
+
+
+def with_maps_judged(one: StretchOrder, in_rows: InRows) -> StretchOrder:
+    """Return what was found of a stretch, with its maps in rows where that is worth more than another order.
+
+    Both together are not run: an element that fails in another order has to be run in the user's.
+    """
+    refused = tuple(Refused((name,), f"(rule {RULE}) {why}") for name, why in in_rows.refused)
+    one = replace(one, refused=(*one.refused, *refused))
+    if not in_rows.ops or not (one.adopted.changed or one.taken_over.pushed):
+        return replace(one, in_rows=in_rows)
+    if in_rows.stretch_speedup > (one.speedup or 1.0):
+        why = f"it gains less ({one.speedup or 1.0:.2f}x) than {', '.join(in_rows.ops)} on many elements at a time"
+        return replace(left_as_written(one, f"{why} ({in_rows.stretch_speedup:.2f}x)"), in_rows=in_rows)
+    why = f"(rule {RULE}) it gains less ({in_rows.stretch_speedup:.2f}x) than the new order"
+    return replace(one, refused=(*one.refused, Refused(in_rows.ops, why)))
+
+
+def left_as_written(one: StretchOrder, reason: str, *, decoding: bool = False) -> StretchOrder:
+    """Return what was found of a stretch in the user's order; `decoding`: with what decoders take over in that."""
     user = auto_order(one.adopted.ops, "off", neutral_band=one.adopted.neutral_band)
     tried = (
         [one.adopted.order] if one.adopted.changed else [] if decoding else [ops.ops for ops in one.taken_over.pushed]

@@ -71,6 +71,11 @@ class Counts:
         with self._lock:
             self._of[op] += OpCount(elements_in, len(sizes), bytes_in, sum(sizes))
 
+    def add_rows(self, op: str, rows: int, bytes_in: int, bytes_out: int) -> None:
+        """Add what went into a map and came out of it, of many elements at a time."""
+        with self._lock:
+            self._of[op] += OpCount(rows, rows, bytes_in, bytes_out)
+
     def snapshot(self) -> dict[str, OpCount]:
         """Return the counts so far, by operator."""
         with self._lock:

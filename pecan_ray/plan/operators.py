@@ -86,6 +86,16 @@ class Batch(FixedSizeBatchingOp):
 
 
 @dataclass(frozen=True, kw_only=True)
+class BatchInRows(Batch):
+    """A `Batch` of which AutoOrder has found that maps right before it may run on many elements at a time."""
+
+    maps: tuple[str, ...]
+    """Their names: the last ones before it."""
+    exactly: bool = False
+    """Whether only arithmetic may run so that is equal to the last bit by its definition."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PaddedBatch(FixedSizeBatchingOp):
     """Stacks `size` elements of unequal shapes, padded to the longest (or to `shapes`)."""
 

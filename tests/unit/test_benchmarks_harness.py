@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from benchmarks.peers import plot, table
@@ -83,3 +88,26 @@ def test_several_launches_give_rounds_of_their_own() -> None:
         assert [each.round for each in measured] == [0, 1, 2, 3] and all(each.rate for each in measured)
     begun = [line.split(":")[1].strip() for line in said if line.startswith("round")]
     assert begun[0] == "threads" and begun[4] == "memcpy", "the order of the starts rotates as well"
+
+
+LEAVING = """
+import os, signal, sys
+from pathlib import Path
+from benchmarks.peers.cases import by_key
+from benchmarks.peers.harness import PeerSettings, RunningSide
+side = RunningSide("threads", by_key("tiny"), PeerSettings(), Path(sys.argv[1]))
+side.answer(300.0)
+side.freeze()
+print(side.pid, flush=True)
+os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL"])
+def test_a_side_that_is_stopped_ends_with_the_harness(tmp_path: Path, how: str) -> None:
+    program = [sys.executable, "-c", LEAVING, str(tmp_path / "log"), how]
+    harness = subprocess.run(program, cwd=ROOT, stdout=subprocess.PIPE, text=True, timeout=600, check=False)
+    assert harness.returncode == -getattr(signal, how)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it has ended already
+        psutil.Process(int(harness.stdout)).wait(300.0)

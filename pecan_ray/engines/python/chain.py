@@ -236,7 +236,7 @@ class Chain:
         on = step.op.on
         if on is not None and on not in item.value:
             return None
-        keywords = {"rng": _generator.at(self._key(step.op, item, item.output))} if step.wants_rng else {}
+        keywords = {"rng": self._rng(step.op, item, item.output)} if step.wants_rng else {}
         return (item.value if on is None else item.value[on]), keywords
 
     def _straight(self, item: Item) -> list[Item]:
@@ -346,10 +346,8 @@ class Chain:
         argument = value if op.on is None else value[op.on]
         generation = forks.generation
         try:
-            if step.wants_rng:
-                result = step.call(argument, rng=_generator.at(self._key(op, item, output)))
-            else:
-                result = step.call(argument)
+            keywords = {"rng": self._rng(op, item, output)} if step.wants_rng else {}
+            result = step.call(argument, **keywords)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
             if forks.generation != generation:
                 end_child(op.name, item, error)
@@ -360,7 +358,13 @@ class Chain:
             end_child(op.name, item)
         return result
 
-    def _key(self, op: ElementOp, item: Item, output: int) -> tuple[int, int]:
+    def _rng(self, op: ElementOp, item: Item, output: int) -> Any:
+        """Return an operator's random numbers; those of several by name, for one that stands in their place."""
+        if getattr(op.fn, "draws_by_name", False):
+            return lambda name: _generator.at(self._key(name, item, output))
+        return _generator.at(self._key(op.name, item, output))
+
+    def _key(self, name: str, item: Item, output: int) -> tuple[int, int]:
         lease = item.lease
         return random_key(
             self._options.seed,
@@ -370,7 +374,7 @@ class Chain:
             lease.split.index,
             item.element,
             output,
-            op.name,
+            name,
         )
 
     def _wrong_type(self, op: ElementOp, item: Item, result: Any, wanted: str) -> OutputTypeError:
@@ -402,13 +406,13 @@ def calls_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
         chain, step, item = local.get("self"), local.get("step"), local.get("item")
         if chain is None or chain._options is not options or step is None or item is None:
             return None
-        return _working(step.op, [item], local.get("output", 0))
+        return working(step.op, [item], local.get("output", 0))
 
     def several(local: Mapping[str, Any]) -> Sighting | None:
         chain, step, items = local.get("self"), local.get("step"), local.get("items")
         if chain is None or chain._options is not options or step is None or not items:
             return None
-        return _working(step.op, items, items[0].output)
+        return working(step.op, items, items[0].output)
 
     return {Chain._call.__code__: one, Chain._call_ahead.__code__: several}
 
@@ -425,7 +429,7 @@ def call_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
     return {Chain._call.__code__: recognize, Chain._call_ahead.__code__: recognize}
 
 
-def _working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
+def working(op: ElementOp, items: Sequence[Item], output: int) -> Sighting:
     """Return that an operator works on an element, or on one of several."""
     first = items[0]
     where = first.where() if first.members is None else f"the batch that begins with {first.where()}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 from pecan_ray.engines.contract import EngineOptions, Slots
+from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
-from pecan_ray.plan.operators import Batch, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
+from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
 from pecan_ray.plan.splits import ColumnarSource, Source
 
 MOST_AHEAD = 8
@@ -23,6 +25,8 @@ class ColumnarPlan:
     """A plan whose source gives columns that are batched as they are."""
 
     source: ColumnarSource
+    maps: tuple[ElementOp, ...]
+    """What is done to elements, many at a time."""
     batch: Batch
     behind: tuple[Op, ...]
     """What is done to batches; empty where nothing is."""
@@ -36,6 +40,10 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
     if isinstance(plan.head, Join) or not isinstance(source, ColumnarSource):
         return None
+    maps = tuple(itertools.takewhile(lambda op: isinstance(op, ElementOp), ops))
+    ops = ops[len(maps) :]
+    if maps and not (ops and isinstance(ops[0], BatchInRows) and ops[0].maps == tuple(op.name for op in maps)):
+        return None
     if not ops or not isinstance(batch := ops[0], Batch):
         return None
     if not all(isinstance(op, ElementOp) for op in ops[1:]):
@@ -45,7 +53,8 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     ready = -(-prefetched(plan.ops[:at]) // batch.size)
     if len(ops) == 1:
         ready, behind = ready + prefetched(behind), ()
-    return ColumnarPlan(source, batch, behind, ready or MOST_AHEAD)
+    elements = tuple(op for op in maps if isinstance(op, ElementOp))
+    return ColumnarPlan(source, elements, batch, behind, ready or MOST_AHEAD)
 
 
 def prefetched(ops: Iterable[Op]) -> int:
@@ -67,20 +76,24 @@ class Table:
         self._claiming = threading.Lock()
         """Guards the open batch and which of its rows are claimed."""
 
-    def written(self, runs: Iterator[Run | None]) -> Generator[OpenBatch | None, None, None]:
-        """Write runs, and yield the batches that are complete with them; None as it comes."""
+    def written(self, runs: Iterator[Run | list[Item] | None]) -> Generator[OpenBatch | None, None, None]:
+        """Write runs, or elements, and yield the batches that are complete with them; None as it comes."""
         for run in runs:
             if run is None:
                 yield None
                 continue
-            start = 0
-            while start < run.rows:
-                batch, first, stop = self._claim(run, start)
-                if batch.write_run(first, run, start, stop):
+            start, rows = 0, run.rows if isinstance(run, Run) else len(run)
+            while start < rows:
+                batch, first, stop = self._claim(run, start, rows)
+                if isinstance(run, Run):
+                    complete = batch.write_run(first, run, start, stop)
+                else:
+                    complete = batch.write(first, run[start:stop])
+                if complete:
                     yield batch
                 start = stop
 
-    def _claim(self, run: Run, start: int) -> tuple[OpenBatch, int, int]:
+    def _claim(self, run: Run | list[Item], start: int, rows: int) -> tuple[OpenBatch, int, int]:
         """Return the open batch, the first of its rows that is free, and the end of what goes there.
 
         Who waits for memory here owes no row to another batch: the memory comes from those that are finished.
@@ -88,9 +101,10 @@ class Table:
         with self._claiming:
             batch = self._open
             if batch is None or batch.claimed == self._size:
-                batch = self._open = OpenBatch(run.item(start), self._size, self._op, self._slots)
+                item = run.item(start) if isinstance(run, Run) else run[start]
+                batch = self._open = OpenBatch(item, self._size, self._op, self._slots)
             first = batch.claimed
-            stop = min(run.rows, start + self._size - first)
+            stop = min(rows, start + self._size - first)
             batch.claimed += stop - start
             return batch, first, stop
 

@@ -13,7 +13,7 @@ from pecan_ray.engines.caching import SplitCache
 from pecan_ray.engines.contract import EngineOptions, Leases, Produced, Slots, UnderWay
 from pecan_ray.engines.counting import Counts, OpCount
 from pecan_ray.engines.forks import forks
-from pecan_ray.engines.items import ItemIterator
+from pecan_ray.engines.items import Item, ItemIterator
 from pecan_ray.engines.positions import UndeliveredPositions, merge
 from pecan_ray.engines.python.batch_writer import BatchWriter, OpenBatch
 from pecan_ray.engines.python.chain import call_stages, calls_under, check_sendable, complete_call
@@ -23,9 +23,10 @@ from pecan_ray.engines.python.feed import Feeder
 from pecan_ray.engines.python.fused import FusedPlan, fused
 from pecan_ray.engines.python.processes import Processes
 from pecan_ray.engines.python.read_ahead import read_ahead
+from pecan_ray.engines.python.row_maps import row_stages, rows_under
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.python.threads import engine_threads
-from pecan_ray.engines.reading import reading_of, reading_stages
+from pecan_ray.engines.reading import Run, reading_of, reading_stages
 from pecan_ray.engines.slots import HeapSlots, into_slot, waiting_for_room
 from pecan_ray.engines.stages import Recognized, ThreadStage
 from pecan_ray.engines.under_way import StackWatch
@@ -57,7 +58,7 @@ class PythonEngine:
         self._kept = kept_points(plan) if options.cache is not None else {}
         self._cache = SplitCache(options.cache) if options.cache and self._kept else None
         self._counts = None if options.count_epoch is None else Counts()
-        self._watch = StackWatch({**calls_under(options), **reading_of(sources)})
+        self._watch = StackWatch({**calls_under(options), **rows_under(options), **reading_of(sources)})
         limit_native_threads()
 
     def batches(self, leases: Leases) -> Generator[Produced, None, None]:
@@ -96,7 +97,7 @@ class PythonEngine:
         """Yield batches in the way that suits the plan, and what is left at the end."""
         if plan_shape(self._plan).serial:
             yield from self._one_by_one(stream)
-        elif (columnar := by_columns(self._plan, self._sources[0])) is not None:
+        elif (columnar := by_columns(self._plan, self._sources[0])) is not None and self._can_be_in_rows(columnar):
             yield from self._of_columns(stream, columnar)
         elif (ending := fused(self._plan)) is not None:
             yield from self._filled(stream, ending)
@@ -105,17 +106,29 @@ class PythonEngine:
         if (rest := stream.undelivered.report(stream.epoch)) is not None:
             yield rest
 
+    def _can_be_in_rows(self, plan: ColumnarPlan) -> bool:
+        """Tell whether what is done to elements before they are batched, if anything, needs no other order."""
+        order = self._options.users_order
+        return not plan.maps or order is None or not order.differs(plan.maps)
+
     def _of_columns(self, stream: ItemStream, plan: ColumnarPlan) -> Generator[Produced, None, None]:
         """Cut batches out of the source's columns, in threads that are ahead of what takes them."""
         table = Table(plan.batch, HeapSlots() if plan.behind else self._slots)
-        writing = [table.written(stream.runs(plan.source)) for _ in range(readers(self._options))]
+        in_rows = stream.rows_chain(plan.maps, plan.batch) if plan.maps else None
+        made_by = name_of_last(plan.maps)
+
+        def runs() -> Iterator[Run | list[Item] | None]:
+            found = stream.runs(plan.source)
+            return found if in_rows is None else stream.sendable_runs(in_rows.through(found), made_by)
+
+        writing = [table.written(runs()) for _ in range(readers(self._options))]
         with closing(read_ahead(writing, plan.ready)) as batches:
             if plan.behind:
                 yield from self._one_by_one(stream, stream.behind(_items(batches, table), plan.behind))
                 return
             for one in batches:
                 if one is not None:
-                    check_sendable(one.item(partial=False), "the source")
+                    check_sendable(one.item(partial=False), made_by)
                     yield one.finish(stream.undelivered)
                 elif (report := stream.report()) is not None:
                     yield report
@@ -147,7 +160,7 @@ class PythonEngine:
     def _filled(self, stream: ItemStream, plan: FusedPlan) -> Generator[Produced, None, None]:
         """Run the last element operators on the pool, each thread writing its results into the batch."""
         strict = self._options.order == "strict"
-        feeder = Feeder(self._threads, stream.chain(plan.ops), plan.ready)
+        feeder = Feeder(self._threads, stream.chain(plan.ops, plan.batch), plan.ready)
         writer = BatchWriter(
             plan.batch.size,
             plan.batch.name,
@@ -208,6 +221,7 @@ class PythonEngine:
         """Return the functions by which the stacks of its threads show what they do."""
         return {
             **call_stages(self._options),
+            **row_stages(self._options),
             **reading_stages(self._sources),
             **waiting_for_room(self._slots),
             **dict.fromkeys(PUT_TOGETHER, lambda _: ThreadStage("batching")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from pecan_ray.engines.caching import CachedReading, SplitCache
@@ -16,9 +16,11 @@ from pecan_ray.engines.kept_rows import KeptRows
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python import operators
 from pecan_ray.engines.python.chain import Chain, Chainlike, Chains, check_sendable, set_aside
+from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
+from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
 from pecan_ray.errors import OpError, PlanError
@@ -26,6 +28,7 @@ from pecan_ray.plan.operators import (
     Autocache,
     Batch,
     BatchingOp,
+    BatchInRows,
     BucketByLength,
     ElementOp,
     Join,
@@ -148,17 +151,41 @@ class ItemStream:
                 self._taken.append(lease)
         return lease
 
-    def chain(self, ops: Sequence[ElementOp | Autocache]) -> Chainlike:
-        """Return the chain that runs some operators under this stretch's rules."""
+    def chain(self, ops: Sequence[ElementOp | Autocache], batch: Batch | None = None) -> Chainlike:
+        """Return the chain that runs some operators under this stretch's rules; `batch`: what follows them."""
         for place, op in enumerate(ops):
             if isinstance(op, Autocache) and op.name in self._cached:
-                return KeptChain(self.chain(ops[:place]), self._cached[op.name], self.chain(ops[place + 1 :]))
+                behind = self.chain(ops[place + 1 :], batch)
+                return KeptChain(self.chain(ops[:place]), self._cached[op.name], behind)
         runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
         chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
+        if ops and (in_rows := self.rows_chain([op for op in runs[-1] if isinstance(op, ElementOp)], batch)):
+            chains[-1] = in_rows
         return chains[0] if len(chains) == 1 else Chains(chains)
 
+    def rows_chain(self, ops: Sequence[ElementOp], batch: Batch | None) -> RowsChain | None:
+        """Return the chain of a run before a `batch` that has the last ones on many rows; None where they are alone.
+
+        Where the run is in another order than the user's an element that fails needs the whole run.
+        """
+        order = self._options.users_order
+        if not isinstance(batch, BatchInRows) or (order is not None and order.differs(ops)):
+            return None
+        first = len(ops) - len(batch.maps)
+        if first < 0 or tuple(op.name for op in ops[first:]) != batch.maps:
+            return None
+        before, alone = (self._plain(run) if run else None for run in (ops[:first], ops[first:]))
+        maps = RowMaps(ops[first:], self._options, exactly=batch.exactly)
+        return None if alone is None else RowsChain(before, maps, alone, self._counts_at)
+
+    def _counts_at(self, item: Item) -> Counts | None:
+        return self._counts if item.lease.epoch == self._options.count_epoch else None
+
+    def _plain(self, ops: Sequence[ElementOp]) -> Chain:
+        return Chain(ops, self._options, self.undelivered, self._call, self._counts)
+
     def _chain_of(self, ops: Sequence[ElementOp]) -> Chainlike:
-        chain = Chain(ops, self._options, self.undelivered, self._call, self._counts)
+        chain = self._plain(ops)
         order = self._options.users_order
         if order is None or not ops or not order.differs(ops):
             return chain
@@ -204,17 +231,24 @@ class ItemStream:
             items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
 
-    def sendable(self, items: ItemIterator) -> ItemIterator:
-        """Leave out, or raise, what cannot be sent to the trainer."""
-        last = name_of_last(self.plan.ops)
+    def sendable_runs(self, runs: Iterator[Run | list[Item] | None], made_by: str) -> Iterator[Run | list[Item] | None]:
+        """Make what single elements hold what a batch can hold; leave out, or raise, what cannot be sent."""
+        for run in runs:
+            yield run if run is None or isinstance(run, Run) else with_arrays(list(self._can_be_sent(run, made_by)))
+
+    def _can_be_sent(self, items: Iterable[Item | None], made_by: str) -> Iterator[Any]:
         for item in items:
             if item is not None:
                 try:
-                    check_sendable(item, last)
+                    check_sendable(item, made_by)
                 except OpError as error:
                     set_aside(item, error, self._options.on_error, self.undelivered)
                     continue
             yield item
+
+    def sendable(self, items: ItemIterator) -> ItemIterator:
+        """Leave out, or raise, what cannot be sent to the trainer."""
+        return self._can_be_sent(items, name_of_last(self.plan.ops))
 
     def _joined(self, join: Join, branches: Iterator[int]) -> ItemIterator:
         inputs = [self._plan_items(branch, branches) for branch in join.inputs]

@@ -1,0 +1,258 @@
+"""Maps that run on many rows at a time: the last ones before `batch`, as AutoOrder has found them to be so.
+
+What they are given is watched (`pecan_ray.engines.python.rows`), so that a function that does anything else than
+arithmetic on single numbers is found out at once, and its elements go through one by one, as they would have.  So do
+elements on which a function fails: the one that is to blame is found, and named.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.counting import Counts, column_bytes
+from pecan_ray.engines.forks import forks
+from pecan_ray.engines.items import Item
+from pecan_ray.engines.python.chain import Chainlike, end_child, working
+from pecan_ray.engines.python.rows import NUMBERS, HeldColumn, NotInRowsError, RowsColumn, RowsWatch, array_of
+from pecan_ray.engines.reading import Run
+from pecan_ray.engines.stages import Recognized, ThreadStage
+from pecan_ray.engines.under_way import Recognize, Sighting
+from pecan_ray.errors import is_interrupt, told
+from pecan_ray.plan.operators import ElementOp
+from pecan_ray.plan.splits import OUTPUT_BITS, Array
+
+logger = logging.getLogger("pecan_ray")
+
+ROWS_BYTES = 1 << 18
+"""So many bytes go through at a time: they stay in a processor's cache from one function to the next,"""
+MOST_ROWS = 4096
+"""and so many rows, at most."""
+PATIENCE = 3
+"""After so many failures, with no success between them, elements go through one by one for good."""
+
+
+class RowMaps:
+    """Runs maps on many rows."""
+
+    def __init__(self, ops: Sequence[ElementOp], options: EngineOptions, *, exactly: bool = False) -> None:
+        self.ops, self._options, self._exactly = tuple(ops), options, exactly
+
+    def run(self, columns: Mapping[str, Any], rows: int, first: Item, counts: Counts | None = None) -> dict[str, Any]:
+        """Return the columns behind the maps; those that hold no numbers pass through.
+
+        Raises `NotInRowsError` where the elements have to be run one by one.  `first` is the first one.
+        """
+        watch = RowsWatch(rows, self._exactly)
+        held = {
+            name: HeldColumn(name, kind_of(name, column), watch)
+            for name, column in columns.items()
+            if not is_numbers(column)
+        }
+        value: Any = {
+            name: held[name] if name in held else RowsColumn(column, watch) for name, column in columns.items()
+        }
+        originals = {id(one): columns[name] for name, one in held.items()}
+        batch = replace(first, members=[])
+        held_bytes, found = 0, dict(columns)
+        if counts is not None:
+            held_bytes = sum(column_bytes(column) for column in originals.values())
+        for op in self.ops:
+            if op.on is not None and op.on not in value:
+                raise NotInRowsError(f"{op.name}: there is no column {op.on!r}")
+            size = 0 if counts is None else held_bytes + rows * _nbytes(value)
+            made = self._call(op, value if op.on is None else value[op.on], batch)
+            value = made if op.on is None else {**value, op.on: made}
+            if type(value) is not dict:
+                raise NotInRowsError(f"{op.name}: it returns a {type(value).__name__}")
+            found = {
+                name: originals[id(one)] if id(one) in originals else array_of(one, watch)
+                for name, one in value.items()
+            }
+            if watch.refused:
+                raise NotInRowsError(f"{op.name}: {watch.refused}")
+            if counts is not None:
+                counts.add_rows(op.name, rows, size, held_bytes + rows * _nbytes(value))
+        return found
+
+    def _call(self, op: ElementOp, value: Any, item: Item) -> Any:
+        generation = forks.generation
+        try:
+            made = op.fn(value)
+        except BaseException as error:
+            if forks.generation != generation:
+                end_child(op.name, item, error)
+            if is_interrupt(error):
+                raise
+            if isinstance(error, NotInRowsError):
+                raise NotInRowsError(f"{op.name}: {error}") from error
+            raise NotInRowsError(f"{op.name}: {told(error)}") from error
+        if forks.generation != generation:
+            end_child(op.name, item)
+        return made
+
+
+def _nbytes(value: Mapping[str, Any]) -> int:
+    return sum(one.nbytes for one in value.values() if type(one) is RowsColumn)
+
+
+def kind_of(name: str, column: Sequence[Any]) -> type:
+    """Return the class of all elements of a column that holds no numbers; raises `NotInRowsError` where there is none.
+
+    None, True and False are told by what they are, and not by their class.
+    """
+    kinds = set(map(type, column))
+    if len(kinds) != 1 or kinds & {bool, type(None)}:
+        raise NotInRowsError(f"column {name!r} holds values of {sorted(kind.__name__ for kind in kinds)}")
+    return kinds.pop()
+
+
+def is_numbers(column: Any) -> bool:
+    """Tell whether a column holds numbers of NumPy, as arithmetic takes them."""
+    return type(column) is np.ndarray and column.ndim > 0 and column.dtype.kind in NUMBERS and column.dtype.isnative
+
+
+def stacked(values: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+    """Return elements as columns, of which those without numbers are lists; None where elements are unlike."""
+    first = values[0]
+    if any(value.keys() != first.keys() for value in values):
+        return None
+    columns: dict[str, Any] = {}
+    for name, one in first.items():
+        column = [value[name] for value in values]
+        if type(one) is np.ndarray:
+            if any(type(v) is not np.ndarray or v.dtype != one.dtype or v.shape != one.shape for v in column):
+                return None
+            columns[name] = np.stack(column)
+        elif isinstance(one, np.generic):
+            if len(set(map(type, column))) > 1:
+                return None
+            columns[name] = np.array(column)
+        else:
+            columns[name] = column
+    return columns
+
+
+def rows_at_a_time(columns: Mapping[str, Any], rows: int) -> int:
+    """Return how many rows go through at a time."""
+    size = sum(int(column.nbytes) for column in columns.values() if is_numbers(column))
+    return max(1, min(MOST_ROWS, ROWS_BYTES * rows // max(size, 1)))
+
+
+class RowsChain:
+    """Runs the last maps before `batch` on many rows at a time, and what comes before them on elements.
+
+    `alone` are these maps for single elements.
+    """
+
+    def __init__(
+        self, before: Chainlike | None, maps: RowMaps, alone: Chainlike, counts: Callable[[Item], Counts | None]
+    ) -> None:
+        self._before, self._maps, self._alone, self._counts = before, maps, alone, counts
+        self._lock = threading.Lock()
+        """Guards how often it has failed."""
+        self._failures = 0
+        self._said = False
+
+    def run(self, item: Item) -> list[Item]:
+        """Return what becomes of an item."""
+        return self.run_all([item])
+
+    def run_all(self, items: Sequence[Item]) -> list[Item]:
+        """Return what becomes of several items."""
+        items = list(items) if self._before is None else self._before.run_all(items)
+        if not items:
+            return []
+        if self._failures < PATIENCE and (done := self._in_rows(items)) is not None:
+            return done
+        return self._alone.run_all(items)
+
+    @property
+    def goes_out(self) -> bool:
+        """Whether several calls had better go together, since they go to another process."""
+        return self._before is not None and self._before.goes_out
+
+    def _in_rows(self, items: list[Item]) -> list[Item] | None:
+        columns = stacked([item.value for item in items])
+        if columns is None:
+            return None
+        made = self._run(columns, len(items), items[0])
+        if not made:
+            return None
+        names = list(made)
+        for item, values in zip(items, zip(*made.values(), strict=True), strict=True):
+            item.value = dict(zip(names, values, strict=True))
+        return items
+
+    def through(self, runs: Iterator[Run | None]) -> Iterator[Run | list[Item] | None]:
+        """Yield runs behind the maps, or the elements of one that had to go through one by one."""
+        for run in runs:
+            if run is None:
+                yield None
+                continue
+            step = rows_at_a_time(run.columns, run.rows)
+            for start in range(0, run.rows, step):
+                yield self._part(run, start, min(start + step, run.rows))
+
+    def _part(self, run: Run, start: int, stop: int) -> Run | list[Item]:
+        columns = {name: column[start:stop] for name, column in run.columns.items()}
+        part = replace(run, first=run.first + start, rows=stop - start, columns=columns)
+        if self._failures < PATIENCE:
+            made = self._run(columns, part.rows, Item(None, [], run.lease, part.first))
+            if made is not None:
+                return replace(part, columns=made)
+        whole = 1 << OUTPUT_BITS
+        items = [replace(part.item(row), parts=part.parts(row, row + 1), width=whole) for row in range(part.rows)]
+        return self._alone.run_all(items)
+
+    def _run(self, columns: Mapping[str, Any], rows: int, first: Item) -> dict[str, Array] | None:
+        """Return what becomes of rows; None where they have to go through one by one."""
+        counts = self._counts(first)
+        try:
+            made = self._maps.run(columns, rows, first, counts)
+        except NotInRowsError as error:
+            self._note(first, str(error))
+            return None
+        if self._failures:
+            with self._lock:
+                self._failures = 0
+        return made
+
+    def _note(self, first: Item, why: str) -> None:
+        with self._lock:
+            self._failures += 1
+            said, self._said = self._said, True
+        if not said:
+            names = ", ".join(op.name for op in self._maps.ops)
+            logger.info("%s run element by element from %s on: %s (this is said once)", names, first.where(), why)
+
+
+def rows_under(options: EngineOptions) -> dict[types.CodeType, Recognize]:
+    """Return the function by which a stack shows which map an engine with these very options runs on rows."""
+
+    def recognize(local: Mapping[str, Any]) -> Sighting | None:
+        maps, op, item = local.get("self"), local.get("op"), local.get("item")
+        if maps is None or maps._options is not options or op is None or item is None:
+            return None
+        return working(op, [item], item.output)
+
+    return {RowMaps._call.__code__: recognize}
+
+
+def row_stages(options: EngineOptions) -> dict[types.CodeType, Recognized]:
+    """Return the function by which a stack shows in which map of an engine with these very options it is."""
+
+    def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
+        maps, op = local.get("self"), local.get("op")
+        if maps is None or maps._options is not options or op is None:
+            return None
+        return ThreadStage("operator", op.name)
+
+    return {RowMaps._call.__code__: recognize}

@@ -1,0 +1,282 @@
+"""All rows of a column at once, for functions that are meant for one element.
+
+A function is given a `RowsColumn` in the place of its element's number or array.  It can be added to, compared,
+rounded, cast: whatever is done to each number by itself, with the same result in any array.  Anything else that a
+function might do with it (ask whether it is true, take a mean, sort it, index it, hand it to another library) raises
+`NotInRowsError`, and is noted where the function goes on in spite of that.  So what comes out is what each element by
+itself would give, whatever the data are: that needs no sample.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+NumberArray: TypeAlias = "npt.NDArray[Any]"
+
+EXACT_NAMES = (
+    "add subtract multiply divide floor_divide remainder negative positive absolute fabs sqrt square maximum minimum "
+    "fmax fmin equal not_equal less less_equal greater greater_equal logical_and logical_or logical_xor logical_not "
+    "bitwise_and bitwise_or bitwise_xor invert left_shift right_shift floor ceil trunc rint sign signbit copysign "
+    "isnan isinf isfinite"
+)
+EXACT = frozenset(EXACT_NAMES.split())
+"""Functions of NumPy on single numbers whose results the standards of arithmetic prescribe to the last bit."""
+ROUNDED_NAMES = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan arctan2 sinh cosh tanh arcsinh arccosh "
+    "arctanh power float_power cbrt hypot logaddexp logaddexp2 deg2rad rad2deg reciprocal"
+)
+ROUNDED = frozenset(ROUNDED_NAMES.split())
+"""Those whose last bit depends on how they are computed: alone, or several at a time."""
+NUMBERS = "biuf"
+"""Kinds of dtypes that columns may have."""
+
+
+class NotInRowsError(Exception):
+    """A function does something that is not done to each number by itself."""
+
+
+@dataclass
+class RowsWatch:
+    """What is known of one run over rows."""
+
+    rows: int
+    exactly: bool = False
+    """Only what is equal to the last bit by its definition is allowed."""
+    refused: str = ""
+    """The first thing that was not allowed: a function may go on in spite of it."""
+
+    def refuse(self, why: str) -> NoReturn:
+        """Note and raise it."""
+        self.refused = self.refused or why
+        raise NotInRowsError(why)
+
+
+class HeldColumn:
+    """A column that a function may pass on and do nothing else with: texts, bytes, objects of one class."""
+
+    __slots__ = ("_kind", "_name", "_watch")
+
+    def __init__(self, name: str, kind: type, watch: RowsWatch) -> None:
+        self._name, self._kind, self._watch = name, kind, watch
+
+    @property  # type: ignore[misc]  # what `isinstance` asks has the answer of each element
+    def __class__(self) -> type:
+        return self._kind
+
+    def __getattr__(self, name: str) -> Any:
+        return self._watch.refuse(f"it uses {name!r} of column {self._name!r}, which holds no numbers of NumPy")
+
+
+class RowsColumn:
+    """A column of numbers; see the top of this file."""
+
+    __slots__ = ("_array", "_watch")
+
+    def __init__(self, array: NumberArray, watch: RowsWatch) -> None:
+        self._array, self._watch = array, watch
+
+    # --- what an element has too
+
+    @property  # type: ignore[misc]  # what `isinstance` asks has the answer of each element
+    def __class__(self) -> type:
+        return np.ndarray if self._array.ndim > 1 else self._array.dtype.type
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """That of each element."""
+        return self._array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of each element."""
+        return self._array.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """Dimensions of each element."""
+        return self._array.ndim - 1
+
+    @property
+    def size(self) -> int:
+        """Numbers of each element."""
+        return self._array[:1].size if self._watch.rows else 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of each element."""
+        return self.size * self._array.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of each number."""
+        return self._array.itemsize
+
+    def astype(self, dtype: Any, **keywords: Any) -> RowsColumn:
+        """Return another dtype of it."""
+        if keywords.keys() - {"copy"}:
+            self._watch.refuse(f"it casts with {sorted(keywords)}")
+        wanted = np.dtype(dtype)
+        if wanted.kind not in NUMBERS or not wanted.isnative:
+            self._watch.refuse(f"it casts to {wanted}")
+        if self._watch.exactly and wanted.kind in "iu" and self._array.dtype.kind == "f":
+            # What lies outside of the range becomes whatever the processor makes of it, alone or several at a time.
+            self._watch.refuse(f"it casts {self._array.dtype} to {wanted}")
+        return RowsColumn(self._array.astype(wanted), self._watch)
+
+    def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
+        """Return it between two bounds."""
+        made: RowsColumn = self._made(np.clip, (self, min, max))
+        return made
+
+    def copy(self) -> RowsColumn:
+        """Return a copy."""
+        return RowsColumn(self._array.copy(), self._watch)
+
+    # --- what NumPy asks
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **keywords: Any) -> Any:
+        name = ufunc.__name__
+        if method != "__call__" or getattr(np, name, None) is not ufunc:
+            self._watch.refuse(f"it calls {name}.{method}")
+        self._check_allowed(name)
+        if keywords.keys() - {"dtype"}:
+            self._watch.refuse(f"it calls {name} with {sorted(keywords)}")
+        return self._made(ufunc, inputs, **keywords)
+
+    def __array_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...], keywords: Mapping[str, Any]
+    ) -> Any:
+        if function is np.where and len(args) == 3 and not keywords:
+            return self._made(np.where, args)
+        if function is np.clip and len(args) == 3 and not keywords:
+            return self._made(np.clip, args)
+        return self._watch.refuse(f"it calls {getattr(function, '__name__', function)}")
+
+    def _check_allowed(self, name: str) -> None:
+        if name not in EXACT and (self._watch.exactly or name not in ROUNDED):
+            self._watch.refuse(f"it calls {name}" + (", whose last bit may differ" if name in ROUNDED else ""))
+
+    def _made(self, function: Callable[..., Any], inputs: tuple[Any, ...], **keywords: Any) -> Any:
+        """Return what a function makes of columns and constants, number by number."""
+        arrays = [self._given(one) for one in inputs]
+        made = function(*arrays, **keywords)
+        if not isinstance(made, np.ndarray) or made.dtype.kind not in NUMBERS or len(made) != self._watch.rows:
+            self._watch.refuse("it makes something else than numbers")
+        return RowsColumn(made, self._watch)
+
+    def _given(self, value: Any) -> Any:
+        """Return an argument as NumPy takes it for all rows; refuse one that would not be the same for each."""
+        if type(value) is RowsColumn:
+            if value._watch is not self._watch or value.ndim != self.ndim:
+                self._watch.refuse("it computes with columns of unlike dimensions")
+            return value._array
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
+            if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
+                return value
+            self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
+        return self._watch.refuse(f"it computes with a {type(value).__name__}")
+
+    def _in_place(self, compute: Callable[..., Any], other: Any) -> Any:
+        if self.ndim:
+            self._watch.refuse("it writes into its array")
+        return self._made(compute, (self, other))  # a number is not written into: the name stands for another one
+
+    # --- what has no meaning for each number by itself
+
+    def __getattr__(self, name: str) -> Any:
+        return self._watch.refuse(f"it uses {name!r} of its array")
+
+
+OPERATORS = {
+    **{name: (getattr(operator, name), name) for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs")},
+    **{"add": (operator.add, "add"), "sub": (operator.sub, "subtract"), "mul": (operator.mul, "multiply")},
+    **{"truediv": (operator.truediv, "divide"), "floordiv": (operator.floordiv, "floor_divide")},
+    **{"mod": (operator.mod, "remainder"), "pow": (operator.pow, "power"), "invert": (operator.invert, "invert")},
+    **{"and": (operator.and_, "bitwise_and"), "or": (operator.or_, "bitwise_or"), "xor": (operator.xor, "bitwise_xor")},
+    **{"lshift": (operator.lshift, "left_shift"), "rshift": (operator.rshift, "right_shift")},
+}
+"""By the name of a method: the operator of Python, and the function of NumPy that it is."""
+ALONE = {"neg", "pos", "abs", "invert"}
+COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
+
+
+def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None:
+    """Give columns an operator, from either side and in place where there is that."""
+
+    def alone(self: RowsColumn) -> Any:
+        return self._made(compute, (self,))
+
+    def from_left(self: RowsColumn, other: Any) -> Any:
+        if known_as == "power":
+            self._check_allowed(known_as)
+        return self._made(compute, (self, other))
+
+    def from_right(self: RowsColumn, other: Any) -> Any:
+        if known_as == "power":
+            self._check_allowed(known_as)
+        return self._made(compute, (other, self))
+
+    def in_place(self: RowsColumn, other: Any) -> Any:
+        if known_as == "power":
+            self._check_allowed(known_as)
+        return self._in_place(compute, other)
+
+    if name in ALONE:
+        setattr(RowsColumn, f"__{name}__", alone)
+        return
+    setattr(RowsColumn, f"__{name}__", from_left)
+    if name not in COMPARING:
+        setattr(RowsColumn, f"__r{name}__", from_right)
+        setattr(RowsColumn, f"__i{name}__", in_place)
+
+
+for _name, (_compute, _known_as) in OPERATORS.items():
+    _add_operator(_name, _compute, _known_as)
+
+
+MEANINGLESS = {
+    **dict.fromkeys(
+        ("bool", "len", "iter", "reversed", "contains"), "asks whether it is true, how long it is, or what is in it"
+    ),
+    **dict.fromkeys(("getitem", "setitem", "delitem"), "takes or sets parts of it"),
+    **dict.fromkeys(("array", "buffer", "fspath", "call", "enter"), "hands it to something that is not known"),
+    **dict.fromkeys(
+        ("float", "int", "index", "complex", "round", "trunc", "floor", "ceil"), "makes a number of Python"
+    ),
+    **dict.fromkeys(("str", "repr", "format", "bytes"), "makes a text of it"),
+    **dict.fromkeys(("hash", "reduce", "reduce_ex", "copy", "deepcopy", "sizeof"), "hashes, copies or pickles it"),
+    **dict.fromkeys(
+        ("matmul", "rmatmul", "imatmul", "divmod", "rdivmod"), "multiplies matrices with it, or divides it with a rest"
+    ),
+}
+"""Methods of Python that have no meaning for each element by itself, and what a function does that calls them."""
+
+
+def _add_refusal(kind: type, name: str, why: str) -> None:
+    def refusing(self: Any, *args: Any, **keywords: Any) -> Any:
+        self._watch.refuse(f"it {why}")
+
+    setattr(kind, f"__{name}__", refusing)
+
+
+for _name, _why in MEANINGLESS.items():
+    _add_refusal(RowsColumn, _name, _why)
+    _add_refusal(HeldColumn, _name, _why)
+for _name in OPERATORS:
+    for _side in ("", "r", "i") if _name not in ALONE | COMPARING else ("",):
+        _add_refusal(HeldColumn, f"{_side}{_name}", "computes with, or compares, texts or objects")
+
+
+def array_of(column: Any, watch: RowsWatch) -> NumberArray:
+    """Return the array of a column that a function has returned."""
+    if type(column) is not RowsColumn or column._watch is not watch:
+        watch.refuse(f"it returns a {type(column).__name__}")
+    return column._array

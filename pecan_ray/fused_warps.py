@@ -1,0 +1,77 @@
+"""A run of geometric operators of `pecan_ray.images` as one: what AutoOrder puts in their place (python engine)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pecan_ray.images import REDUCTIONS, cut_out, decoded, jpeg_shape
+from pecan_ray.warps import Draw, Matrix, Placed, after, composed, reach, shifted, warped
+
+MARGIN = 2
+"""Pixels (of the reduced image) that are decoded around those that are needed."""
+WarpSteps = tuple[tuple[str, Any], ...]
+"""Names of operators, by which they draw, and their functions."""
+
+
+@dataclass(frozen=True)
+class Warp:
+    """One warp for several operators."""
+
+    steps: WarpSteps
+    draws_by_name: ClassVar[bool] = True
+    """It is given random numbers for each name."""
+
+    def __call__(self, image: Any, rng: Draw) -> Any:
+        """Warp an image."""
+        to, (top, left, height, width) = composed(self.steps, image.shape[:2], rng)
+        return warped(image[top : top + height, left : left + width], to)
+
+
+@dataclass(frozen=True)
+class DecodeWarp:
+    """Decode what is needed of a JPEG, at a reduced size where that has as many pixels as the result; then one warp."""
+
+    steps: WarpSteps
+    draws_by_name: ClassVar[bool] = True
+    """It is given random numbers for each name."""
+
+    def __call__(self, encoded: Any, rng: Draw) -> Any:
+        """Decode and warp."""
+        shape = jpeg_shape(encoded)
+        if shape is None:
+            return Warp(self.steps)(decoded(encoded), rng)
+        to, part = composed(self.steps, shape, rng)
+        ratio = reduction_under(to.matrix)
+        matrix = reduced(after(shifted(part[0], part[1]), to.matrix), ratio)
+        box = needed(matrix, to.size, part, ratio)
+        if min(box[2:]) < 1:
+            return np.zeros((*to.size, 3), np.uint8)
+        small = cut_out(encoded, box, ratio)
+        return warped(small, Placed(after(shifted(-box[0], -box[1]), matrix), to.size))
+
+
+def reduction_under(matrix: Matrix) -> int:
+    """Return by how much an image may be decoded smaller and still have a pixel for each of the result, either way."""
+    apart = min(math.hypot(*matrix[:, 0]), math.hypot(*matrix[:, 1]))
+    return next((ratio for ratio in REDUCTIONS if ratio <= apart), 1)
+
+
+def reduced(matrix: Matrix, ratio: int) -> Matrix:
+    """Return the places in an image at 1/`ratio` of its size."""
+    return np.asarray(matrix / ratio + np.array([[0.0, 0.0, 0.5 / ratio - 0.5]] * 2))
+
+
+def needed(matrix: Matrix, size: tuple[int, int], part: Sequence[int], ratio: int) -> tuple[int, int, int, int]:
+    """Return what is to be decoded of a part of an image, at 1/`ratio` of its size: top, left, height, width."""
+    first_row, last_row, first_column, last_column = reach(matrix, size)
+    bounds = [round(side / ratio) for side in (part[0], part[1], part[0] + part[2], part[1] + part[3])]
+    top = max(bounds[0], math.floor(first_row) - MARGIN)
+    left = max(bounds[1], math.floor(first_column) - MARGIN)
+    bottom = min(bounds[2], math.ceil(last_row) + MARGIN + 1)
+    right = min(bounds[3], math.ceil(last_column) + MARGIN + 1)
+    return top, left, bottom - top, right - left

@@ -1,0 +1,145 @@
+"""Geometric operators in a row as one warp: the same draws, the same picture but for how it is interpolated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+import pecan_ray as pecan
+from examples.photographs import parent_photographs
+from pecan_ray import images
+from pecan_ray.autoorder.explain import explain
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import choices, push_down
+from pecan_ray.engines.inprocess import run_inprocess
+from pecan_ray.fused_warps import reduction_under
+from pecan_ray.plan.operators import Map, Plan
+from pecan_ray.warps import composed, scaled
+
+Fn = Any
+FIGURE_3: tuple[tuple[str, Fn], ...] = (
+    ("decode", images.Decode()),
+    ("crop", images.RandomCrop()),
+    ("flip", images.RandomFlip()),
+    ("rotate", images.RandomRotate()),
+    ("shear", images.RandomShear()),
+    ("resize", images.Resize(96, 80)),
+)
+
+
+def encoded(image: Any, quality: int = 95) -> bytes:
+    return bytes(cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])[1])
+
+
+def pipeline(steps: Sequence[tuple[str, Fn]], given: Sequence[Any]) -> pecan.PecanPipeline:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": one} for one in given]), name="warps")
+    for name, fn in steps:
+        pipe = pipe.map(fn, on="image", name=name)
+    return pipe.batch(4)
+
+
+def pictures(plan: Plan, seed: int = 0) -> Any:
+    return np.concatenate([batch["image"] for batch in run_inprocess(plan, seed=seed)])
+
+
+def fused(pipe: pecan.PecanPipeline) -> Plan:
+    plan, pushed = push_down(pipe.plan, "python")
+    assert [one.rule for one in pushed] and pushed[0].rule.endswith("warp")
+    return plan
+
+
+def smooth(height: int = 480, width: int = 640) -> Any:
+    """A picture without edges, of which every interpolation has about the same values."""
+    y, x = np.mgrid[0:height, 0:width] / 100.0
+    waves = [np.sin(x * (1 + c / 3)) * np.cos(y * (1 + c / 5)) for c in range(3)]
+    return np.clip(128 + 100 * np.stack(waves, -1), 0, 255).astype(np.uint8)
+
+
+ROWS: dict[str, Sequence[tuple[str, Fn]]] = {
+    "Figure 3": FIGURE_3,
+    "resize first": (*FIGURE_3[:2], FIGURE_3[5], *FIGURE_3[2:5]),
+    "crop last": (FIGURE_3[0], FIGURE_3[2], FIGURE_3[5], ("middle", images.CenterCrop(64, 64))),
+    "two crops": (*FIGURE_3[:3], ("again", images.RandomCrop(area=(0.3, 0.9))), FIGURE_3[5]),
+    "without a decoder": FIGURE_3[1:],
+}
+
+
+@pytest.mark.parametrize("steps", ROWS.values(), ids=ROWS)
+def test_one_warp_shows_what_one_after_the_other_shows(steps: Sequence[tuple[str, Fn]]) -> None:
+    given = [smooth(), smooth(333, 517), smooth(1600, 1200)]
+    pipe = pipeline(steps, [encoded(one) if steps[0][0] == "decode" else one for one in given])
+    for seed in range(8):
+        before, after = pictures(pipe.plan, seed), pictures(fused(pipe), seed)
+        assert before.shape == after.shape and before.dtype == after.dtype
+        apart = np.abs(before.astype(float) - after)
+        # A pixel beside the black border may be on the other side of it; all others are as before.
+        assert np.median(apart) <= 2 and apart.mean() < 4
+
+
+@pytest.mark.parametrize("steps", [FIGURE_3, FIGURE_3[1:]])
+def test_each_operator_draws_what_it_draws_by_itself(steps: Sequence[tuple[str, Fn]]) -> None:
+    quarters = np.zeros((400, 400, 3), np.uint8)
+    quarters[:200, :200], quarters[:200, 200:], quarters[200:, :200] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    pipe = pipeline(steps, [encoded(quarters) if steps[0][0] == "decode" else quarters for _ in range(24)])
+    before, after = pictures(pipe.plan), pictures(fused(pipe))
+    assert len({one.tobytes() for one in before}) > 12
+    for one, other in zip(before, after, strict=True):  # a lost flip, or another crop, would show
+        assert np.abs(one.astype(float) - other).mean() < 12
+
+
+def test_what_no_warp_needs_is_not_decoded_and_what_is_small_enough_not_reduced() -> None:
+    assert reduction_under(scaled((1500, 2000), (224, 224))) == 4
+    assert reduction_under(scaled((375, 500), (224, 224))) == 1
+    to, part = composed([FIGURE_3[5]], (300, 400), lambda name: None)
+    assert to.size == (96, 80) and part == (0, 0, 300, 400)
+
+
+def test_files_that_are_no_whole_jpeg_become_what_they_become_by_themselves() -> None:
+    whole = encoded(smooth())
+    png = bytes(cv2.imencode(".png", smooth())[1])
+    pipe = pipeline(FIGURE_3, [png])
+    apart = np.abs(pictures(pipe.plan).astype(float) - pictures(fused(pipe)))
+    assert np.median(apart) <= 2
+    for broken in (b"", b"no picture", whole[:200]):
+        messages = []
+        for plan in (pipeline(FIGURE_3, [broken]).plan, fused(pipeline(FIGURE_3, [broken]))):
+            with pytest.raises(ValueError, match="not an image that OpenCV can decode") as caught:
+                pictures(plan)
+            messages.append(str(caught.value))
+        assert messages[0] == messages[1]
+
+
+def test_only_runs_with_a_warp_in_them_become_one() -> None:
+    def ways(*fns: Fn, **keywords: Any) -> list[str]:
+        ops = [Map(name=f"op{place}", fn=fn, on="image", **keywords) for place, fn in enumerate(fns)]
+        return [one.rule for found in choices(ops, "python") for one in found]
+
+    decode, crop, flip, resize = images.Decode(), images.RandomCrop(), images.RandomFlip(), images.Resize(8, 8)
+    assert ways(decode, crop, flip, resize) == ["decode+warp", "decode+random_crop"]
+    assert ways(crop, flip, resize) == ["warp"]
+    assert ways(decode, crop, resize) == ["decode+random_crop+resize", "decode+random_crop"]
+    assert ways(decode, flip) == [] and ways(flip) == []
+    assert ways(decode, crop, np.copy, flip, resize) == ["decode+random_crop", "warp"]
+    assert ways(crop, flip, resize, keep_position=True) == []
+    ops = [Map(name=name, fn=fn, on="image") for name, fn in FIGURE_3]
+    assert not any(one.rule.endswith("warp") for found in choices(ops, "tensorflow") for one in found)
+
+
+def test_autoorder_takes_it_where_pixels_may_change_and_tells_by_how_much() -> None:
+    given = [
+        encoded(cv2.resize(one, (1200, 900)))
+        for path in parent_photographs()[:8]
+        if (one := cv2.imread(str(path))) is not None
+    ]
+    pipe = pipeline(FIGURE_3, given * 3)
+    strict = order_plan(OrderRequest(pipe.plan, mode="strict", elements=24, seconds=60))
+    assert "decode" not in strict.decoders
+    found = order_plan(OrderRequest(pipe.plan, mode="cost", elements=24, seconds=120))
+    text = explain("warps", found)
+    assert found.decoders == ("decode",), text
+    assert "are one warp (rule decode+warp)" in text and "results beside those" in text
