@@ -124,7 +124,9 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         return self._seed
 
     @overload
-    def peek(self, count: Literal[1] = 1) -> Element: ...
+    def peek(  # type: ignore[overload-overlap]  # of the numbers only the literal 1 gives one element
+        self, count: Literal[1] = 1
+    ) -> Element: ...
 
     @overload
     def peek(self, count: int) -> list[Element]: ...

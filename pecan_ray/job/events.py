@@ -153,13 +153,17 @@ class WorkerAdopted:
     worker: str
 
 
+DIED = "its process died"
+"""Why a worker is lost of which no more is known."""
+
+
 @dataclass(frozen=True)
 class WorkerLost:
     """A worker's process or node is gone."""
 
     worker: str
     cause: LossCause
-    why: str = "its process died"
+    why: str = DIED
 
 
 @dataclass(frozen=True)

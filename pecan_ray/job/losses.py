@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pecan_ray.job.events import LossCause
+from pecan_ray.job.events import DIED, LossCause, WorkerLost
 from pecan_ray.job.ledger_shape import LedgerShape
 
 MOST_IN_A_ROW = 5
@@ -31,11 +31,20 @@ class Losses:
 
     def __init__(self) -> None:
         self.count = 0
+        self.last_words = ""
+        """Of the process that ended last, as far as it is known why, and its name."""
         self._in_a_row: list[Loss] = []
 
     def delivered(self) -> None:
         """Note that a trainer has received a batch, or why one cannot be made was found: workers can do their work."""
         self._in_a_row.clear()
+
+    def heard(self, lost: WorkerLost) -> str:
+        """Note why a worker's process ended, where that is known; return it, for one that was lost before."""
+        if lost.cause != "process" or lost.why == DIED:
+            return ""
+        self.last_words = f"{lost.worker}: {lost.why}"
+        return f"{lost.worker} was lost since {lost.why}"
 
     def blames_work(self, loss: Loss, shape: LedgerShape) -> bool:
         """Tell whether what a worker did may be why it is lost.
@@ -72,6 +81,8 @@ class Losses:
         if len(self._in_a_row) <= MOST_IN_A_ROW:
             return ""
         look = "Look at its log for a crash in native code, and at the memory of its node"
+        if self.last_words and loss.why not in self.last_words:
+            look = f"The last that is known, {self.last_words}. {look}"
         if loss.cause == "hung":
             look = "Config(hung_after_s=...) says how long one element may take"
         return (

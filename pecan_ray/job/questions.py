@@ -250,9 +250,7 @@ class Questions:
         found, suspects.found = suspects.found, []
         if found and self._job.spec.on_error == "raise":
             first = found[0].left_out()
-            error = OpError(
-                f"{first.where} cannot be processed: {first.error}. Look at the workers' logs.", op=first.op
-            )
+            error = OpError(f"{first.where} cannot be processed: {first.error}. {self._last_words()}", op=first.op)
             error.fields.update(file=found[0].lease.split.file_of(found[0].element), element=found[0].element)
             self._job.fail(error, now, done)
         elif found:
@@ -263,7 +261,12 @@ class Questions:
                 self._job.tell("bad", f"{one.where} is left out: {one.error}", now)
             self.leave_out(left_out, now, done, keep=True)
         if suspects.hopeless:
-            self._job.fail(ClusterError(f"job {self._job.spec.name}: {suspects.hopeless}."), now, done)
+            why = f"{suspects.hopeless}. {self._last_words()}"
+            self._job.fail(ClusterError(f"job {self._job.spec.name}: {why}"), now, done)
+
+    def _last_words(self) -> str:
+        words = self._job.fleet.losses.last_words
+        return f"The last one, {words}" if words else "Look at the workers' logs."
 
 
 def _to_nobody(question: WorkerQuestion) -> Reply:

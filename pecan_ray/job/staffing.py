@@ -227,6 +227,9 @@ class Staffing:
             self.lose(event.worker, "order", "it is replaced by one that runs your order of operators", now, done)
 
     def _on_lost(self, event: events.WorkerLost, now: float, done: Instructions) -> None:
+        if (said := self._fleet.losses.heard(event)) and event.worker not in self._fleet.workers:
+            self._job.tell("lost", said, now)
+            done.append(Log("warning", said))
         self.lose(event.worker, event.cause, event.why, now, done)
 
     def lose(

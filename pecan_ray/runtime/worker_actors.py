@@ -34,10 +34,12 @@ from pecan_ray.runtime.cluster import (
     local_selector,
     named_actors,
     remote_selector,
+    this_node,
     why_unplaced,
 )
 from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.keeper import Keeping
+from pecan_ray.runtime.last_words import why_it_died
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.worker import make_worker
 
@@ -187,7 +189,9 @@ class WorkerActors:
         elif actor.node and actor.node not in alive:
             self._happened(WorkerLost(actor.name, "node", f"its node {actor.node} is gone"))
         else:
-            self._happened(WorkerLost(actor.name, "process", "its process died"))
+            here = actor.pid if actor.node == this_node() else None
+            why = await asyncio.to_thread(why_it_died, str(error), here)
+            self._happened(WorkerLost(actor.name, "process", why))
 
     async def _tell_of_node(self, actor: WorkerActor) -> None:
         """Tell that a worker cannot be placed on the one node that it is for, which is gone, or about to go."""

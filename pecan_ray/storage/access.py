@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.storage.backend import MAGIC, Backend, FileInfo
 from pecan_ray.storage.block_cache import BlockCache
+from pecan_ray.storage.fsspec_files import FsspecFiles
 from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
@@ -53,8 +54,8 @@ _MAKERS: dict[str, Callable[[], Backend]] = {
 
 
 def is_remote(path: str) -> bool:
-    """Say whether a path lies in an object store."""
-    return path.startswith(("s3://", "gs://"))
+    """Say whether a path lies in an object store, or another storage that has no files of this machine."""
+    return "://" in path
 
 
 def reset_clients() -> None:
@@ -275,16 +276,12 @@ def _backend(path: str) -> Backend:
     scheme, separator, _ = path.partition("://")
     if not separator:
         scheme = ""
-    if scheme not in _MAKERS:
-        raise SourceNotFoundError(
-            f"{path}: there is no storage for {scheme}://. Use a local path, s3:// or gs://.", path=path
-        )
     return _backend_of(scheme, os.getpid())
 
 
 @cache
 def _backend_of(scheme: str, pid: int) -> Backend:
-    return _MAKERS[scheme]()
+    return _MAKERS[scheme]() if scheme in _MAKERS else FsspecFiles(scheme)
 
 
 @cache

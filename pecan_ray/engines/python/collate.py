@@ -193,7 +193,7 @@ def _check_needs_no_padding(name: str, item: Item, op: str) -> None:
     kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
     if value is None:
         kind, remedy = "None", "Fill in what is missing, or leave such elements out by a filter, before"
-    elif isinstance(value, (list, tuple)) or getattr(value, "ndim", 0):
+    elif isinstance(value, (list, tuple, np.ndarray)):
         kind, remedy = (
             f"{kind} that holds no numbers",
             "Make numbers of it (a tokenizer's), or join texts, by a map before",

@@ -1,0 +1,183 @@
+"""Storages that fsspec knows (``hf://``, ``az://``, ``https://`` and others), beside those that are read without it.
+
+Credentials and other options are what fsspec's own configuration says (``~/.config/fsspec/*.json``, variables that
+begin with ``FSSPEC_``), or what the storage's library finds.  Our retries wait as long as the user says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any, TypeVar
+
+from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.ranges import Asked, FileRange, ShortAnswerError
+from pecan_ray.storage.retry import Doing, mistrusts, retry
+
+T = TypeVar("T")
+
+VERSIONS = ("ETag", "etag", "generation", "sha256", "blob_id", "mtime", "LastModified", "last_modified", "created")
+"""What tells versions of a file apart, under the names that storages give it; the first that is there counts."""
+WEB = ("http", "https")
+MOST_KNOWN = 100_000
+"""Files whose size and version this process remembers, so that a range of one costs one request."""
+
+
+class FsspecFiles:
+    """A `Backend` over one file system of fsspec, which belongs to this process."""
+
+    def __init__(self, scheme: str) -> None:
+        try:
+            fsspec = importlib.import_module("fsspec")
+            known = scheme in fsspec.available_protocols()
+            self._fs: Any = (
+                fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False) if known else None
+            )
+        except ImportError as error:
+            raise MissingExtraError(
+                f"Reading {scheme}:// paths needs fsspec and its package for them (on the workers too): {error}. "
+                "pip install 'pecan_ray[fsspec]' brings those for hf://, az:// and https://.",
+                extra="fsspec",
+            ) from error
+        if self._fs is None:
+            raise SourceNotFoundError(
+                f"There is no storage for {scheme}://. Use a local path, s3://, gs://, or a scheme that fsspec knows.",
+                path=f"{scheme}://",
+            )
+        self._scheme = scheme
+        self._known: dict[str, FileInfo] = {}
+
+    def info(self, path: str) -> FileInfo | None:
+        """Return the file's description, or None if there is no such file."""
+        try:
+            told = self._ask(path, lambda: self._fs.info(path))
+        except SourceNotFoundError:
+            return None
+        return self._describe(told) if told.get("type") == "file" else None
+
+    def folder(self, path: str) -> Iterator[FileInfo]:
+        """Yield the files below a folder in the order of their names."""
+        start = len(self._whole(self._fs._strip_protocol(path)).rstrip("/")) + 1
+        for file in self._found(path, None):
+            if not is_hidden(file.path[start:]):
+                yield file
+
+    def glob(self, pattern: str) -> Iterator[FileInfo]:
+        """Yield the files that match, in the order of their names; a question mark of a URL is no wildcard."""
+        literal = self.info(pattern) if self._scheme in WEB or "[" in pattern else None
+        if literal is not None:
+            yield literal
+            return
+        magic = MAGIC.search(pattern)
+        base = pattern[: magic.start()].rpartition("/")[0] if magic else pattern
+        matches = compile_glob(pattern).match
+        depth = None if "**" in pattern else pattern[len(base) :].count("/")
+        yield from (file for file in self._found(base, depth) if matches(file.path))
+
+    def subfolders(self, path: str) -> list[str]:
+        """Return the sorted names of the folders directly below a folder."""
+        try:
+            listed = self._ask(path, lambda: self._fs.ls(path, detail=True))
+        except SourceNotFoundError:
+            return []
+        names = (one["name"].rstrip("/").rpartition("/")[2] for one in listed if one["type"] == "directory")
+        return sorted(name for name in names if not is_hidden(name))
+
+    def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
+        """Return bytes `start` to `stop`; fewer where the file ends before.
+
+        Whether the file has another version than the wanted one is looked at by the first read of this process alone.
+        """
+        asked = Asked(path, start, stop, version)
+        known = self._known.get(path)
+        if known is None or (version and known.version != version):
+            known = self.info(path)
+            if known is None:
+                raise SourceNotFoundError(f"{path} does not exist.", path=path)
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[path] = known
+        asked.check_version(known.version)
+        end = known.size if stop is None else min(stop, known.size)
+        if end <= start:
+            return FileRange(b"", known.size, known.version)
+        data = self._ask(path, lambda: self._piece(path, start, end, known.size))
+        return FileRange(data, known.size, known.version)
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a file whole."""
+        self._ask(path, lambda: self._fs.pipe_file(path, data), "write")
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it is there."""
+        if self.info(path) is not None:
+            self._ask(path, lambda: self._fs.rm_file(path), "remove")
+
+    def _piece(self, path: str, start: int, end: int, size: int) -> bytes:
+        data: bytes = self._fs.cat_file(path, start=start, end=end)
+        if len(data) == size > end - start:
+            data = data[start:end]  # a server that knows no ranges has sent all of it
+        if len(data) != end - start:
+            raise ShortAnswerError(f"{len(data)} bytes came of {end - start}")
+        return data
+
+    def _found(self, folder: str, depth: int | None) -> Iterator[FileInfo]:
+        try:
+            told = self._ask(folder, lambda: self._fs.find(folder, maxdepth=depth, detail=True))
+        except SourceNotFoundError:
+            return
+        yield from sorted((self._describe(one) for one in told.values()), key=lambda file: file.path)
+
+    def _describe(self, told: dict[str, Any]) -> FileInfo:
+        path = self._whole(str(told["name"]))
+        if told.get("size") is None:
+            raise SourceError(
+                f"{path}: the server does not say how many bytes it has, so that no range of it can be read.", path=path
+            )
+        version = next((told[name] for name in VERSIONS if told.get(name) is not None), "")
+        # One file system gives a time as a text in listings, and as a time of one file.
+        spelled = version.isoformat() if isinstance(version, datetime) else str(version)
+        return FileInfo(path, int(told["size"]), spelled)
+
+    def _whole(self, name: str) -> str:
+        return name if "://" in name else f"{self._scheme}://{name.lstrip('/')}"
+
+    def _ask(self, path: str, call: Callable[[], T], doing: Doing = "read") -> T:
+        try:
+            return retry(call, passes=_passes, path=path, doing=doing)
+        except SourceError:
+            raise
+        except PermissionError as error:
+            raise SourcePermissionError(f"The storage refused to {doing} {path}: {error}.", path=path) from error
+        except FileNotFoundError as error:
+            raise SourceNotFoundError(f"{path} does not exist.", path=path) from error
+        except Exception as error:  # each library has errors of its own
+            raise _explained(error, path, doing) from error
+
+
+def _passes(error: Exception) -> bool:
+    """Tell whether an error may pass by itself: the network's, and a server's that says so."""
+    status = _status(error)
+    if status:
+        return status in (408, 429) or status >= 500
+    if isinstance(error, (FileNotFoundError, PermissionError, ImportError)) or mistrusts(error):
+        return False
+    if isinstance(error, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
+        return True
+    return isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "aiohttp"
+
+
+def _status(error: Exception) -> int:
+    code = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+    return code if isinstance(code, int) else 0
+
+
+def _explained(error: Exception, path: str, doing: Doing) -> SourceError:
+    if _status(error) in (401, 403):
+        return SourcePermissionError(f"The storage refused to {doing} {path}: {error}.", path=path)
+    if _status(error) == 404:
+        return SourceNotFoundError(f"{path} does not exist.", path=path)
+    return SourceError(f"Cannot {doing} {path}: {type(error).__name__}: {error}.", path=path)

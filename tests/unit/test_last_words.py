@@ -1,0 +1,55 @@
+"""Why a worker's process ended is said in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pecan_ray.job.events import DIED, WorkerLost
+from pecan_ray.job.losses import MOST_IN_A_ROW, Loss, Losses
+from pecan_ray.runtime.last_words import killed_for_memory, last_line
+
+RAY_SAYS = """The actor died because its owner has died... Task was killed due to the node running low on memory.
+Memory on the node (IP: 192.0.2.2, ID: 8f2) was 22.86GB used / 23.49GB limit (0.973), which exceeds the threshold.
+Top 10 memory users:
+PID	MEM(GB)	COMMAND
+410	10.2	python"""
+
+
+def test_a_worker_that_was_killed_for_memory_is_told_with_sizes_and_what_to_change() -> None:
+    said = killed_for_memory(RAY_SAYS)
+    assert "\n" not in said and "of whose 23.5 GB 22.9 were used" in said and "cpus_per_worker" in said
+    older = killed_for_memory("Memory on the node (IP: 192.0.2.2, ID: x) was 30.26GB / 31.00GB (0.976160), ...")
+    assert "of whose 31.0 GB 30.3 were used" in older
+    assert "is short of memory: run fewer" in killed_for_memory(
+        "1 worker(s) were killed: the node running low on memory"
+    )
+
+
+@pytest.mark.parametrize("said", ["", "Worker exit type: SYSTEM_ERROR. (1) the process was killed by the OOM killer"])
+def test_nothing_is_said_of_memory_where_ray_only_guesses(said: str) -> None:
+    assert killed_for_memory(said) == ""
+
+
+def test_the_last_line_of_a_workers_log_is_found(tmp_path: Path) -> None:
+    (tmp_path / "worker-ab-01000000-77.err").write_text(
+        ":job_id:01\nfirst\n\x1b boom: no such tensor\n\n:actor_name:X\n"
+    )
+    (tmp_path / "worker-ab-01000000-777.err").write_text("of another\n")
+    assert last_line(tmp_path, 77) == "\x1b boom: no such tensor"
+    (tmp_path / "worker-cd-01000000-78.err").write_bytes(b"\xff" * 40_000)
+    assert len(last_line(tmp_path, 78)) == 300
+    assert last_line(tmp_path, 5) == last_line(tmp_path / "nowhere", 77) == ""
+
+
+def test_a_crash_loop_ends_with_the_last_words_of_a_worker() -> None:
+    losses = Losses()
+    assert losses.heard(WorkerLost("w0", "process")) == "" and losses.heard(WorkerLost("w0", "node", "gone")) == ""
+    assert losses.heard(WorkerLost("w0", "process", f"{DIED}; it wrote last: boom")).startswith("w0 was lost since its")
+    ends = [
+        losses.add(Loss(f"w{number}", "node", "stream", "its stream broke", 100.0 * number, 100.0 * number + 50))
+        for number in range(MOST_IN_A_ROW + 1)
+    ]
+    assert ends[:-1] == [""] * MOST_IN_A_ROW
+    assert "w5, since its stream broke. The last that is known, w0: its process died; it wrote last: boom." in ends[-1]
