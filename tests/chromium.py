@@ -15,7 +15,7 @@ needs_chromium = pytest.mark.skipif(
 )
 LONGEST_S = 200
 TRIES = 2
-"""A browser that does not end in that time is started again: on a machine that is busy it may miss its own deadlines."""
+"""A browser that does not end in that time is started again: on a busy machine it may miss its own deadlines."""
 
 
 def browse(url: str, profile: Path, *options: str, wait_ms: int = 1500) -> str:
