@@ -71,7 +71,8 @@ def plain_batches(root: Path, batch: int, epochs: int) -> Iterator[dict[str, Any
     for _ in range(epochs):
         order = rng.permutation(len(files))
         for begin in range(0, len(files), batch):
-            rows = [_element(*files[number], rng, len(folders)) for number in order[begin : begin + batch]]
+            chosen = [files[int(number)] for number in order[begin : begin + batch]]
+            rows = [_element(path, label, rng, len(folders)) for path, label in chosen]
             yield {name: np.stack([row[name] for row in rows]) for name in ("image", "label")}
 
 

@@ -10,8 +10,8 @@ CHOSEN = 'pecan_job=~"$pecan_job",pipeline=~"$pipeline",SessionName=~"$SessionNa
 """What every query is narrowed to; Ray gives its session's name to all metrics."""
 SCHEMA = 39
 """Of a board's JSON; Grafana moves older ones up by itself."""
-WIDTH, HEIGHT = 12, 8
-"""Of a panel, of 24 columns."""
+PANEL = {"w": 12, "h": 8}
+"""Its width, of 24 columns, and its height."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _panel(number: int, panel: BoardPanel) -> dict[str, Any]:
         "title": panel.title,
         "description": panel.says,
         "datasource": source,
-        "gridPos": {"h": HEIGHT, "w": WIDTH, "x": WIDTH * (number % 2), "y": HEIGHT * (number // 2)},
+        "gridPos": {**PANEL, "x": PANEL["w"] * (number % 2), "y": PANEL["h"] * (number // 2)},
         "fieldConfig": {"defaults": defaults, "overrides": []},
         "options": {"legend": {"displayMode": "list", "placement": "bottom"}, "tooltip": {"mode": "multi"}},
         "targets": [

@@ -35,7 +35,8 @@ def test_a_manifest_fits_its_schema(manifest: Any) -> None:
 
 
 def test_a_field_that_does_not_exist_and_a_wrong_kind_are_found() -> None:
-    for change in ({"headgroupSpec": {}}, {"workerGroupSpecs": {}}, {"rayVersion": 2.6}):
+    changes: tuple[dict[str, Any], ...] = ({"headgroupSpec": {}}, {"workerGroupSpecs": {}}, {"rayVersion": 2.6})
+    for change in changes:
         wrong = copy.deepcopy(MANIFESTS[0])
         wrong["spec"].update(change)
         assert faults(wrong), change
