@@ -124,13 +124,6 @@ class Batches(Generic[BatchT]):
             self._join(share)
             return
         if debug:
-            if options.world_size > 1:
-                logger.warning(
-                    "%s: debug=True: rank %d of %d gets all batches, and not its part of them",
-                    name,
-                    options.rank,
-                    options.world_size,
-                )
             self._stream = self._in_process(plan, ordered := order(), engine, seed)
         else:
             self._clock.enter("ray")
@@ -311,6 +304,9 @@ class Batches(Generic[BatchT]):
 
     def _in_process(self, plan: Plan, ordered: Ordered, engine: EngineName, seed: int) -> Iterator[Any]:
         users_order = None if ordered.plan is plan else UsersOrder(ordered.plan, orders_of(plan), lambda: plan)
+        rank, ranks = self._options.rank, self._options.world_size
+        if ranks > 1:
+            logger.warning("%s: debug=True: rank %d of %d gets all batches, not a part", self._name, rank, ranks)
         for epoch in itertools.count() if self._options.epochs is None else range(self._options.epochs):
             before = self._elements
             if users_order is not None and users_order.taken:

@@ -16,7 +16,7 @@ from pecan_ray.autoorder.exposed_elements import array_of
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Stage, Token
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.autoorder.value_check import NO_TIME
+from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.engines.foreign import with_array
 from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import Filter
@@ -38,10 +38,14 @@ class Deciders:
         self._sampled, self._runner, self._uncontrolled = sampled, sampled.runner, uncontrolled
         self._ops = [op for op in ops if op.elements_in and (isinstance(op.op, Filter) or _uneven(op))]
 
-    def refused(self, usual: Sequence[Stage], new: Sequence[Stage]) -> str:
-        """Return which operator would decide by other values, if stages ran in place of the usual ones; or ""."""
+    def refused(self, usual: OpOrder, order: OpOrder, decoders: Collection[str] = ()) -> str:
+        """Return which operator would decide by other values in an order than in the usual one; empty if none.
+
+        `decoders`: those that take over what follows them in the order.
+        """
         if not self._ops:
             return ""
+        sides = self._runner.stages(usual), self._runner.stages(order, decoders=decoders)
         began = self._sampled.clock()
         for number in range(min(ELEMENTS, len(self._sampled.held))):
             if number >= LEAST and self._sampled.clock() - began > ENOUGH_S:
@@ -49,10 +53,10 @@ class Deciders:
             if not self._sampled.in_time():
                 return NO_TIME
             try:
-                before, after = (self._given(stages, number) for stages in (usual, new))
+                before, after = (self._given(stages, number) for stages in sides)
                 for name in before.keys() & after.keys():
                     (op,) = (one for one in self._ops if one.name == name)
-                    (stage,) = (one for one in usual if name in one.names)
+                    (stage,) = (one for one in sides[0] if name in one.names)
                     if column := self._decides_by(op, stage, number, before[name], after[name]):
                         return (
                             f"{name!r} decides by column {column!r} which elements there are, and it has other values"

@@ -86,7 +86,7 @@ class ValueTrial:
             drawn = any(one.column.startswith(column) for column in self._uncontrolled)
             if order == self._user and one.apart > TAKEN_OVER and not drawn:
                 return f"column {one.column!r}: a value differs from itself by {one.apart:.2g} standard deviations"
-        return self._deciders.refused(self._runner.stages(order), self._runner.stages(order, decoders=decoders))
+        return self._deciders.refused(order, order, decoders)
 
     def _free(self, order: OpOrder) -> frozenset[str]:
         """Return the columns whose elements need not be recognised in an order."""
@@ -127,8 +127,7 @@ class ValueTrial:
                 return NO_TIME
             free = self._uncontrolled if exactly else self._free(order)
             with np.errstate(all="ignore"):  # a function may warn of values that it is never given
-                stages = (self._runner.stages(one) for one in (self._user, order))
-                refused = self._deciders.refused(*stages) or self._inputs.refused(order)
+                refused = self._deciders.refused(self._user, order) or self._inputs.refused(order)
                 refused = refused or self._exposed.refused(order, free, exactly=exactly)
             self._unusual[order] = refused
         return self._unusual[order]

@@ -25,7 +25,7 @@ def bright(element: Element) -> bool:
 
 
 def large(element: Element) -> bool:
-    return min(element["image"].shape[:2]) >= 32
+    return bool(min(element["image"].shape[:2]) >= 32)
 
 
 def twice_if_dark(element: Element) -> list[Element]:
@@ -59,7 +59,7 @@ def test_a_flat_map_that_makes_more_of_some_elements_is_too(spread: Any) -> None
 @pytest.mark.parametrize("keep", [bright, large])
 def test_what_a_filter_decides_by_is_not_decoded_smaller(keep: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
-    items = [{"image": bytes(cv2.imencode(".jpg", one["image"])[1])} for one in images().plan.head.items]  # type: ignore[union-attr]  # the source
+    items = [{"image": bytes(cv2.imencode(".jpg", one["image"])[1])} for one in images().iter_batches(debug=True)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(Decode(), on="image").map(Resize(64, 64), on="image")
     found = trial(pipe.filter(keep, name="decide"), decoding=True).taken_over(("Decode", "Resize", "decide"))
     assert bool(found.pushed) == (keep is large)
