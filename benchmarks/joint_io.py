@@ -77,6 +77,7 @@ class Meter:
 
     def __init__(self, setting: TwoJobs) -> None:
         self._setting, self._begin, self._nbytes, self._free_at = setting, 0.0, 0, 0.0
+        self._told = False
 
     def step(self, nbytes: int) -> float | None:
         """Train with so many bytes; return the bytes a second, once it has been measured for long enough."""
@@ -89,6 +90,13 @@ class Meter:
             self._nbytes += nbytes
         passed = now - self._begin
         return self._nbytes / passed if passed >= self._setting.seconds else None
+
+    def tell(self, speed: float | None, told: Connection) -> bool:
+        """Tell a speed that is known, once; return whether both are known, so that this one may end."""
+        if speed is not None and not self._told:
+            self._told = True
+            told.send(speed)
+        return self._told and told.poll()
 
 
 def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:
@@ -106,8 +114,7 @@ def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJo
     meter = Meter(setting)
     with pipe.iter_batches(epochs=None, workers=pecan.Workers(1), prefetch_bytes=4 * MIB) as batches:
         for batch in batches:
-            if (speed := meter.step(len(batch["text"]) * LINE)) is not None:
-                told.send(speed)
+            if meter.tell(meter.step(len(batch["text"]) * LINE), told):
                 return
 
 
@@ -118,8 +125,7 @@ def only_read(told: Connection, way: str, number: int, folder: str, setting: Two
     while True:
         for one in chance.sample(range(OBJECTS[number]), OBJECTS[number]):
             data = storage.read_range(f"s3://data/set{number}/{one:04}", 0, version="v")
-            if (speed := meter.step(len(data))) is not None:
-                told.send(speed)
+            if meter.tell(meter.step(len(data)), told):
                 return
 
 
@@ -138,6 +144,8 @@ def measured(way: str, folder: str, setting: TwoJobs) -> list[float]:
     for ours, theirs in pipes:
         theirs.close()
         speeds.append(ours.recv())
+    for ours, _ in pipes:
+        ours.send("the end")
     for process in processes:
         process.join()
     return speeds
