@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
+from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
@@ -43,6 +43,8 @@ MOST_PROVEN = 96
 """Elements of the sample that the proof takes; together with unusual ones."""
 GROUPS = (1, 2, 3, 7, 16)
 """Rows at a time in the proof, besides all at once: what is left of the last group is a short one."""
+TIME_SHARE = 0.02
+"""Share of the time that is left in which the operators run the elements of a proof, once."""
 LARGEST = ROWS_BYTES // 4
 """Bytes of an element beyond which its own work, and not the calls, takes the time."""
 LEAST_GAIN = 1.5
@@ -130,6 +132,9 @@ def try_in_rows(stretch: Stretch, sampled: Sampled, maps: Sequence[ElementOp], m
     """Return which of the maps before `batch`, the last ones, can be run in rows, and are worth it."""
     if not maps or mode not in ("cost", "strict") or len(sampled.held) < LEAST_ELEMENTS:
         return NOTHING_IN_ROWS
+    last = next(op for op in sampled.profile().ops if op.name == maps[-1].name)
+    if not is_tiny(last):
+        return NOTHING_IN_ROWS
     trial = _RowsTrial(stretch, sampled, exactly=mode == "strict")
     proven: list[ElementOp] = []
     refused: list[tuple[str, str]] = []
@@ -148,6 +153,11 @@ def try_in_rows(stretch: Stretch, sampled: Sampled, maps: Sequence[ElementOp], m
         return InRows(refused=((maps[-1].name, f"it fails: {error.message.splitlines()[0]}"),))
 
 
+def is_tiny(op: OpSample) -> bool:
+    """Tell whether elements are so small that calls of functions take much of their time."""
+    return max(op.bytes_in, op.bytes_out) <= LARGEST * max(op.elements_in, 1)
+
+
 class _RowsTrial:
     """Runs maps in rows on the sample."""
 
@@ -156,19 +166,26 @@ class _RowsTrial:
         self._names = stretch.names
         self._as_columns = not stretch.prefix.ops and isinstance(stretch.prefix.head, ColumnarSource)
         """Its elements need not be put together: the source gives columns."""
-        self._count = min(len(sampled.held), MOST_PROVEN)
+        self._ops = sampled.profile().ops
+        """What the sample shows of them."""
+        each = sum(op.seconds or 0.0 for op in self._ops)
+        affordable = TIME_SHARE * sampled.left_s() / max(each, 1e-9)
+        self._count = int(min(len(sampled.held), MOST_PROVEN, affordable))
 
     def refused(self, *ops: ElementOp) -> str:
         """Return why operators, which follow one another, cannot be run in rows; empty if they can."""
         for op in ops:
-            tally = self._sampled.profile().ops[self._names.index(op.name)]
+            tally = self._ops[self._names.index(op.name)]
             if tally.random or tally.draws or tally.unequal or tally.stateful:
                 return "it draws random numbers, or holds state"
-        given = self._given(ops[0])
+            if not is_tiny(tally):
+                return f"its elements have more than {LARGEST >> 10} KiB"
+        maps = RowMaps(ops, EngineOptions(), exactly=self._exactly)
+        if why := self._refused_at_once(ops[0], maps):
+            return why
+        given = self._given(ops[0], self._count)
         if len(given) < LEAST_ELEMENTS:
-            return f"{len(given)} elements are too few"
-        if element_bytes(self._runner.columns(given[0])) > LARGEST:
-            return f"its elements have more than {LARGEST >> 10} KiB"
+            return f"{len(given)} elements are too few, or what comes before it is slow"
         stage = self._runner.stages([op.name for op in ops], fused=True)[0]
         pairs: list[tuple[Element, Element]] = []
         for number, token in enumerate([*given, *self._unusual(given)]):
@@ -182,13 +199,25 @@ class _RowsTrial:
                     return f"it fails: {str(error).splitlines()[0]}"
                 continue  # on a value that elements may never have
             pairs.append((self._runner.columns(token), dict(self._runner.columns(made))))
-        return self._differs(RowMaps(ops, EngineOptions(), exactly=self._exactly), pairs)
+        return self._differs(maps, pairs)
 
-    def _given(self, op: ElementOp) -> list[Token]:
+    def _refused_at_once(self, op: ElementOp, maps: RowMaps) -> str:
+        """Return why maps refuse the very first elements; most that cannot be run so do."""
+        columns = stacked([self._runner.columns(token) for token in self._given(op, 2)][:1] * 2)
+        if columns is None or not any(is_numbers(column) for column in columns.values()):
+            return "its elements hold no numbers of NumPy"
+        try:
+            with np.errstate(all="ignore"):
+                maps.run(columns, 2, _item(self._sampled.held[0]))
+        except NotInRowsError as error:
+            return str(error).partition(": ")[2] or str(error)
+        return ""
+
+    def _given(self, op: ElementOp, count: int) -> list[Token]:
         """Return what an operator is given in the user's order, as copies."""
         stages = self._runner.stages(self._names[: self._names.index(op.name)], fused=True)
         tokens: list[Token] = []
-        for number in range(self._count):
+        for number in range(count):
             pieces = [self._sampled.token(number)]
             for stage in stages:
                 pieces = [made for piece in pieces for made in stage(piece)]
@@ -239,7 +268,7 @@ class _RowsTrial:
 
     def judged(self, ops: Sequence[ElementOp], refused: tuple[tuple[str, str], ...]) -> InRows:
         """Return what proven maps gain in rows, if that is worth it."""
-        names, given = tuple(op.name for op in ops), self._given(ops[0])
+        names, given = tuple(op.name for op in ops), self._given(ops[0], self._count)
         stage = self._runner.stages(names, fused=True)[0]
         maps = RowMaps(ops, EngineOptions(), exactly=self._exactly)
         alone, together = list[float](), list[float]()
