@@ -300,7 +300,8 @@ class _RowsTrial:
         assert found.measured is not None
         sample, measured = self._sampled.profile(), found.measured
         saved = measured.seconds_before - measured.seconds_after
-        whole = max(sample.seconds or 0.0, measured.seconds_before)
+        others = sum((op.seconds or 0.0) * op.elements_in for op in sample.ops if op.name not in found.ops)
+        whole = others / max(sample.elements, 1) + measured.seconds_before
         share = saved / (whole + (sample.reading_s or 0.0))
         if measured.speedup >= LEAST_GAIN and saved >= LEAST_SAVED_S and share >= LEAST_SHARE:
             return replace(found, stretch_speedup=whole / max(whole - saved, 1e-12))
