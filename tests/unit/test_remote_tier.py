@@ -14,7 +14,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray import storage
-from pecan_ray.autoorder.store_speed import remote_speed
+from pecan_ray.autoorder.store_speed import SPEED, remote_speed
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines import remote_tier
@@ -313,7 +313,7 @@ def test_a_stores_speed_is_measured_once_and_kept(url: str, tmp_path: Path) -> N
         assert [list(objects.entries(kind)) for kind in objects.kinds()] in ([], [[]]), "nothing is left of it"
         shutil.rmtree(tmp_path / "mounted", ignore_errors=True)
         assert remote_speed(store, EntryObjects(url)) == speed
-        (note,) = [key for key in (f"speed 2 {url}",) if store.noted(key)]
+        (note,) = [key for key in (f"{SPEED} {url}",) if store.noted(key)]
         assert json.loads(store.noted(note) or "")["waiting"] == speed.waiting
 
 
