@@ -29,13 +29,17 @@ class Readings:
     """What was read lately, by what it is."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._lock = clock, threading.Lock()
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards both of these."""
         self._kept: dict[str, tuple[float, Any]] = {}
         self._locks: dict[str, threading.Lock] = {}
+        """By what it is: held while that is read."""
 
     def read(self, what: str, read: Callable[[], T]) -> T:
         """Return what `read` gives, or gave not long ago; who asks meanwhile waits for the same answer."""
         with self._lock:
+            # Held while this is read, so that it is read once.
             lock = self._locks.setdefault(what, threading.Lock())
         with lock:
             at, value = self._kept.get(what, (0.0, None))
