@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import time
 from pathlib import Path
-from typing import Any
 
 from pecan_ray.errors import PecanError
 from pecan_ray.observe.dashboard.from_report import past_line, past_record
 from pecan_ray.observe.dashboard.record import JobLine, JobRecord
+from pecan_ray.observe.past_jobs import PastJob, read_job, report_folder
 
 logger = logging.getLogger(__name__)
 
@@ -23,12 +22,7 @@ class PastShelf:
 
     def __init__(self, folder: Path | None = None) -> None:
         """`folder`: None is the usual one."""
-        try:
-            self._files: Any = importlib.import_module("pecan_ray.observe.past_jobs")
-        except ImportError:  # this version keeps no reports
-            self._files = None
-        usual = None if self._files is None else self._files.report_folder()
-        self._folder: Path | None = folder or usual
+        self._folder = folder or report_folder()
         self._lines: dict[str, JobLine | None] = {}
 
     def lines(self) -> list[JobLine]:
@@ -43,25 +37,25 @@ class PastShelf:
             return None
         assert self._folder is not None
         try:
-            kept = self._files.read_job(self._folder / key)
+            kept = read_job(self._folder / key)
             return past_record(self._line_of(key, kept), kept.report, kept.text)
         except BROKEN as error:
             logger.info("%s cannot be shown: %s", key, error)
             return None
 
     def _names(self) -> list[str]:
-        if self._folder is None or self._files is None or not self._folder.is_dir():
+        if self._folder is None or not self._folder.is_dir():
             return []
         return sorted((path.name for path in self._folder.glob("[0-9]*.json")), reverse=True)
 
     def _line(self, name: str) -> JobLine | None:
         assert self._folder is not None
         try:
-            return self._line_of(name, self._files.read_job(self._folder / name))
+            return self._line_of(name, read_job(self._folder / name))
         except BROKEN as error:
             logger.info("%s is left out: %s", name, error)
             return None
 
-    def _line_of(self, name: str, kept: Any) -> JobLine:
+    def _line_of(self, name: str, kept: PastJob) -> JobLine:
         ended = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(kept.ended))
         return past_line(kept.job, kept.pipeline, kept.report, ended=ended, error=kept.error, key=name)

@@ -13,6 +13,7 @@ from pecan_ray.job.placing import PlacementStep
 from pecan_ray.observe.dashboard.from_report import past_line, past_record
 from pecan_ray.observe.dashboard.job_page import job_page
 from pecan_ray.observe.dashboard_past import PastShelf
+from pecan_ray.observe.past_jobs import PastJob, keep_job
 from pecan_ray.observe.report import Report, WorkerReport
 from pecan_ray.placement import Cost, Prices
 from pecan_ray.plan.windows import Decision, Deployment, Window
@@ -69,13 +70,12 @@ def test_a_report_of_few_fields_is_enough() -> None:
 
 
 def test_the_shelf_shows_what_is_kept_and_leaves_out_what_is_broken(tmp_path: Path) -> None:
-    files = pytest.importorskip("pecan_ray.observe.past_jobs", reason="this version keeps no reports")
     told = json.loads(report().to_json())
     for began, job in ((1000.0, "first"), (2000.0, "second")):
-        files.keep_job(files.PastJob(job, "p", "c", "n", began, began + 100, "", "text", told), tmp_path)
+        keep_job(PastJob(job, "p", "c", "n", began, began + 100, "", "text", told), tmp_path)
     (tmp_path / "00000009999999-broken.json").write_text("{")
     (tmp_path / "00000009999998-odd.json").write_text(
-        files.PastJob("odd", "p", "c", "n", 1.0, 2.0, "", "", {"seconds": "x", "workers": 3}).to_json()
+        PastJob("odd", "p", "c", "n", 1.0, 2.0, "", "", {"seconds": "x", "workers": 3}).to_json()
     )
     shelf = PastShelf(tmp_path)
     assert [line.name for line in shelf.lines()] == ["second", "first"]
