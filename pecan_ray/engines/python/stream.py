@@ -159,7 +159,7 @@ class ItemStream:
                 return KeptChain(self.chain(ops[:place]), self._cached[op.name], behind)
         runs = [list(run) for point, run in itertools.groupby(ops, lambda op: isinstance(op, Autocache)) if not point]
         chains = [self._chain_of([op for op in run if isinstance(op, ElementOp)]) for run in runs or [[]]]
-        if ops and (in_rows := self.rows_chain([op for op in runs[-1] if isinstance(op, ElementOp)], batch)):
+        if runs and (in_rows := self.rows_chain([op for op in runs[-1] if isinstance(op, ElementOp)], batch)):
             chains[-1] = in_rows
         return chains[0] if len(chains) == 1 else Chains(chains)
 
