@@ -56,9 +56,9 @@ def compiled(path: Path) -> CodeType:
         return code
     except OSError as error:
         raise PlanError(f"{path} cannot be read: {error.strerror}.") from error
-    except SyntaxError as error:
-        raise PlanError(f"{path}, line {error.lineno or 0}: {error.msg}.") from error
-    except ValueError as error:
+    except (SyntaxError, ValueError) as error:  # which of them zeros in it are depends on Python's version
+        if isinstance(error, SyntaxError) and error.lineno:
+            raise PlanError(f"{path}, line {error.lineno}: {error.msg}.") from error
         raise PlanError(f"{path} is not a Python file: {error}.") from error
 
 

@@ -93,5 +93,5 @@ def test_a_folder_that_cannot_be_written_is_said_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")
-    assert main(["grafana", "--out", str(tmp_path / "file")]) == 1
+    assert main(["grafana", "--out", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

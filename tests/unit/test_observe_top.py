@@ -65,7 +65,7 @@ def test_jobs_that_do_not_answer_are_named_below() -> None:
 
 
 def test_an_interval_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--every", "nan"]) == 1
+    assert main(["top", "--every", "nan"]) == 2
     assert "--every must be" in capsys.readouterr().err
 
 
