@@ -13,8 +13,6 @@ import google_crc32c
 import numpy as np
 
 ALIGNMENT = 64
-PAGE_BYTES = 4096
-"""The words of so many bytes are added up for the checksum."""
 LEAST_MAPPED = 64 << 10
 """Bytes of an entry that is mapped rather than read."""
 MADV_POPULATE_READ = 22
@@ -24,32 +22,16 @@ MOST_PARTS = 512
 
 
 class EntryChecksum:
-    """The checksum of an entry, whose bytes are added in their order.
-
-    The words of 64 bits of each page are added up, and the CRC32C of these sums is the checksum.  So all that has
-    changed within one word of a page shows, and all that has come to another page; that is what disks and files that
-    were cut do.  It takes a third of the time of a CRC32C of all the bytes.
-    """
+    """The checksum of an entry, whose bytes are added in their order: their CRC32C."""
 
     def __init__(self) -> None:
-        self._crc = 0
-        self._rest = b""
-        """Bytes of a page that is not complete yet."""
+        self.value = 0
+        """Of what was added so far."""
 
     def add(self, data: bytes | memoryview) -> None:
         """Add the next bytes."""
-        left = memoryview(data).cast("B")
-        if self._rest:
-            missing = PAGE_BYTES - len(self._rest)
-            self._rest += left[:missing]
-            left = left[missing:]
-            if len(self._rest) < PAGE_BYTES:
-                return
-            self._crc = _extended(self._crc, self._rest)
-        whole = len(left) // PAGE_BYTES * PAGE_BYTES
-        if whole:
-            self._crc = _extended(self._crc, left[:whole])
-        self._rest = bytes(left[whole:])
+        # The library takes only bytes, and arrays of NumPy, where they lie.
+        self.value = int(google_crc32c.extend(self.value, np.frombuffer(data, np.uint8)))
 
     @classmethod
     def of(cls, data: bytes | memoryview) -> int:
@@ -57,16 +39,6 @@ class EntryChecksum:
         checksum = cls()
         checksum.add(data)
         return checksum.value
-
-    @property
-    def value(self) -> int:
-        """The checksum of what was added so far."""
-        return _extended(self._crc, self._rest.ljust(PAGE_BYTES, b"\0")) if self._rest else self._crc
-
-
-def _extended(crc: int, pages: bytes | memoryview) -> int:
-    words = np.frombuffer(pages, "<u8").reshape(-1, PAGE_BYTES // 8)
-    return int(google_crc32c.extend(crc, words.sum(axis=1, dtype=np.uint64).astype("<u8", copy=False).view(np.uint8)))
 
 
 def read_entry(path: Path, start: int, nbytes: int) -> bytes | memoryview:

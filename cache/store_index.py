@@ -11,7 +11,7 @@ from pecan_ray.cache.eviction import StoredEntry
 from pecan_ray.errors import CacheError
 
 FORMAT_VERSION = 2
-"""2: checksums are those of `pecan_ray.cache.segments`."""
+"""2: entries stand in the order of their splits, and what holds older ones goes at once."""
 BUSY_S = 30.0
 """How long to wait for another process that writes into the index."""
 TABLES = """

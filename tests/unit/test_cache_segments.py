@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pecan_ray.cache.segments import MOST_PARTS, PAGE_BYTES, EntryChecksum, SegmentWriter, read_entry
+from pecan_ray.cache.segments import MOST_PARTS, EntryChecksum, SegmentWriter, read_entry
+
+PAGE_BYTES = 4096
 
 
 def in_parts(data: bytes, dice: random.Random) -> list[bytes]:
@@ -41,6 +43,11 @@ def test_what_disks_do_shows() -> None:
             assert EntryChecksum.of(b"".join([*pages[:page], other, *pages[page + 1 :]])) != right
     pages[1], pages[4] = pages[4], pages[1]
     assert EntryChecksum.of(b"".join(pages)) != right
+    for _ in range(50):  # two words that change their places, or by as much up as down
+        one, other = sorted(dice.sample(range(len(data) // 8), 2))
+        words = [data[at : at + 8] for at in range(0, len(data), 8)]
+        words[one], words[other] = words[other], words[one]
+        assert EntryChecksum.of(b"".join(words)) != right
 
 
 def test_an_entry_of_many_parts_is_written_as_a_whole(tmp_path: Path) -> None:
