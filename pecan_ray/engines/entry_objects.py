@@ -82,8 +82,9 @@ class EntryObjects:
     field `damaged` or `newer` is true; a store that does not answer in time a `CacheError` without them.
     """
 
-    def __init__(self, root: str, *, wait_s: float = WAIT_S) -> None:
-        self.root, self.wait_s = root.rstrip("/"), wait_s
+    def __init__(self, root: str, *, wait_s: float | None = None) -> None:
+        """`wait_s`: so long the store may take to answer; None: as long as usual."""
+        self.root, self.wait_s = root.rstrip("/"), WAIT_S if wait_s is None else wait_s
         self._threads = RequestThreads(READS)
 
     # --- one entry -----------------------------------------------------------------------------------------

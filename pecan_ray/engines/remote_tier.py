@@ -58,6 +58,8 @@ class RemoteTier:
         self._listings: dict[str, _Listing] = {}
         self._behind: dict[str, int] = {}
         """Bytes of the entries that are yet to be written, by key."""
+        self._dropping: set[str] = set()
+        """Keys whose damaged entries are being removed: what is written under them comes after that."""
         self._left_alone: set[str] = set()
         """Keys under which another version of pecan_ray has written."""
         self._away_s, self._away_until = 0.0, float("-inf")
@@ -112,12 +114,13 @@ class RemoteTier:
             listing = self._listing_of(kind)
             return listing.complete and key not in listing.keys and key not in self._behind
 
-    def flush(self, within_s: float = FLUSH_S) -> bool:
-        """Wait until all is written, but no longer than that; tell whether it is."""
+    def flush(self, within_s: float | None = None) -> bool:
+        """Wait until all is written, but no longer than that (None: than usual); tell whether it is."""
+        within_s = FLUSH_S if within_s is None else within_s
         with self._changed:
             return self._changed.wait_for(lambda: not self._behind or self._away(), within_s) and not self._behind
 
-    def close(self, within_s: float = FLUSH_S) -> None:
+    def close(self, within_s: float | None = None) -> None:
         """Write what is left, as far as that is soon done; then nothing is written any more."""
         if not self.flush(within_s):
             with self._changed:
@@ -152,8 +155,11 @@ class RemoteTier:
         elif error.fields.get("damaged"):
             with self._changed:
                 self._listing_of(kind).keys.discard(key)
+                begun = key in self._dropping  # for another reader of it
+                self._dropping.add(key)
             self._say(f"a damaged entry is dropped from the remote store: {error.message}")
-            self._writers.start(partial(self._drop, kind, key))
+            if not begun:
+                self._writers.start(partial(self._drop, kind, key))
         else:
             self._failed(error)
 
@@ -194,6 +200,7 @@ class RemoteTier:
         written = False
         try:
             with self._changed:
+                self._changed.wait_for(lambda: key not in self._dropping)
                 away = self._away()
             if not away:
                 with unless_given_up(self._closed, patience_s=self._objects.wait_s):
@@ -219,3 +226,7 @@ class RemoteTier:
             pass  # the next one to read it drops it
         except PecanError as error:
             self._failed(error)
+        finally:
+            with self._changed:
+                self._dropping.discard(key)
+                self._changed.notify_all()
