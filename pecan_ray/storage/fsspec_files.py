@@ -42,6 +42,12 @@ class FsspecFiles:
                 "pip install 'pecan_ray[fsspec]' brings those for hf://, az:// and https://.",
                 extra="fsspec",
             ) from error
+        except TypeError as error:  # of its constructor
+            raise SourceError(
+                f"The storage of {scheme}:// cannot be opened: {error}. Say what it lacks in fsspec's configuration, "
+                f"as in FSSPEC_{scheme.upper()}_HOST=...",
+                path=f"{scheme}://",
+            ) from error
         if self._fs is None:
             raise SourceNotFoundError(
                 f"There is no storage for {scheme}://. Use a local path, s3://, gs://, or a scheme that fsspec knows.",

@@ -134,7 +134,13 @@ def test_reading(tree: Path) -> None:
 
 
 def test_other_schemes_are_refused() -> None:
-    with pytest.raises(SourceNotFoundError, match="no storage for ftp://"):
+    with pytest.raises(SourceNotFoundError, match="no storage for nowhere://"):
+        list(storage.list_files("nowhere://host/file"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's, which was not made whole
+def test_a_scheme_whose_storage_asks_for_more_is_named() -> None:
+    with pytest.raises(SourceError, match=r"ftp:// cannot be opened: .*'host'.* FSSPEC_FTP_HOST"):
         list(storage.list_files("ftp://host/file"))
 
 
