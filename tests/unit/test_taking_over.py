@@ -131,7 +131,7 @@ def test_a_value_that_is_far_from_itself_keeps_the_decoder_as_it_is(monkeypatch:
 def test_mode_strict_takes_over_nothing_that_changes_results(engine: EngineName) -> None:
     found = looked_at(photographs(engine, images.Resize(64, 64)), "strict")
     assert found.decoders == ()
-    assert "images would be decoded at a reduced size, which changes their pixels" in refusals(found)
+    assert "images would be decoded at a reduced size, or warped at once, which changes their pixels" in refusals(found)
 
 
 @needs_turbojpeg
