@@ -49,7 +49,7 @@ def submit(dashboard: str, environment: dict[str, str], *program: str) -> subpro
         )
         return NO_AGENT not in done[-1].stderr
 
-    until(taken, "no node takes jobs")
+    until(taken, "no node takes jobs", 240)
     return done[-1]
 
 
