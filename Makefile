@@ -13,12 +13,12 @@ PYTEST := $(BIN)/python -m pytest -q -m "not slow"
 
 # What fails beside other tests is run once more, alone, so that load decides nothing.  Both runs are printed.
 define tested
-	$(PYTEST) --cache-clear --numprocesses 2 --dist loadfile --no-loadscope-reorder $(1) || \
+	$(PYTEST) --cache-clear $(1) $(2) || \
 	{ test $$? -eq 1 && echo "Once more, alone:" && $(PYTEST) -v --last-failed --last-failed-no-failures none $(1); }
 endef
 
 test: $(VENV)/ready
-	$(call tested,tests/unit)
+	$(call tested,tests/unit,--numprocesses 2 --dist loadfile)
 	$(call tested,tests/ray tests/e2e tests/chaos)
 
 test-all: $(VENV)/ready
