@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any, TypeVar
 
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
@@ -144,7 +144,8 @@ class FsspecFiles:
                 f"{path}: the server does not say how many bytes it has, so that no range of it can be read.", path=path
             )
         version = next((told[name] for name in VERSIONS if told.get(name) is not None), "")
-        # One file system gives a time as a text in listings, and as a time of one file.
+        if isinstance(version, float):  # file systems give a time in up to three ways: in listings, and of one file
+            version = datetime.fromtimestamp(version, timezone.utc)
         spelled = version.isoformat() if isinstance(version, datetime) else str(version)
         return FileInfo(path, int(told["size"]), spelled)
 

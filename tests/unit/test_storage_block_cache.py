@@ -209,11 +209,11 @@ def test_a_folder_that_cannot_be_is_said_once_and_reading_goes_on(
 def test_a_full_disk_is_said_once_and_reading_goes_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(fd: int, data: object, at: int) -> int:
+    def full(fd: int, parts: object, at: int) -> int:
         raise OSError(28, "No space left on device")
 
     bucket, cache = Bucket(b"3" * 300), BlockCache(tmp_path, 100 * MIB)
-    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(os, "pwritev", full)
     with caplog.at_level(logging.WARNING, "pecan_ray.storage"):
         for _ in range(3):
             assert cache.read(bucket.ask, PATH, 0, None, "v1").data == b"3" * 300
