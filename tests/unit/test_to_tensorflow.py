@@ -152,7 +152,7 @@ assert keras.backend.backend() == BACKEND and len(losses) == 2
         env=env,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=270,
         check=False,
     )
     assert done.returncode == 0, done.stderr
