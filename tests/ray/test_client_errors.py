@@ -14,8 +14,8 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray import errors
+from tests.long_form import some_later
 from tests.ray.conftest import ROOT
-from tests.ray.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 

@@ -21,7 +21,7 @@ import ray
 import pecan_ray as pecan
 from examples import coordinated_reads
 from pecan_ray.errors import ClusterError, PecanError
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import kill, living_worker, lose
 

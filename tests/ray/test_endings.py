@@ -13,6 +13,7 @@ import pytest
 from ray.cluster_utils import Cluster
 from ray.job_submission import JobSubmissionClient
 
+from tests.long_form import some_later
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import (
     ENDINGS,
@@ -23,7 +24,6 @@ from tests.ray.endings import (
     shared_memory,
     temporary_files,
 )
-from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 
 PROGRAM = """

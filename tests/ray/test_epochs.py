@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

@@ -18,7 +18,7 @@ from benchmarks.faults.machine import Machine
 from benchmarks.faults.run import FaultOutcome, FaultRun
 from pecan_ray import errors
 from pecan_ray.options import Workers
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")

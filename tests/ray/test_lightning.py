@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 
 pl: Any = pytest.importorskip("pytorch_lightning")
 torch: Any = pytest.importorskip("torch")

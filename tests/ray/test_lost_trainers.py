@@ -18,9 +18,9 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.runtime import long_wait
+from tests.long_form import some_later
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.endings import actor_processes
-from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.long_form import some_later
 from tests.ray.conftest import ROOT
-from tests.ray.long_form import some_later
 
 MANY_FILES = """
 import resource, sys

@@ -20,7 +20,7 @@ from pecan_ray.errors import OpError
 from pecan_ray.options import Config, EngineName, OnError
 from pecan_ray.plan.splits import Origin
 from pecan_ray.quarantine import quarantined
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

@@ -18,7 +18,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.errors import StateError
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 

@@ -15,8 +15,8 @@ from pecan_ray import storage
 from pecan_ray.errors import StorageOutageError
 from pecan_ray.options import Config, OnError
 from tests.flaky_http import FlakyProxy, flaky_proxy
+from tests.long_form import some_later
 from tests.ray.conftest import Clusters
-from tests.ray.long_form import some_later
 
 moto_server = pytest.importorskip("moto.server")
 boto3 = importlib.import_module("boto3")

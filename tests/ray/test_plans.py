@@ -11,7 +11,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 from tests.ray.workers import ONE_BY_ONE, lose, maker
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")

@@ -12,7 +12,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.options import AutoWorkers
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import waiting
 

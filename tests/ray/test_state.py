@@ -20,8 +20,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
 from pecan_ray.quarantine import quarantined
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
-from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, kill, living_worker
 

@@ -21,8 +21,8 @@ import pytest
 import pecan_ray as pecan
 from pecan_ray.errors import StateError
 from pecan_ray.plan.splits import OUTPUT_BITS, Element, Split
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
-from tests.ray.long_form import some_later
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, lose, maker
 

@@ -10,7 +10,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.errors import PlanError, StateError
-from tests.ray.long_form import some_later
+from tests.long_form import some_later
 
 torch: Any = pytest.importorskip("torch")
 transformers: Any = pytest.importorskip("transformers")

@@ -39,7 +39,9 @@ def hits(store: EntryStore, data: str, epochs: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize(("policy", "least", "most"), [("resident", 0.17, 0.21), ("lru", 0.0, 0.15)])
+@pytest.mark.parametrize(
+    ("policy", "least", "most"), [("resident", 0.17, 0.21), pytest.param("lru", 0.0, 0.15, marks=pytest.mark.slow)]
+)
 def test_a_fifth_of_what_is_read_has_room(tmp_path: Path, policy: EvictionPolicy, least: float, most: float) -> None:
     with EntryStore(tmp_path, max_bytes=ENTRIES * 1024 // 5, policy=policy) as store:
         found = hits(store, "data", 5)

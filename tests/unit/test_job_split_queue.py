@@ -20,6 +20,7 @@ from pecan_ray.job.split_queue import Listing, SplitQueue
 from pecan_ray.plan.splits import END, Lease, Split
 from pecan_ray.sampling.order import shuffled
 from pecan_ray.sampling.randomness import random_key
+from tests.long_form import some_later
 
 MANY = 1_000_000
 ENOUGH = 200_000
@@ -265,7 +266,7 @@ def at_most_bytes(most: float) -> Iterator[None]:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("seed", some_later([None, 3], None))
 def test_a_million_splits_wait_without_an_object_for_each(seed: int | None) -> None:
     """Beside what is known of each split, a queue has numbers alone; nothing of it does the garbage collector visit."""
     ledger = Ledger(LedgerShape(epochs=None, shuffle_seed=seed))
@@ -286,7 +287,7 @@ def test_a_million_splits_wait_without_an_object_for_each(seed: int | None) -> N
         assert ledger.share("w") == (MANY - 1) // 2
 
 
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("seed", some_later([None, 3], None))
 def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) -> None:
     with at_most_bytes(150 * ENOUGH):
         listing = Listing()
@@ -298,7 +299,7 @@ def test_what_is_known_of_a_split_takes_less_than_150_bytes(seed: int | None) ->
         assert queue.take() is not None
 
 
-@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("seed", some_later([None, 3], None))
 def test_many_splits_are_each_taken_once(seed: int | None) -> None:
     listing = Listing()
     queue = SplitQueue(listing, 0, seed)

@@ -16,6 +16,7 @@ from pecan_ray.job.state_numbers import StateNumbers
 from pecan_ray.job.state_rests import COLUMNS, packed_rests, unpacked_rests
 from pecan_ray.plan.splits import END, OUTPUT_BITS
 from pecan_ray.sampling.spans import Spans
+from tests.long_form import some_later
 
 WIDTH = 1 << OUTPUT_BITS
 FILES = 1_000_000
@@ -45,8 +46,8 @@ def held_in_a_buffer(buffer: int, split_elements: int) -> tuple[Rest, ...]:
     return tuple(Rest(split, 0, tuple(spans[split])) for split in sorted(spans))
 
 
-@pytest.mark.parametrize("split_elements", [1, 2, 10, 100, 1000])
-@pytest.mark.parametrize("buffer", [1000, 20_000])
+@pytest.mark.parametrize("split_elements", some_later([1, 2, 10, 100, 1000], 10, 100))
+@pytest.mark.parametrize("buffer", some_later([1000, 20_000], 20_000))
 def test_a_buffers_elements_cost_at_most_a_byte_each_in_however_many_files_they_lie(
     buffer: int, split_elements: int
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from examples import asr_transformer, resnet50, retinanet, simclr
 from pecan_ray.options import EngineName
 from pecan_ray.reorder import Mode
+from tests.long_form import some_later
 from tests.unit.sampled_orders import (
     large_photographs,
     measured_order,
@@ -25,7 +26,7 @@ def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("mode", ["paper", "cost"])
-@pytest.mark.parametrize("engine", ["python", "tensorflow"])
+@pytest.mark.parametrize("engine", some_later(["python", "tensorflow"], "tensorflow"))
 def test_resnet50_resizes_before_it_flips_rotates_and_shears(photographs: Path, engine: EngineName, mode: Mode) -> None:
     if engine == "tensorflow":
         pytest.importorskip("tensorflow")
@@ -50,6 +51,7 @@ def test_simclr_turns_gray_before_all_other_augmentations(photographs: Path) -> 
     )
 
 
+@pytest.mark.slow
 def test_simclr_should_turn_gray_behind_the_crop_by_measured_times_and_is_never_made_slower(photographs: Path) -> None:
     found = order(simclr.pipeline(photographs))
     for names in {found.proposed.order, found.adopted.order} - {found.names}:
@@ -60,6 +62,7 @@ def test_simclr_should_turn_gray_behind_the_crop_by_measured_times_and_is_never_
     assert not found.adopted.changed or (found.measured is not None and found.measured.faster)
 
 
+@pytest.mark.slow
 def test_simclr_as_a_graph_turns_gray_first_in_mode_paper_and_is_never_made_slower(photographs: Path) -> None:
     pytest.importorskip("tensorflow")
     paper = order(simclr.pipeline(photographs, engine="tensorflow"), "paper")
@@ -76,6 +79,7 @@ def test_retinanet_casts_and_normalizes_right_after_the_flip() -> None:
     )
 
 
+@pytest.mark.slow
 def test_retinanet_with_a_cast_that_algorithm_2_would_move_keeps_its_result() -> None:
     found = order(retinanet.pipeline(images=10), "paper")
     # Cast first, the normalization would make float32 of it: the order without that move is the paper's.
@@ -85,13 +89,14 @@ def test_retinanet_with_a_cast_that_algorithm_2_would_move_keeps_its_result() ->
     assert found.adopted.order.index("cast") > found.adopted.order.index("normalize")
 
 
+@pytest.mark.slow
 def test_retinanet_by_cost_never_labels_before_it_resizes() -> None:
     found = order(retinanet.pipeline(images=10))
     names = found.adopted.order
     assert names.index("resize_and_crop") < names.index("label_extract") and names[-1] == "cast"
 
 
-@pytest.mark.parametrize("mode", ["paper", "cost"])
+@pytest.mark.parametrize("mode", some_later(["paper", "cost"], "cost"))
 def test_asr_pads_after_all_augmentations(mode: Mode) -> None:
     found = measured_order(asr_transformer.pipeline(images=20), mode, moved="pad")
     assert found.adopted.order == (

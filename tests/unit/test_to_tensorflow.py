@@ -135,6 +135,7 @@ def test_keras_gets_several_columns_as_a_dict_and_weights_behind_the_targets() -
     assert inputs.keys() == {"x", "i"} and np.array_equal(targets, weights)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["torch"])
 def test_keras_on_another_backend(backend: str) -> None:
     pytest.importorskip(backend)
