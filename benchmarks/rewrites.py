@@ -105,7 +105,7 @@ def mirror(image: Any, rng: np.random.Generator) -> Any:
     return image[:, ::-1] if rng.random() < 0.5 else image
 
 
-class Step(NamedTuple):
+class UserStep(NamedTuple):
     """One operator."""
 
     by_hand: Any
@@ -115,21 +115,21 @@ class Step(NamedTuple):
 
 
 CROP = images.RandomCrop()
-FIRST, LAST = (Step(opencv, images.Decode()), Step(CROP)), (Step(resize, images.Resize(SIDE, SIDE)),)
+FIRST, LAST = (UserStep(opencv, images.Decode()), UserStep(CROP)), (UserStep(resize, images.Resize(SIDE, SIDE)),)
 WARPED = (
-    Step(image_ops.random_flip, images.RandomFlip()),
-    Step(image_ops.random_rotate, images.RandomRotate()),
-    Step(image_ops.random_shear, images.RandomShear()),
+    UserStep(image_ops.random_flip, images.RandomFlip()),
+    UserStep(image_ops.random_rotate, images.RandomRotate()),
+    UserStep(image_ops.random_shear, images.RandomShear()),
 )
-PIPELINES: dict[str, tuple[Step, ...]] = {
+PIPELINES: dict[str, tuple[UserStep, ...]] = {
     "photographs": (*FIRST, *LAST),
-    "normalized": (*FIRST, *LAST, Step(mirror), Step(cast), Step(normalize)),
+    "normalized": (*FIRST, *LAST, UserStep(mirror), UserStep(cast), UserStep(normalize)),
     "figure-3": (*FIRST, *WARPED, *LAST),
-    "resnet50": (*FIRST, Step(cast), *WARPED, *LAST, Step(subtract_mean)),
+    "resnet50": (*FIRST, UserStep(cast), *WARPED, *LAST, UserStep(subtract_mean)),
 }
 
 
-def by_hand(files: list[bytes], steps: Sequence[Step], threads: int) -> float:
+def by_hand(files: list[bytes], steps: Sequence[UserStep], threads: int) -> float:
     """Return the CPU seconds of an image with functions on threads."""
 
     def work(number: int) -> Any:
@@ -146,7 +146,7 @@ def by_hand(files: list[bytes], steps: Sequence[Step], threads: int) -> float:
         return (time.process_time() - began) / len(files)
 
 
-def pipeline(files: list[bytes], steps: Sequence[Step]) -> pecan.PecanPipeline:
+def pipeline(files: list[bytes], steps: Sequence[UserStep]) -> pecan.PecanPipeline:
     """Return the pipeline."""
     pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": file} for file in files]), name="photographs")
     for step in steps:
@@ -162,7 +162,7 @@ def pixels(plan: Plan) -> list[Any]:
     return found
 
 
-def measure(files: list[bytes], steps: Sequence[Step], rounds: int, threads: int) -> None:
+def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads: int) -> None:
     """Let the sides take turns, and print what each did."""
     usual = pipeline(files, steps).plan
     plans = {"user's order": usual}

@@ -217,7 +217,10 @@ def _one_warp(kind: Callable[..., Any], names: tuple[str, ...], *fns: Any) -> An
 
 def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:
     """Yield the names of operators that a decoder's best rule would merge if nothing stood between them."""
+    taken = list[Op]()
     for at in range(len(ops)):
+        if ops[at] in taken:
+            continue
         geometry = [op for op in ops[at + 1 :] if isinstance(op, Map) and isinstance(op.fn, GEOMETRY)]
         for rule in (*_warps([ops[at], *geometry]), *RULES):
             found = [ops[at]]
@@ -225,6 +228,7 @@ def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]
                 if len(found) < len(rule.pattern) and _fits(rule, [*found, op], engine, partly=True):
                     found.append(op)
             if _fits(rule, found, engine):
+                taken += found
                 if found != list(ops[at : at + len(found)]):
                     yield tuple(op.name for op in found)
                 break

@@ -11,7 +11,7 @@ from pecan_ray.autoorder.op_runner import run_through
 from pecan_ray.autoorder.push_down import Pushed
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import OpOrder
-from pecan_ray.engines.python.lookup_table import LookupTable, Steps, can_be_looked_up
+from pecan_ray.engines.python.lookup_table import LookupTable, TableSteps, can_be_looked_up
 from pecan_ray.engines.python.rows import NotInRowsError
 from pecan_ray.errors import ElementError, MissingExtraError
 from pecan_ray.plan.operators import ElementOp
@@ -37,7 +37,7 @@ class TableTrial:
         if any(op.draws or op.unequal or op.stateful for op in self._sampled.profile().ops if op.name in one.ops):
             return False  # what is tried in vain would move it
         column = self._ops[one.ops[0]].on
-        steps: Steps = tuple((name, self._ops[name].fn) for name in one.ops)
+        steps: TableSteps = tuple((name, self._ops[name].fn) for name in one.ops)
         found = LookupTable(steps, one.exactly)
         assert column is not None
         images = [element.get(column) for element in self._given(order[: order.index(one.ops[0])])]

@@ -28,7 +28,7 @@ DTYPES = frozenset(np.dtype(name) for name in ("u1", "i1", "u2", "i2", "i4", "f4
 """Of results, as OpenCV knows them."""
 PATIENCE = 3
 """After so many images of which it could not be made, with none between them, functions run as they are for good."""
-Steps: TypeAlias = "tuple[tuple[str, Any], ...]"
+TableSteps: TypeAlias = "tuple[tuple[str, Any], ...]"
 """Names of operators, by which they draw, and their functions."""
 
 
@@ -65,7 +65,7 @@ class LookupTable:
     draws_by_name = True
     """It is given random numbers for each name."""
 
-    def __init__(self, steps: Steps, exactly: bool = False) -> None:
+    def __init__(self, steps: TableSteps, exactly: bool = False) -> None:
         """`exactly`: only arithmetic whose result is prescribed to the last bit."""
         self.steps, self.exactly = steps, exactly
         self._drawing = {name for name, function in steps if wants_rng(function)}
