@@ -121,17 +121,9 @@ def pipeline_of_known_operators(images: Any, labels: Any, seed: int, reorder: Re
     items = [{"image": encoded(image), "label": label} for image, label in zip(images, labels, strict=True)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="digits", seed=seed, config=config)
     known = pecan.images
-    crop, turn = known.RandomCrop(area=(0.36, 1.0), aspect=(0.9, 1.1)), known.RandomRotate(15.0)
-    for op in (
-        known.Decode(),
-        crop,
-        cast,
-        turn,
-        known.RandomShear(0.1),
-        known.Resize(SMALL, SMALL),
-        scale,
-        channels_first,
-    ):
+    crop, turn = known.RandomCrop(area=(0.36, 1.0), aspect=(0.9, 1.1)), known.RandomRotate((-15.0, 15.0))
+    known_ops = (known.Decode(), crop, cast, turn, known.RandomShear(), known.Resize(SMALL, SMALL))
+    for op in (*known_ops, scale, channels_first):
         pipe = pipe.map(op, on="image")
     return pipe.shuffle(len(labels)).batch(BATCH, drop_remainder=True)
 
