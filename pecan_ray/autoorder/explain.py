@@ -141,8 +141,8 @@ def gains(stretch: StretchOrder) -> str:
     said = []
     decoding = stretch.taken_over.measured or stretch.users_taken_over.measured
     if decoding is not None and stretch.taken_over.pushed:
-        taken = ", ".join(name for one in stretch.taken_over.pushed for name in one.ops[1:])
-        said.append(f"that the decoder takes over {taken}: {decoding.told()}")
+        rewritten = " and ".join(one.told() for one in stretch.taken_over.pushed)
+        said.append(f"that {rewritten}: {decoding.told()}")
     if stretch.in_rows.ops:
         said.append(stretch.in_rows.told())
     if not stretch.adopted.changed:

@@ -4,6 +4,9 @@ A rule applies to neighbouring operators of `pecan_ray.images` on one column.  D
 pixels that a bilinear resize would skip, and is for modes that may change them (docs/howto/ordering.md).  Decoding a
 part leaves pixels as they are in the python engine; in the tensorflow engine it differs at the border by the colour of
 the pixels outside (0.01 of 255 on average).
+
+The rule "lookup table" is none of decoders: maps of one column, of which the sample shows that they are arithmetic on
+the bytes of an image, become one table (`pecan_ray.engines.python.lookup_table`).
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pecan_ray import images
+from pecan_ray.engines.python.lookup_table import LookupTable
 from pecan_ray.fused_warps import DecodeWarp, Warp
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Map, Op, Plan
@@ -34,6 +38,8 @@ class Rule:
     """Whether images are decoded at a reduced size, or interpolated once for several times: pixels are others."""
     of_all: bool = False
     """Whether the merged function is made of the first one too."""
+    suffix: str = ""
+    """Of what an order calls it by."""
 
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
@@ -41,6 +47,13 @@ GEOMETRY = (*WARPED, images.RandomCrop, images.CenterCrop, images.Resize)
 """Operators of which a run is one warp, if one of the first kind is among them."""
 WARPS = ("decode+warp", "warp")
 """Names of the rules for those."""
+TABLE = "lookup table"
+BY_TABLE = " by table"
+"""How an order names that: after the operators, joined by a plus;"""
+EXACTLY = " exactly"
+"""and behind it, that only arithmetic whose last bit is prescribed may be in it (mode "strict")."""
+KNOWN = (images.Decode, *GEOMETRY)
+"""Operators that are no arithmetic on bytes."""
 RULES = (
     Rule(
         "decode+random_crop+resize",
@@ -83,8 +96,15 @@ class Pushed:
     only_parts: bool = False
     """Whether the decoder does nothing else than decoding a part, by a library of its own (python engine)."""
 
+    @property
+    def exactly(self) -> bool:
+        """Whether results are equal to the last bit by what arithmetic prescribes."""
+        return self.decoder.endswith(EXACTLY)
+
     def told(self) -> str:
         """Say it in words."""
+        if self.rule == TABLE:
+            return f"{', '.join(self.ops)} look up what becomes of each byte (rule {self.rule})"
         if self.rule in WARPS:
             return f"{', '.join(self.ops)} are one warp (rule {self.rule})"
         return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
@@ -95,7 +115,7 @@ def push_down(
 ) -> tuple[Plan, tuple[Pushed, ...]]:
     """Return the plan with its decoders merged with what follows them, joins' inputs too; and what was done.
 
-    `decoders`: the names of those that take something over; None: all.
+    `decoders`: the names of those that take something over; None: all decoders, and no table.
     """
     head, before = plan.head, tuple[Pushed, ...]()
     if isinstance(head, Join):
@@ -115,7 +135,7 @@ def merged(
     at = 0
     while at < len(ops):
         ways = _ways(ops[at:], engine)
-        taken = next((one for one in ways if decoders is None or one[1].decoder in decoders), None)
+        taken = next((one for one in ways if _is_wanted(one[1], decoders)), None)
         if taken is not None:
             rule, pushed = taken
             parts = [op for op in ops[at : at + len(rule.pattern)] if isinstance(op, Map)]
@@ -126,13 +146,17 @@ def merged(
     return tuple(ops), tuple(done)
 
 
+def _is_wanted(one: Pushed, decoders: Collection[str] | None) -> bool:
+    return one.rule != TABLE if decoders is None else one.decoder in decoders
+
+
 def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     """Return for each decoder what it could take over, the most first."""
     found, behind = list[list[Pushed]](), 0
     for at in range(len(ops)):
         # What another one could take over with more begins no warp of its own.
-        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or not rule.of_all]
-        behind = max([behind, *(at + len(pushed.ops) for pushed in ways)])
+        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or rule.name not in WARPS]
+        behind = max([behind, *(at + len(pushed.ops) for pushed in ways if pushed.rule != TABLE)])
         if ways:
             found.append(ways)
     return found
@@ -141,11 +165,11 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
 def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
     """Return the rules that apply to the first operator and those behind it."""
     found = list[tuple[Rule, Pushed]]()
-    for rule in (*_warps(ops), *RULES):
+    for rule in (*_warps(ops), *RULES, *_tables(ops)):
         if _fits(rule, ops, engine):
             names = tuple(op.name for op in ops[: len(rule.pattern)])
-            decoder = "+".join(names) if found or rule.of_all else names[0]
-            only_parts = engine == "python" and not rule.reduces
+            decoder = "+".join(names) + rule.suffix if found or rule.of_all else names[0]
+            only_parts = engine == "python" and not rule.reduces and not rule.of_all
             into = names[0] if rule.of_all else names[1]
             found.append((rule, Pushed(rule.name, names, into, decoder, rule.reduces, only_parts)))
     return found
@@ -167,19 +191,44 @@ def _warps(ops: Sequence[Op]) -> Iterator[Rule]:
         yield Rule("warp", pattern, merge, ("python",), reduces=True, of_all=True)
 
 
+def _tables(ops: Sequence[Op]) -> Iterator[Rule]:
+    """Yield the rules that make one table of the first operators, the most first, if they can be one: runs show it."""
+    run = list(itertools.takewhile(_may_be_looked_up, ops))
+    fns, names = [op.fn for op in run if isinstance(op, Map)], [op.name for op in run]
+    for count in range(len(run), 0, -1):
+        pattern = tuple(map(type, fns[:count]))
+        for exactly in (False, True):
+            merge = functools.partial(_one_table, exactly, tuple(names[:count]))
+            suffix = BY_TABLE + EXACTLY * exactly
+            yield Rule(TABLE, pattern, merge, ("python",), of_all=True, suffix=suffix)
+
+
+def _may_be_looked_up(op: Op) -> bool:
+    return isinstance(op, Map) and op.on is not None and not isinstance(op.fn, KNOWN)
+
+
+def _one_table(exactly: bool, names: tuple[str, ...], *fns: Any) -> LookupTable:
+    return LookupTable(tuple(zip(names, fns, strict=True)), exactly)
+
+
 def _one_warp(kind: Callable[..., Any], names: tuple[str, ...], *fns: Any) -> Any:
     return kind(tuple(zip(names, fns, strict=True)))
 
 
 def scattered(ops: Sequence[Op], engine: EngineName) -> Iterator[tuple[str, ...]]:
     """Yield the names of operators that a decoder's best rule would merge if nothing stood between them."""
+    taken = list[Op]()
     for at in range(len(ops)):
-        for rule in RULES:
+        if ops[at] in taken:
+            continue
+        geometry = [op for op in ops[at + 1 :] if isinstance(op, Map) and isinstance(op.fn, GEOMETRY)]
+        for rule in (*_warps([ops[at], *geometry]), *RULES):
             found = [ops[at]]
             for op in ops[at + 1 :]:
                 if len(found) < len(rule.pattern) and _fits(rule, [*found, op], engine, partly=True):
                     found.append(op)
             if _fits(rule, found, engine):
+                taken += found
                 if found != list(ops[at : at + len(found)]):
                     yield tuple(op.name for op in found)
                 break

@@ -233,16 +233,17 @@ class OrderSearch:
         if self._mode != "cost":
             return None
         best = next(self._candidates(sample))
-        together = (brought_together(best, names) for names in self._mergeable(best.order))
-        plan = self._simpler(next((plan for plan in together if plan is not None), best))
-        if set(self._mergeable(self._user)) <= set(self._mergeable(plan.order)):
-            return None
-        if plan.order in self._tried or plan.order in self._refused:
-            return None
-        if refused := self._trial.look(plan.order):
+        for base in (best, in_order(best, self._user)):
+            together = (brought_together(base, names) for names in self._mergeable(base.order))
+            plan = self._simpler(next((plan for plan in together if plan is not None), base))
+            if set(self._mergeable(self._user)) <= set(self._mergeable(plan.order)):
+                continue
+            if plan.order in self._tried or plan.order in self._refused:
+                continue
+            if not (refused := self._trial.look(plan.order)):
+                return plan
             self._leave_out_suspect(plan, refused)
-            return None
-        return plan
+        return None
 
     def _slowing(self, plan: OrderPlan, sample: StretchSample) -> list[Pair]:
         """Return the exchanges to leave out of an order for having made operators slow; none where it is still best.

@@ -14,9 +14,10 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import WARPS, Pushed, choices, merged
+from pecan_ray.autoorder.push_down import TABLE, WARPS, Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
+from pecan_ray.autoorder.table_trial import TableTrial
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.value_trial import ValueTrial
 from pecan_ray.errors import ElementError
@@ -65,6 +66,7 @@ class Trial:
         self._verdicts: dict[Pair, bool] = {}
         self._watch = OpWatch(self._runner)
         self._values = ValueTrial(sampled, self._watch)
+        self._tables = TableTrial(sampled)
         self.failed: str = ""
         """The operator that failed in the order that was looked at last; empty if none did."""
         self.slowed: dict[str, float] = {}
@@ -280,18 +282,26 @@ class Trial:
             return found
         for ways in choices([self._ops[name] for name in order], self._decoding):
             for one in ways:
-                if one in self._no_faster:
+                if one in self._no_faster or self._no_table(order, one, found):
                     continue
                 before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
                 if refused := self._not_to_try(one) or self._taking_over_refused(order, decoders):
                     found = replace(found, refused=(*found.refused, _not_taken_over(one, refused)))
                     continue
                 differences = self._values.differences_taken_over(self._made(order, decoders), order)
-                told = part_decoding.told(part_decoding.counts() - before)
+                told = part_decoding.told(part_decoding.counts() - before) if one.rule != TABLE else ""
                 notes = (*found.notes, *([f"{one.decoder}: {told}"] if told else []))
                 found = replace(found, pushed=(*found.pushed, one), differences=differences, notes=notes)
                 break
         return found
+
+    def _no_table(self, order: OpOrder, one: Pushed, found: TakenOver) -> bool:
+        """Tell whether something would be a look-up table and cannot be one, which is no news of most maps."""
+        if one.rule != TABLE:
+            return False
+        if (self._equal_results and not one.exactly) or any(set(one.ops) & set(other.ops) for other in found.pushed):
+            return True
+        return not self._tables.possible(order, one)
 
     def _not_to_try(self, one: Pushed) -> str:
         """Return why something that a decoder could take over need not be run; empty if it is to be."""
@@ -326,7 +336,8 @@ def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
 
 
 def _not_taken_over(one: Pushed, why: str) -> Refused:
-    return Refused(one.ops, f"the decoder takes nothing over (rule {one.rule}): {why}")
+    what = "they become no table" if one.rule == TABLE else "the decoder takes nothing over"
+    return Refused(one.ops, f"{what} (rule {one.rule}): {why}")
 
 
 def _ask(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -156,3 +156,7 @@ def test_what_a_decoder_could_take_over_is_found_behind_other_operators(photogra
     assert not names(decode, CROP, RESIZE), "they are neighbours"
     assert not names(decode, RESIZE, CROP), "cropping behind it is something else"
     assert not names(flip, CROP, RESIZE)
+    mirror, cast = images.RandomFlip(), np.float32
+    warp = ("Decode", "RandomCrop", "RandomFlip", "Resize")
+    assert names(decode, CROP, cast, mirror, RESIZE) == [warp], "a warp takes over what mirrors, turns and shears"
+    assert not names(decode, CROP, mirror, RESIZE, cast)

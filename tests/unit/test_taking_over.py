@@ -96,7 +96,11 @@ def test_a_job_runs_what_was_found_and_explain_tells_it(cache_folder: Path) -> N
         if "takes over" in text:
             break
     assert "the decoder takes over Resize (rule decode+resize)" in text
-    assert "that the decoder takes over Resize: " in text and "measured on" in text and "the whole pipeline" in text
+    assert (
+        "that the decoder takes over Resize (rule decode+resize): " in text
+        and "measured on" in text
+        and "the whole pipeline" in text
+    )
     assert "'number': equal on" in text and "'image': 24 of 24 elements differ" in text
     assert run_ops(pipe) == ["Resize"]
     again = photographs("python", images.Resize(64, 64))

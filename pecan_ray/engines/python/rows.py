@@ -9,10 +9,11 @@ itself would give, whatever the data are: that needs no sample.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, ClassVar, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,21 @@ class RowsWatch:
     """Only what is equal to the last bit by its definition is allowed."""
     refused: str = ""
     """The first thing that was not allowed: a function may go on in spite of it."""
+    writes: ClassVar[bool] = False
+    """Whether a function may write into its arrays."""
+
+    def shape_of(self, array: NumberArray) -> tuple[int, ...]:
+        """Return the shape of an element."""
+        return array.shape[1:]
+
+    def check_constant(self, value: NumberArray) -> None:
+        """Refuse an array with which it must not compute; any that has not too many dimensions is the same for all."""
+
+    def check_cast(self, array: NumberArray, wanted: np.dtype[Any]) -> None:
+        """Refuse a cast whose result may be another, alone or several at a time."""
+        if self.exactly and wanted.kind in "iu" and array.dtype.kind == "f":
+            # What lies outside of the range becomes whatever the processor makes of it.
+            self.refuse(f"it casts {array.dtype} to {wanted}")
 
     def refuse(self, why: str) -> NoReturn:
         """Note and raise it."""
@@ -95,7 +111,7 @@ class RowsColumn:
     @property
     def shape(self) -> tuple[int, ...]:
         """That of each element."""
-        return self._array.shape[1:]
+        return self._watch.shape_of(self._array)
 
     @property
     def ndim(self) -> int:
@@ -105,7 +121,7 @@ class RowsColumn:
     @property
     def size(self) -> int:
         """Numbers of each element."""
-        return self._array[:1].size if self._watch.rows else 0
+        return math.prod(self.shape) if self._watch.rows else 0
 
     @property
     def nbytes(self) -> int:
@@ -124,9 +140,9 @@ class RowsColumn:
         wanted = np.dtype(dtype)
         if wanted.kind not in NUMBERS or not wanted.isnative:
             self._watch.refuse(f"it casts to {wanted}")
-        if self._watch.exactly and wanted.kind in "iu" and self._array.dtype.kind == "f":
-            # What lies outside of the range becomes whatever the processor makes of it, alone or several at a time.
-            self._watch.refuse(f"it casts {self._array.dtype} to {wanted}")
+        self._watch.check_cast(self._array, wanted)
+        if self._watch.writes and keywords.get("copy", True) is not True and wanted == self._array.dtype:
+            return self  # what is written into one is written into the other
         return RowsColumn(self._array.astype(wanted), self._watch)
 
     def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
@@ -180,14 +196,18 @@ class RowsColumn:
             return value
         if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
             if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
+                self._watch.check_constant(np.asarray(value))
                 return value
             self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
         return self._watch.refuse(f"it computes with a {type(value).__name__}")
 
-    def _in_place(self, compute: Callable[..., Any], other: Any) -> Any:
-        if self.ndim:
+    def _in_place(self, compute: Callable[..., Any], write: Callable[..., Any], other: Any) -> Any:
+        if not self.ndim:
+            return self._made(compute, (self, other))  # a number is not written into: the name stands for another one
+        if not self._watch.writes:
             self._watch.refuse("it writes into its array")
-        return self._made(compute, (self, other))  # a number is not written into: the name stands for another one
+        write(self._array, self._given(other))
+        return self
 
     # --- what has no meaning for each number by itself
 
@@ -211,6 +231,8 @@ COMPARING = {"eq", "ne", "lt", "le", "gt", "ge"}
 def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None:
     """Give columns an operator, from either side and in place where there is that."""
 
+    write = getattr(operator, f"i{name}", compute)
+
     def alone(self: RowsColumn) -> Any:
         return self._made(compute, (self,))
 
@@ -227,7 +249,7 @@ def _add_operator(name: str, compute: Callable[..., Any], known_as: str) -> None
     def in_place(self: RowsColumn, other: Any) -> Any:
         if known_as == "power":
             self._check_allowed(known_as)
-        return self._in_place(compute, other)
+        return self._in_place(compute, write, other)
 
     if name in ALONE:
         setattr(RowsColumn, f"__{name}__", alone)

@@ -1,12 +1,18 @@
-"""What decoding a part gains: photographs of two sizes, beside the user's own functions on threads.
+"""What AutoOrder's rewrites gain: photographs of two sizes, beside the user's own functions on threads.
 
-    python benchmarks/decoding.py [--data FOLDER] [--images 96] [--rounds 5]
+    python benchmarks/rewrites.py [--pipelines photographs resnet50] [--data FOLDER] [--images 96] [--rounds 5]
 
-Each image is decoded, cropped at random (8 to 100 % of its area) and resized to 224 x 224, in batches of 32.  Sides
-take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly changes:
-the functions by hand with OpenCV on threads, the engine in the user's order, and in what AutoOrder makes of it in modes
-"strict" and "cost"; and by how much pixels differ from those of the user's order.  The large photographs are the small
-ones enlarged, so that nothing but the size differs.
+Pipelines of `pecan_ray.images` and of functions in NumPy, in batches of 32, of which each image comes out at 224 x 224:
+
+- photographs: decode, crop at random (8 to 100 % of the area), resize.
+- normalized: the same, mirror, cast to float32, subtract the means of the colours and divide by their deviations.
+- figure-3: decode, crop, flip, rotate, shear, resize (Figure 3 of the Pecan paper, without its cast to float16).
+- resnet50: decode, crop, cast to float32, flip, rotate, shear, resize, subtract the means (Table 1 of the paper).
+
+Sides take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly
+changes: the functions by hand with OpenCV on threads, the engine in the user's order, and in what AutoOrder makes of it
+in modes "strict" and "cost"; and by how much values differ from those of the user's order.  The large photographs are
+the small ones enlarged, so that nothing but the size differs.
 """
 
 from __future__ import annotations
@@ -16,9 +22,10 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,6 +34,7 @@ import numpy as np
 
 import pecan_ray as pecan
 from benchmarks.reorder import BATCH, run
+from examples import image_ops
 from examples.photographs import derived_photographs
 from pecan_ray import images, part_decoding
 from pecan_ray.autoorder.order import order_plan
@@ -36,10 +44,14 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.operators import Plan, wants_rng
 from pecan_ray.reorder import Mode
 
 SIDE = 224
+MEANS = np.array([123.68, 116.78, 103.94], np.float32)
+DEVIATIONS = np.array([58.39, 57.12, 57.38], np.float32)
+SAMPLE_S = 30.0
+"""For a look: what is found is compared, and not how soon."""
 SIZES = {"small": (375, 500), "large": (1500, 2000)}
 MODES: tuple[Mode, ...] = ("strict", "cost")
 
@@ -68,12 +80,63 @@ def opencv(encoded: bytes) -> Any:
     return cv2.cvtColor(image, cv2.COLOR_BGR2RGB)
 
 
-def by_hand(files: list[bytes], threads: int) -> float:
+def cast(image: Any) -> Any:
+    """Cast to float32."""
+    return image.astype(np.float32)
+
+
+def normalize(image: Any) -> Any:
+    """Subtract the means of the colours, and divide by their deviations."""
+    return (image - MEANS) / DEVIATIONS
+
+
+def subtract_mean(image: Any) -> Any:
+    """Subtract the means of the colours."""
+    return image - MEANS
+
+
+def resize(image: Any) -> Any:
+    """Resize as users do."""
+    return cv2.resize(image, (SIDE, SIDE))
+
+
+def mirror(image: Any, rng: np.random.Generator) -> Any:
+    """Mirror half of the images."""
+    return image[:, ::-1] if rng.random() < 0.5 else image
+
+
+class UserStep(NamedTuple):
+    """One operator."""
+
+    by_hand: Any
+    """As users write it."""
+    known: Any = None
+    """Of `pecan_ray.images`; None: it is the user's own."""
+
+
+CROP = images.RandomCrop()
+FIRST, LAST = (UserStep(opencv, images.Decode()), UserStep(CROP)), (UserStep(resize, images.Resize(SIDE, SIDE)),)
+WARPED = (
+    UserStep(image_ops.random_flip, images.RandomFlip()),
+    UserStep(image_ops.random_rotate, images.RandomRotate()),
+    UserStep(image_ops.random_shear, images.RandomShear()),
+)
+PIPELINES: dict[str, tuple[UserStep, ...]] = {
+    "photographs": (*FIRST, *LAST),
+    "normalized": (*FIRST, *LAST, UserStep(mirror), UserStep(cast), UserStep(normalize)),
+    "figure-3": (*FIRST, *WARPED, *LAST),
+    "resnet50": (*FIRST, UserStep(cast), *WARPED, *LAST, UserStep(subtract_mean)),
+}
+
+
+def by_hand(files: list[bytes], steps: Sequence[UserStep], threads: int) -> float:
     """Return the CPU seconds of an image with functions on threads."""
-    crop = images.RandomCrop()
 
     def work(number: int) -> Any:
-        return cv2.resize(crop(opencv(files[number]), np.random.default_rng(number)), (SIDE, SIDE))
+        image, rng = files[number], np.random.default_rng(number)
+        for step in steps:
+            image = step.by_hand(image, rng) if wants_rng(step.by_hand) else step.by_hand(image)
+        return image
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, range(threads)))
@@ -83,11 +146,11 @@ def by_hand(files: list[bytes], threads: int) -> float:
         return (time.process_time() - began) / len(files)
 
 
-def pipeline(files: list[bytes], decode: Any) -> pecan.PecanPipeline:
-    """Return the pipeline; the operators' names, by which random numbers are drawn, are the same with any decoder."""
+def pipeline(files: list[bytes], steps: Sequence[UserStep]) -> pecan.PecanPipeline:
+    """Return the pipeline."""
     pipe = pecan.PecanPipeline(pecan.sources.Items([{"image": file} for file in files]), name="photographs")
-    for name, fn in (("decode", decode), ("crop", images.RandomCrop()), ("resize", images.Resize(SIDE, SIDE))):
-        pipe = pipe.map(fn, on="image", name=name)
+    for step in steps:
+        pipe = pipe.map(step.known or step.by_hand, on="image")
     return pipe.batch(BATCH)
 
 
@@ -99,29 +162,29 @@ def pixels(plan: Plan) -> list[Any]:
     return found
 
 
-def measure(files: list[bytes], rounds: int, threads: int) -> None:
+def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads: int) -> None:
     """Let the sides take turns, and print what each did."""
-    usual = pipeline(files, opencv).plan
+    usual = pipeline(files, steps).plan
     plans = {"user's order": usual}
     for mode in MODES:
-        ordering = order_plan(OrderRequest(pipeline(files, images.Decode()).plan, mode=mode))
+        ordering = order_plan(OrderRequest(usual, mode=mode, seconds=SAMPLE_S))
         plans[f'mode "{mode}"'], pushed = push_down(ordering.plan, "python", ordering.decoders)
-        print(f'  mode "{mode}": {"; ".join([*(one.told() for one in pushed), *ordering.notes])}')
+        order = " -> ".join(op.name for op in ordering.plan.ops)
+        print(f'  mode "{mode}": {"; ".join([order, *(one.told() for one in pushed)])}')
     times: dict[str, list[float]] = {"OpenCV on threads": [], **{name: [] for name in plans}}
     for _ in range(rounds):
-        times["OpenCV on threads"].append(by_hand(files, threads))
+        times["OpenCV on threads"].append(by_hand(files, steps, threads))
         for name, plan in plans.items():
             times[name].append(run(plan, "python", threads).cpu_ms / 1000)
     expected, base = pixels(usual), statistics.median(times["OpenCV on threads"])
     for name, taken in times.items():
         each = statistics.median(taken)
-        apart = [
-            np.abs(a.astype(int) - b).mean() for a, b in zip(pixels(plans.get(name, usual)), expected, strict=True)
-        ]
+        made = pixels(plans.get(name, usual))
+        apart = [np.abs(a.astype(np.float64) - b).mean() for a, b in zip(made, expected, strict=True)]
         ratios = sorted(one / other for one, other in zip(times["OpenCV on threads"], taken, strict=True))
         print(
             f"  {name:18s} {1 / each:5.0f} images/s of a CPU, {base / each:.2f}x "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {np.mean(apart):.2f} of 255",
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {np.mean(apart):.3f}",
             flush=True,
         )
 
@@ -130,6 +193,7 @@ def main() -> None:
     """Measure, and print a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", help="folder of folders of JPEGs (default: photographs derived from scikit-image's)")
+    parser.add_argument("--pipelines", nargs="+", choices=list(PIPELINES), default=list(PIPELINES))
     parser.add_argument("--images", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -140,8 +204,10 @@ def main() -> None:
     small = photographs(Path(args.data or derived_photographs()), args.images)
     for name, shape in SIZES.items():
         files = small if name == "small" else [enlarged(file, shape) for file in small]
-        print(f"{name}: {len(files)} photographs of {statistics.mean(map(len, files)) / 1000:.0f} KB on average")
-        measure(files, args.rounds, args.threads)
+        for steps in args.pipelines:
+            mean = statistics.mean(map(len, files)) / 1000
+            print(f"{steps}, {name}: {len(files)} photographs of {mean:.0f} KB on average")
+            measure(files, PIPELINES[steps], args.rounds, args.threads)
 
 
 if __name__ == "__main__":
