@@ -15,8 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
@@ -324,15 +322,16 @@ class CachedReading:
     def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
         """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
         entry = self._entry(lease)
-        columns = None if entry is None or not np.all(entry.origins()[2] > 0) else entry.columns()
-        if entry is None or columns is None:
+        intervals = None if entry is None else Intervals.of(entry)
+        columns = entry.columns() if entry is not None and intervals is not None and intervals.whole else None
+        if entry is None or intervals is None or columns is None:
             yield from self._computed(lease) if entry is None else self._kept(lease, entry)
             return
-        intervals, spans, stop = Intervals.of(entry), _ending(lease, entry), entry.length << OUTPUT_BITS
+        spans, stop = _ending(lease, entry), entry.length << OUTPUT_BITS
         if gaps := intervals.gaps(lease.key, spans, stop):
             self._undelivered.add(gaps)
         for first, last in intervals.asked(spans):
-            yield KeptRows(lease, columns, intervals, entry.origins()[0], spans, first, last)
+            yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
     def _entry(self, lease: Lease) -> EntryReader | None:
