@@ -20,6 +20,7 @@ from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.kept_rows import Intervals, KeptRows, clipped
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import UndeliveredPositions
@@ -331,6 +332,7 @@ class CachedReading:
         if gaps := intervals.gaps(lease.key, spans, stop):
             self._undelivered.add(gaps)
         for first, last in intervals.asked(spans):
+            kept_tally.add(kept=last - first)
             yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
@@ -351,6 +353,7 @@ class CachedReading:
         for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
             if item is not None:
                 recording.handed()
+                kept_tally.add(computed=1)
             yield item
         if recording.read():
             self._drop(lease.key)
@@ -369,6 +372,7 @@ class CachedReading:
     def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
         key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
+        kept_tally.add(kept=len(entry))  # of part of a split a little less: it is only a share that is asked for
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
         for element, output, width, value in entry.elements(apart=apart):
             begin = (element << OUTPUT_BITS) + output

@@ -22,6 +22,7 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.entry_format import EntryReader
+from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import OpError, PlanError
@@ -158,6 +159,17 @@ def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int,
         return
     assert not again, "the second pass has read nothing"
     assert CALLS["double"] <= 2 * calls["double"]
+
+
+@pytest.mark.parametrize("shape", ["maps", "nothing behind", "shuffled"])
+def test_what_comes_out_of_the_cache_is_counted(shape: str, cache: Cache) -> None:
+    plan, sums = kept(PIPES[shape](pecan.PecanPipeline(Numbers()))), [kept_tally.sums]
+    for _ in range(2):
+        run_engine(plan, cache=cache)
+        sums.append(kept_tally.sums)
+    (before, first, second) = sums
+    assert (first[0] - before[0], first[1] - before[1]) == (0, 35)
+    assert (second[0] - first[0], second[1] - first[1]) == (35, 0)
 
 
 def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
