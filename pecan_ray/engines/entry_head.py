@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 import pyarrow as pa
 
+# Where in the schema's metadata stands what an entry holds, and the bytes of values that are in no column.
 ABOUT, BLOBS = b"pecan_ray.entry", b"pecan_ray.blobs"
-"""Where in the schema's metadata stands what an entry holds, and the bytes of values that are in no column."""
 MOST_REMEMBERED = 64
 MOST_HEAD_BYTES = 64 << 10
 """A longer one holds bytes of values, and is no other entry's."""
