@@ -24,7 +24,7 @@ from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
@@ -238,6 +238,29 @@ def test_what_only_goes_into_batches_is_no_object_for_each_element(
     assert flat(first) == flat(again)
     for one, other in zip(first, again, strict=True):
         assert [value.dtype for value in one.columns.values()] == [value.dtype for value in other.columns.values()]
+
+
+class TwoSlots(HeapSlots):
+    """As little memory for batches as a worker's ring gives at least."""
+
+    def __init__(self) -> None:
+        self.free = threading.Semaphore(2)
+
+    def acquire(self, nbytes: int) -> HeapSlot:
+        assert self.free.acquire(timeout=60), "batches wait for each other's memory"
+        return super().acquire(nbytes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(threads: int, cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers(20)).autocache().batch(2))
+    run_engine(plan, cache=cache)
+    sources, slots, seen = tuple(plan.sources()), TwoSlots(), list[int]()
+    with contextlib.closing(PythonEngine(plan, sources, EngineOptions(threads=threads, cache=cache), slots)) as engine:
+        for one in engine.batches(ListedLeases(whole_leases(sources))):
+            seen += one.columns["i"].tolist() if one.rows else []
+            slots.free.release()
+    assert sorted(seen) == sorted(numbers(run_engine(plan)))
 
 
 def _rows(produced: list[Produced]) -> list[tuple[Any, ...]]:

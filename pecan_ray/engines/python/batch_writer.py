@@ -231,7 +231,8 @@ class BatchWriter:
     def place_rows(self, number: int, rows: KeptRows, start: int, stop: int) -> int:
         """Write rows of an entry as chunk `number`, as `place` does."""
         if not self._strict and rows.plain:
-            while stop - start >= self.size:  # what stands in line may wait for the rest
+            # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
+            while stop - start >= self.size:
                 self._ready(self._whole(rows, start))
                 start += self.size
         return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
