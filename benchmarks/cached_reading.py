@@ -1,9 +1,10 @@
 """Batches out of a cache's entries, against PyArrow that reads the same bytes from the same files.
 
-    python -m benchmarks.cached_reading [--megabytes 150] [--passes 15] [--batch 32] [--json FILE]
+    python -m benchmarks.cached_reading [--megabytes 150] [--passes 15] [--batch 32] [--cold] [--json FILE]
 
 Entries of arrays of 147 KiB (64 in each) and of 4 KiB (512) in a folder of the disk, which the system keeps in its
-memory; no Ray, no trainer.  Sides take turns, each goes through all entries:
+memory, or (`--cold`) has to read from the disk in each turn; no Ray, no trainer.  Sides take turns, each goes through
+all entries:
 
 - `ours`: the python engine, with one thread beside its reader, fills batches in memory that is used again, as that of a
   worker's ring is.  Checksums are looked at.
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import sys
@@ -136,6 +138,16 @@ class CachedReader:
                 read += len(file.read_buffer(place.nbytes))
         return read
 
+    def chill(self) -> None:
+        """Let the system forget the files, so that the disk has to read them."""
+        for path in {place.path for place in self._places}:
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(fd)
+
     def close(self) -> None:
         """Let go of the folder."""
         self._engine.close()
@@ -148,11 +160,13 @@ def _record_batch(place: EntryPlace) -> Any:
         return pa.ipc.open_stream(pa.py_buffer(file.read_buffer(place.nbytes))).read_next_batch()
 
 
-def measured(reader: CachedReader, passes: int) -> dict[str, list[tuple[float, float]]]:
+def measured(reader: CachedReader, passes: int, *, cold: bool) -> dict[str, list[tuple[float, float]]]:
     """Return the seconds of the clock and of CPU of each pass, by side."""
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in (OURS, *PEERS)}
     for _ in range(passes):
         for name, times in seconds.items():
+            if cold:
+                reader.chill()
             began, spent = time.perf_counter(), time.process_time()
             assert reader.side(name)() > 0
             times.append((time.perf_counter() - began, time.process_time() - spent))
@@ -183,6 +197,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=150)
     parser.add_argument("--passes", type=int, default=15)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--cold", action="store_true", help="let the disk read the files in each turn")
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
     print(f"{platform.machine()}, Python {platform.python_version()}, {asked.passes} passes")
@@ -192,7 +207,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="pecan-cached-reading-") as folder:
             reader = CachedReader(Path(folder), source, asked.batch)
             try:
-                seconds = measured(reader, asked.passes)
+                seconds = measured(reader, asked.passes, cold=asked.cold)
             finally:
                 reader.close()
         print(f"{source.num_elements()} arrays of {nbytes} bytes, {rows} in an entry, batches of {asked.batch}:")

@@ -130,8 +130,11 @@ class KeptRows:
     def parts(self, start: int, stop: int) -> list[Part]:
         """Return the positions to deliver with rows `start` to `stop` of these."""
         if self.intervals.bounds is not None:
-            begin, end = self.intervals.begins[self.start + start], self.intervals.ends[self.start + stop - 1]
-            return clipped(self.lease.key, self.spans, int(begin), int(end))
+            begin = int(self.intervals.begins[self.start + start])
+            end = int(self.intervals.ends[self.start + stop - 1])
+            if len(self.spans) == 1 and self.spans[0][0] <= begin and end <= self.spans[0][1]:
+                return [(self.lease.key, begin, end)]
+            return clipped(self.lease.key, self.spans, begin, end)
         begins = self.intervals.begins[self.start + start : self.start + stop]
         ends = self.intervals.ends[self.start + start : self.start + stop]
         breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1

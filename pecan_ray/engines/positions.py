@@ -113,8 +113,11 @@ def elements_in(parts: Iterable[Part]) -> int:
 
 def merge(parts: Sequence[Part]) -> SpansByKey:
     """Group positions by split, as few sorted intervals."""
+    if len(parts) == 1:
+        key, start, stop = parts[0]
+        return {key: [(start, stop)]}
     spans: SpansByKey = {}
-    for key, start, stop in sorted(parts) if len(parts) > 1 else parts:
+    for key, start, stop in sorted(parts):
         intervals = spans.setdefault(key, [])
         if intervals and start <= intervals[-1][1]:
             intervals[-1] = (intervals[-1][0], max(stop, intervals[-1][1]))
