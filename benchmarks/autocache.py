@@ -6,8 +6,8 @@ One local worker on a Ray cluster of this machine, a trainer that does nothing, 
 
 - `computed`: an epoch without a point, `filling`: the first epoch of a job that keeps, in a folder of its own;
   ratio: how much slower filling is.
-- `kept`: the second epoch of that job; ratio: how much faster than computed.  `promised`: what the decision said that
-  an epoch would take, over what it took.
+- `kept`: the second epoch of that job; ratio: how much faster than computed.  `promised`: what the job had said that
+  such an epoch would take, over what it says that it took.
 - `read`: elements out of entries, checked, in this process, against PyArrow that reads the same bytes from the same
   files into arrays (`pyarrow.ipc` of a memory map, copied, not checked); ratio of their times, of the least of three
   each.  `batches`: the same, with the elements copied into batches, by an engine of one thread beside its reader.
@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import statistics
 import sys
@@ -78,18 +79,11 @@ def epochs_s(pipe: pecan.PecanPipeline, epochs: int) -> tuple[list[float], list[
     return [times[-1] - times[0] for times in seconds], said
 
 
-def promised_s(pipe: pecan.PecanPipeline, folder: Path) -> float:
-    """Return what the decision says that an epoch takes."""
-    from pecan_ray.autoorder.keeping import with_kept_points
-
-    def known() -> Any:
-        raise AssertionError("an earlier job has written down what a sample shows")
-
-    cpus = float(len(os.sched_getaffinity(0)))
-    kept = with_kept_points(
-        pipe.plan, known, name="autocache", engine="python", seed=0, cache=Cache(folder, 8 * GIB), cpus=cpus
-    )
-    return kept.choices[0].seconds
+def promised_over_taken(said: Sequence[str]) -> float:
+    """Return what a job had promised of an epoch, over what it says that the epoch took."""
+    found = [re.search(r"an epoch took ([0-9.e-]+) s, where ([0-9.e-]+) s were promised", text) for text in said]
+    took, promised = next(map(float, match.groups()) for match in found if match)
+    return promised / took
 
 
 def read_s(root: Path, folder: Path) -> dict[str, float]:
@@ -180,7 +174,7 @@ def one_round(root: Path) -> dict[str, float]:
             "kept": kept,
             "filling / computed": filling / computed,
             "computed / kept": computed / kept,
-            "promised / kept": promised_s(pipeline(root, folder), folder) / kept,
+            "promised / taken": promised_over_taken(said),
             "read": read["ours"],
             "read / pyarrow": read["ours"] / read["pyarrow"],
             "batches / pyarrow": read["batches"] / read["pyarrow"],

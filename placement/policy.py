@@ -209,7 +209,8 @@ class AutoPlacement:
         return expected
 
     def start_anew(self) -> None:
-        """Forget everything: the next window begins another search."""
+        """Forget everything: the next window begins another search, where the job is."""
+        self._setting = replace(self._setting, expected=None)
         self._begin_search()
 
 

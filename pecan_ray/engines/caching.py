@@ -15,13 +15,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from pecan_ray.cache.tiers import TieredStore
 from pecan_ray.engines.contract import Leases
 from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.kept_rows import Intervals, KeptRows, clipped
 from pecan_ray.engines.plain import NotPlainError
 from pecan_ray.engines.positions import UndeliveredPositions
@@ -324,15 +323,17 @@ class CachedReading:
     def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
         """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
         entry = self._entry(lease)
-        columns = None if entry is None or not np.all(entry.origins()[2] > 0) else entry.columns()
-        if entry is None or columns is None:
+        intervals = None if entry is None else Intervals.of(entry)
+        columns = entry.columns() if entry is not None and intervals is not None and intervals.whole else None
+        if entry is None or intervals is None or columns is None:
             yield from self._computed(lease) if entry is None else self._kept(lease, entry)
             return
-        intervals, spans, stop = Intervals.of(entry), _ending(lease, entry), entry.length << OUTPUT_BITS
+        spans, stop = _ending(lease, entry), entry.length << OUTPUT_BITS
         if gaps := intervals.gaps(lease.key, spans, stop):
             self._undelivered.add(gaps)
         for first, last in intervals.asked(spans):
-            yield KeptRows(lease, columns, intervals, entry.origins()[0], spans, first, last)
+            kept_tally.add(kept=last - first)
+            yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
     def _entry(self, lease: Lease) -> EntryReader | None:
@@ -352,6 +353,7 @@ class CachedReading:
         for item in self._read_source(lease, RecordedLeases(self._leases, recording)):
             if item is not None:
                 recording.handed()
+                kept_tally.add(computed=1)
             yield item
         if recording.read():
             self._drop(lease.key)
@@ -370,6 +372,7 @@ class CachedReading:
     def _kept(self, lease: Lease, entry: EntryReader, *, apart: bool = True) -> Iterator[Item | None]:
         """Yield the elements of an entry that a lease asks for; the positions between them yield nothing."""
         key, at, undelivered, spans = lease.key, 0, self._undelivered, _ending(lease, entry)
+        kept_tally.add(kept=len(entry))  # of part of a split a little less: it is only a share that is asked for
         start, stop = spans[0] if len(spans) == 1 else (0, 0)
         for element, output, width, value in entry.elements(apart=apart):
             begin = (element << OUTPUT_BITS) + output

@@ -21,12 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from pecan_ray.engines.contract import is_plain
+from pecan_ray.engines.entry_head import ABOUT, BLOBS, head_of
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
 from pecan_ray.plan.splits import Array, Columns, Element
 
 FORMAT_VERSION = 2
 """2: elements stand in the order of the split."""
-ABOUT, BLOBS = b"pecan_ray.entry", b"pecan_ray.blobs"
+ORIGINS = ("element", "output", "width")
+"""The first columns: where each element comes from."""
 KeptAs: TypeAlias = Literal["array", "scalar", "text", "bytes", "int", "float", "bool", "plain"]
 """How the values of a column are kept; values of another type than the first one are plain."""
 ARROW: dict[KeptAs, pa.DataType] = {
@@ -137,7 +139,7 @@ class EntryWriter:
         rows = sorted(range(len(self._origins)), key=self._origins.__getitem__)
         origins = np.array([self._origins[row] for row in rows], np.int64).reshape(-1, 3)
         arrays: list[pa.Array] = [_numbers(origins[:, place]) for place in range(3)]
-        names, about, sink = ["element", "output", "width"], [], _Parts()
+        names, about, sink = list(ORIGINS), [], _Parts()
         for number, (name, unordered) in enumerate(self._columns.items()):
             column = unordered.in_order(rows)
             told: dict[str, Written] = {"name": name, "kind": column.kind, "dtype": column.dtype}
@@ -271,23 +273,18 @@ class EntryReader:
     """The elements of an entry; raises ValueError where its bytes are not what `EntryWriter` writes."""
 
     def __init__(self, data: bytes | memoryview) -> None:
-        whole_entry = pa.py_buffer(data)
-        self._memory, self._address = np.frombuffer(data, np.uint8), whole_entry.address
-        try:
-            with pa.ipc.open_stream(whole_entry) as stream:
-                self._metadata = stream.schema.metadata or {}
-                self._batch = stream.read_next_batch()
-            facts = json.loads(self._metadata[ABOUT])
-        except (pa.ArrowInvalid, KeyError, OSError, StopIteration) as error:
-            raise ValueError(f"it is no entry: {error}") from error
+        self._data, self._memory = data, np.frombuffer(data, np.uint8)
+        self._head = head_of(data)
+        facts = self._head.facts
         if facts.get("format") != FORMAT_VERSION:
             raise ValueError(f"it has format {facts.get('format')!r}, and {FORMAT_VERSION} is read")
         self.length = whole(facts["length"])
         self._columns = facts["columns"]
-        self._blobs = memoryview(self._metadata.get(BLOBS, b""))
+        self._origins: tuple[Array, Array, Array] | None = None
+        self._blobs = self._head.blobs
 
     def __len__(self) -> int:
-        return int(self._batch.num_rows)
+        return self._head.rows
 
     def __iter__(self) -> Iterator[CachedElement]:
         """Yield the elements in the order of the split; their arrays are their own, and may be written into."""
@@ -306,8 +303,14 @@ class EntryReader:
 
     def origins(self) -> tuple[Array, Array, Array]:
         """Return the numbers of the elements in their split, of their outputs, and the positions they stand for."""
-        element, output, width = (self._numbers(place, np.int64) for place in range(3))
-        return element, output, width
+        if self._origins is None:
+            element, output, width = (self._numbers(name, np.int64) for name in ORIGINS)
+            self._origins = element, output, width
+        return self._origins
+
+    def origin_bytes(self) -> bytes:
+        """Return the same as it is written: what is equal comes from the same places of another split."""
+        return b"".join(self._buffer(name, 1).tobytes() for name in ORIGINS)
 
     def columns(self) -> Columns | None:
         """Return all elements as columns, whose arrays lie in the entry and may only be read.
@@ -354,40 +357,47 @@ class EntryReader:
         elif kind == "float":
             values = self._numbers(str(number), np.float64).tolist()
         else:
-            values = self._batch.column(str(number)).to_pylist()
+            values = self._in_arrow().column(str(number)).to_pylist()
         return values
 
-    def _numbers(self, name: int | str, dtype: type[np.generic]) -> Array:
-        array = self._batch.column(name)
-        data = array.buffers()[1]
-        return np.frombuffer(data if data is not None else b"", dtype)[: len(array)]
+    def _in_arrow(self) -> pa.RecordBatch:
+        with pa.ipc.open_stream(pa.py_buffer(self._data)) as stream:
+            return stream.read_next_batch()
+
+    def _buffer(self, name: str, number: int) -> Array:
+        """Return the bytes of a buffer of a column."""
+        place = self._head.places[name][number]
+        if place is None:
+            return self._memory[:0]
+        start, nbytes = place
+        return self._memory[start : start + nbytes]
+
+    def _numbers(self, name: str, dtype: type[np.generic], count: int | None = None) -> Array:
+        """Return the numbers of a buffer: so many as there are rows, if no other count is given."""
+        items = len(self) if count is None else count
+        return self._buffer(name, 1)[: items * np.dtype(dtype).itemsize].view(dtype)
 
     def _blob(self, number: int) -> tuple[Array, Array]:
         """Return where the rows of a column end, and their bytes."""
-        array = self._batch.column(str(number))
-        ends, data = np.frombuffer(array.buffers()[1], np.int64)[: len(array) + 1], array.buffers()[2]
-        if data is None:
-            return ends, self._memory[:0]
-        start = data.address - self._address  # Arrow gives its buffers to be read only
-        return ends, self._memory[start : start + data.size]
+        return self._numbers(str(number), np.int64, len(self) + 1), self._buffer(str(number), 2)
 
     def _rows(self, number: int, told: dict[str, Written]) -> Array:
         """Return a column of arrays of one shape, or of numbers, as one array that lies in the entry."""
         dtype, shape = named_dtype(told["dtype"]), shape_of(told["shape"])
-        ends, data = self._blob(number)
-        nbytes = dtype.itemsize * math.prod(shape)
-        if not np.array_equal(ends, np.arange(len(self) + 1) * nbytes) or len(data) < ends[-1]:
+        data, nbytes = self._buffer(str(number), 2), dtype.itemsize * math.prod(shape)
+        told_ends, ends = self._buffer(str(number), 1), _even_ends(len(self), nbytes)
+        if told_ends[: len(ends)].tobytes() != ends or len(data) < len(self) * nbytes:
             raise ValueError("arrays of one shape are not of one size")
-        if not ends[-1]:
+        if not nbytes or not len(self):
             return np.empty((len(self), *shape), dtype)
-        return data[: ends[-1]].view(dtype).reshape(len(self), *shape)
+        return data[: len(self) * nbytes].view(dtype).reshape(len(self), *shape)
 
     def _arrays(self, number: int, told: dict[str, Written]) -> Iterator[Any]:
         """Yield arrays of several shapes, or among which there are other values."""
         ends, memory = self._blob(number)
         dtype, scalar = named_dtype(told["dtype"]), told["kind"] == "scalar"
         if told["shape"] is None:
-            shapes = self._batch.column(f"{number}.shape").to_pylist()
+            shapes = self._in_arrow().column(f"{number}.shape").to_pylist()
         else:
             shapes = [shape_of(told["shape"])] * len(self)
         for row, shape in enumerate(shapes):
@@ -403,6 +413,12 @@ class EntryReader:
         if whole(start) + whole(size) > len(self._blobs):
             raise ValueError("bytes of a value are missing")
         return self._blobs[start : start + size]
+
+
+@functools.lru_cache(maxsize=64)
+def _even_ends(rows: int, nbytes: int) -> bytes:
+    """Return how it is written where rows of so many bytes each begin and end."""
+    return (np.arange(rows + 1) * nbytes).tobytes()
 
 
 def _single_rows(rows: Array, scalar: bool, apart: bool) -> Iterator[Any]:

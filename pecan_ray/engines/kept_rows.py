@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pecan_ray.engines.entry_format import EntryReader
 from pecan_ray.engines.items import Item
+from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.positions import Part, join
+from pecan_ray.engines.slots import layout_of
 from pecan_ray.plan.splits import OUTPUT_BITS, Array, Columns, Lease, LeaseKey
 
 Positions: TypeAlias = NDArray[np.int64]
@@ -24,21 +27,46 @@ class Intervals:
     begins: Positions
     ends: Positions
 
+    elements: Positions
+    """Their numbers in the split."""
+
     @classmethod
     def of(cls, entry: EntryReader) -> Intervals:
         """Return those of an entry."""
-        element, output, width = entry.origins()
-        begins = (element << OUTPUT_BITS) + output
-        return cls(begins, begins + width)
+        global _last
+        written, known = entry.origin_bytes(), _last
+        if known is None or known[0] != written:
+            element, output, width = (one.copy() for one in entry.origins())  # the entry itself may go
+            begins = (element << OUTPUT_BITS) + output
+            _last = known = written, cls(begins, begins + width, element)
+        return known[1]
+
+    @functools.cached_property
+    def whole(self) -> bool:
+        """Whether every element stands for some positions."""
+        return bool(np.all(self.ends > self.begins))
+
+    @functools.cached_property
+    def bounds(self) -> tuple[int, int] | None:
+        """Where the first one begins and the last one ends, if each begins where the one before it ends."""
+        if not len(self.begins) or not np.array_equal(self.begins[1:], self.ends[:-1]):
+            return None
+        return int(self.begins[0]), int(self.ends[-1])
 
     def gaps(self, key: LeaseKey, spans: Sequence[tuple[int, int]], stop: int) -> list[Part]:
         """Return what is asked for of the positions for which there is no element, in a split that ends at `stop`."""
+        if self.bounds == (0, stop):
+            return []
         starts, stops = np.append(0, self.ends), np.append(self.begins, stop)
         places = np.flatnonzero(stops > starts)
         return [part for at in places for part in clipped(key, spans, int(starts[at]), int(stops[at]))]
 
     def asked(self, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
         """Yield the rows that are asked for, in part at least: from one to behind the last one of a run."""
+        bounds = self.bounds
+        if bounds is not None and len(spans) == 1 and spans[0][0] <= bounds[0] and bounds[1] <= spans[0][1]:
+            yield 0, len(self.begins)
+            return
         start, stop = 0, 0
         for begin, end in spans:
             first = int(np.searchsorted(self.ends, begin, "right"))
@@ -52,6 +80,10 @@ class Intervals:
             yield start, stop
 
 
+_last: tuple[bytes, Intervals] | None = None
+"""Those of the entry that was read last, and how they are written: other splits often have the same."""
+
+
 @dataclass(frozen=True)
 class KeptRows:
     """Elements of an entry that follow each other, as columns."""
@@ -59,8 +91,6 @@ class KeptRows:
     lease: Lease
     columns: Columns
     intervals: Intervals
-    elements: Positions
-    """Their numbers in the split."""
     spans: tuple[tuple[int, int], ...]
     """Positions to deliver, among which may be some of other elements."""
     start: int
@@ -72,8 +102,39 @@ class KeptRows:
         """How many."""
         return self.stop - self.start
 
+    @functools.cached_property
+    def first(self) -> dict[str, Any]:
+        """The first row as an element."""
+        return {name: column[self.start] for name, column in self.columns.items()}
+
+    @functools.cached_property
+    def plain(self) -> bool:
+        """Whether all columns are of numbers."""
+        return not any(column.dtype.hasobject for column in self.columns.values())
+
+    @functools.cached_property
+    def _layouts(self) -> dict[int, Layout]:
+        return {}
+
+    def layout(self, size: int) -> Layout:
+        """Return that of a batch of so many such rows."""
+        known = self._layouts.get(size)
+        if known is None:
+            columns = self.columns.items()
+            numbers = ((name, None if one.dtype.hasobject else one.dtype, one.shape[1:]) for name, one in columns)
+            known = self._layouts[size] = layout_of(
+                tuple((name, dtype, () if dtype is None else (size, *shape)) for name, dtype, shape in numbers)
+            )
+        return known
+
     def parts(self, start: int, stop: int) -> list[Part]:
         """Return the positions to deliver with rows `start` to `stop` of these."""
+        if self.intervals.bounds is not None:
+            begin = int(self.intervals.begins[self.start + start])
+            end = int(self.intervals.ends[self.start + stop - 1])
+            if len(self.spans) == 1 and self.spans[0][0] <= begin and end <= self.spans[0][1]:
+                return [(self.lease.key, begin, end)]
+            return clipped(self.lease.key, self.spans, begin, end)
         begins = self.intervals.begins[self.start + start : self.start + stop]
         ends = self.intervals.ends[self.start + start : self.start + stop]
         breaks = np.flatnonzero(begins[1:] != ends[:-1]) + 1
@@ -82,10 +143,14 @@ class KeptRows:
             join(found, clipped(self.lease.key, self.spans, int(begins[first]), int(ends[last - 1])))
         return found
 
+    def named(self, row: int) -> Item:
+        """Return an element that stands for a row where only the kinds of its values matter: they are the first's."""
+        return Item(self.first, [], self.lease, int(self.intervals.elements[self.start + row]))
+
     def item(self, row: int) -> Item:
         """Return a row as an element, without its positions."""
         value = {name: column[self.start + row] for name, column in self.columns.items()}
-        return Item(value, [], self.lease, int(self.elements[self.start + row]))
+        return Item(value, [], self.lease, int(self.intervals.elements[self.start + row]))
 
     def column(self, name: str, start: int, stop: int) -> Array:
         """Return rows of a column."""
@@ -93,7 +158,8 @@ class KeptRows:
 
     def items(self, name: str, start: int, stop: int) -> list[Item]:
         """Return rows as elements with one column."""
-        column, elements = self.column(name, start, stop), self.elements[self.start + start : self.start + stop]
+        column = self.column(name, start, stop)
+        elements = self.intervals.elements[self.start + start : self.start + stop]
         return [Item({name: one}, [], self.lease, int(number)) for one, number in zip(column, elements, strict=True)]
 
 

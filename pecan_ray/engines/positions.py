@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.plan.splits import OUTPUT_BITS, LeaseKey
@@ -57,6 +57,11 @@ class UndeliveredPositions:
             if self._dropped >= MOST_DROPPED or len(self._bad) >= MOST_BAD:
                 self.due = True
 
+    @property
+    def waits(self) -> bool:
+        """Whether anything waits for a batch."""
+        return bool(self._parts or self._bad)
+
     def take(self) -> tuple[list[Part], list[BadElement]]:
         """Return and forget what was added."""
         with self._lock:
@@ -106,8 +111,11 @@ def elements_in(parts: Iterable[Part]) -> int:
     return len({(key, n) for key, start, stop in parts for n in range(start >> OUTPUT_BITS, -(-stop >> OUTPUT_BITS))})
 
 
-def merge(parts: Iterable[Part]) -> SpansByKey:
+def merge(parts: Sequence[Part]) -> SpansByKey:
     """Group positions by split, as few sorted intervals."""
+    if len(parts) == 1:
+        key, start, stop = parts[0]
+        return {key: [(start, stop)]}
     spans: SpansByKey = {}
     for key, start, stop in sorted(parts):
         intervals = spans.setdefault(key, [])

@@ -60,6 +60,10 @@ class WorkerProgress:
     """That its process has read of object stores, and"""
     node_bytes: int = 0
     """of its node's disk instead."""
+    kept: int = 0
+    """Elements that it took out of a cache, and"""
+    computed: int = 0
+    """those that it had to compute although there is one."""
     stuck: str = ""
     """What it has been doing for long, in words, with `{seconds}` for how long; empty if nothing is out of the way."""
     stuck_s: float = 0.0

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pecan_ray.job.comparing import measured, usable
 from pecan_ray.job.fleet import Fleet, FleetWorker
+from pecan_ray.job.kept_share import KeptShare
 from pecan_ray.job.messages import Placement
 from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
@@ -40,6 +41,8 @@ class PlacementLoop:
     """Seconds of one thread for a row of a batch, by AutoOrder's sample."""
     op_seconds: tuple[tuple[str, float], ...] = ()
     """Seconds of each operator for an element, by the same: what input costs is dealt to them by these."""
+    kept: KeptShare = field(default_factory=KeptShare)
+    """What caches spare the workers."""
 
     def begin(self, hosts: dict[str, float], remote_cpus: tuple[float, ...]) -> Deployment:
         """Return the numbers of workers to begin with."""
@@ -175,7 +178,9 @@ class PlacementLoop:
         longest_s = self.pacing.longest_s(now - self.began, epochs) if self.pacing is not None else None
         if longest_s is not None:
             placing.policy.aim(Objective(longest_s=longest_s))
-        return placing.decide(fleet.running(), now - self.began, self._awaited(placing, fleet, now))
+        told = (worker.told for worker in (*fleet.past.values(), *fleet.workers.values()))
+        awaited = self._awaited(placing, fleet, now)
+        return placing.decide(fleet.running(), now - self.began, awaited, lambda: self.kept.lately(told))
 
     @staticmethod
     def _awaited(placing: Placing, fleet: Fleet, now: float) -> int:

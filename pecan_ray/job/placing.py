@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from pecan_ray.errors import PlanError
+from pecan_ray.job.kept_share import is_other_work
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, expected_workers
@@ -68,6 +69,8 @@ class Placing:
     """Seconds of one worker for a batch, by AutoOrder's sample; None: not known, or used already."""
     failures: int = 0
     """How often the policy has failed: the decisions of phase "failed"."""
+    kept: float | None = None
+    """Share of the elements that came out of a cache when the search began, as far as was known first."""
 
     def patience(self, placement: str) -> float:
         """Return for how many seconds a worker may wait for a place before less is taken for an answer."""
@@ -86,14 +89,17 @@ class Placing:
         """Tell whether a window has ended: else there is nothing to decide."""
         return not self.stopped and self.meter.due()
 
-    def decide(self, running: Deployment, seconds: float, awaited: int = 0) -> PlacementStep | None:
-        """Return a decision if a window has ended.
+    def decide(
+        self, running: Deployment, seconds: float, awaited: int = 0, kept: Callable[[], float | None] = lambda: None
+    ) -> PlacementStep | None:
+        """Return a decision if a window has ended; `kept`: gives the share of its elements that a cache had.
 
         While `awaited` workers may still come, the policy is not asked: nodes take minutes, windows seconds.
         """
         window = None if self.stopped else self.meter.close()
         if window is None:
             return None
+        window = replace(window, kept=kept())
         spoilt_by = f"{awaited} of its workers are still awaited" if awaited else self.meter.spoilt_by
         if spoilt_by:
             window = replace(window, touched=True)
@@ -135,8 +141,19 @@ class Placing:
     def _ask(self, window: Window, running: Deployment) -> Decision:
         """Ask the policy; where it fails, what runs stays, and a new search begins: no training ends for a decision."""
         self.batch_s = None
+        before, self.kept = self.kept, window.kept if self.kept is None else self.kept
+        other_work = self.policy.mode == "auto" and is_other_work(before, window.kept)
+        if other_work:
+            self.kept = window.kept
+            self.policy.start_anew()
         try:
-            return self.policy.decide(window, running)
+            decision = self.policy.decide(window, running)
+            if other_work:
+                now = (
+                    f"a cache gives {window.kept:.0%} of the elements, where it gave {before:.0%}: a new search begins"
+                )
+                decision = replace(decision, reason=f"{now}; {decision.reason}")
+            return decision
         except Exception as error:  # whatever a policy does wrong
             self.failures += 1
             self.policy.start_anew()

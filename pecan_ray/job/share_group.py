@@ -93,7 +93,7 @@ class _Reader:
 
     def ends(self) -> Place | None:
         """Return the place before which it has had all; None: there is none."""
-        return None if self.epochs is None else replace(self.since, epoch=self.since.epoch + self.epochs)
+        return None if self.epochs is None else Place(self.since.epoch + self.epochs, self.since.index)
 
 
 class ShareGroup(Generic[SharedEntry]):
@@ -221,7 +221,8 @@ class ShareGroup(Generic[SharedEntry]):
 
     def _serve(self, name: str) -> list[GroupInstruction[SharedEntry]]:
         """Hand a reader what it has wished for and the window holds."""
-        reader, done = self._readers[name], list[GroupInstruction[SharedEntry]]()
+        done: list[GroupInstruction[SharedEntry]] = []
+        reader = self._readers[name]
         ends = reader.ends()
         while reader.wishes and not reader.waits:
             found = self.window.read(name)
@@ -249,8 +250,9 @@ class ShareGroup(Generic[SharedEntry]):
                 self._places.popleft()
             self._next = replace(place, index=place.index + 1)
             done += self._serve_all()
-        wishing = [reader for reader in self._readers.values() if reader.wishes]
-        if not wishing or self._asked or self._held is not None or not self.window.may_push():
+        if self._asked or self._held is not None or not self.window.may_push():
+            return done
+        if not any(reader.wishes for reader in self._readers.values()):
             return done
         if self._run != 0 and self._next.index and all(reader.waits for reader in self._readers.values()):
             self._base, self._run = self._next.epoch + 1, 0  # nobody reads the rest of this epoch

@@ -41,6 +41,8 @@ class Window:
     """Mean CPU utilization of the workers, 1.0 = all of their CPUs busy; None: not measured."""
     touched: bool = False
     """Workers came, went or died during the window."""
+    kept: float | None = None
+    """Share of the elements that workers took out of a cache lately; None: not known, or there is no cache."""
 
     def defect(self) -> str:
         """Say why the window cannot be used; empty if it can."""

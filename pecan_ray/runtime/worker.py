@@ -16,6 +16,7 @@ import ray
 
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.leases_behind import LeasesBehind
 from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
@@ -354,8 +355,9 @@ def leases_behind(leases: WorkerLeases, sources: Sequence[Source], elements: Seq
 
 
 def with_bytes_read(progress: WorkerProgress) -> WorkerProgress:
-    """Add what this process has read of buckets, and of its node's disk instead."""
-    return replace(progress, remote_bytes=remote_bytes(), node_bytes=bytes_from_node())
+    """Add what this process has read of buckets, and of its node's disk instead, and what it took out of a cache."""
+    kept, computed = kept_tally.sums
+    return replace(progress, remote_bytes=remote_bytes(), node_bytes=bytes_from_node(), kept=kept, computed=computed)
 
 
 def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> EngineOptions:

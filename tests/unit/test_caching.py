@@ -22,8 +22,9 @@ from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines import caching
 from pecan_ray.engines.contract import EngineOptions, Produced
 from pecan_ray.engines.entry_format import EntryReader
+from pecan_ray.engines.kept_elements import kept_tally
 from pecan_ray.engines.python import PythonEngine
-from pecan_ray.engines.slots import HeapSlots
+from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError, PlanError
 from pecan_ray.options import Cache
 from pecan_ray.pipeline import PecanPipeline
@@ -160,6 +161,17 @@ def test_what_is_kept_is_what_would_have_been_computed(shape: str, threads: int,
     assert CALLS["double"] <= 2 * calls["double"]
 
 
+@pytest.mark.parametrize("shape", ["maps", "nothing behind", "shuffled"])
+def test_what_comes_out_of_the_cache_is_counted(shape: str, cache: Cache) -> None:
+    plan, sums = kept(PIPES[shape](pecan.PecanPipeline(Numbers()))), [kept_tally.sums]
+    for _ in range(2):
+        run_engine(plan, cache=cache)
+        sums.append(kept_tally.sums)
+    (before, first, second) = sums
+    assert (first[0] - before[0], first[1] - before[1]) == (0, 35)
+    assert (second[0] - first[0], second[1] - first[1]) == (35, 0)
+
+
 def test_a_filtered_split_is_kept_as_empty(cache: Cache) -> None:
     plan = kept(pecan.PecanPipeline(Numbers()).filter(lambda value: value["i"] >= 20, name="late").autocache().batch(4))
     leases = ListedLeases(whole_leases(list(plan.sources())))
@@ -226,6 +238,29 @@ def test_what_only_goes_into_batches_is_no_object_for_each_element(
     assert flat(first) == flat(again)
     for one, other in zip(first, again, strict=True):
         assert [value.dtype for value in one.columns.values()] == [value.dtype for value in other.columns.values()]
+
+
+class TwoSlots(HeapSlots):
+    """As little memory for batches as a worker's ring gives at least."""
+
+    def __init__(self) -> None:
+        self.free = threading.Semaphore(2)
+
+    def acquire(self, nbytes: int) -> HeapSlot:
+        assert self.free.acquire(timeout=60), "batches wait for each other's memory"
+        return super().acquire(nbytes)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_of_one_entry_and_of_several_get_by_with_two_slots(threads: int, cache: Cache) -> None:
+    plan = kept(pecan.PecanPipeline(Numbers(20)).autocache().batch(2))
+    run_engine(plan, cache=cache)
+    sources, slots, seen = tuple(plan.sources()), TwoSlots(), list[int]()
+    with contextlib.closing(PythonEngine(plan, sources, EngineOptions(threads=threads, cache=cache), slots)) as engine:
+        for one in engine.batches(ListedLeases(whole_leases(sources))):
+            seen += one.columns["i"].tolist() if one.rows else []
+            slots.free.release()
+    assert sorted(seen) == sorted(numbers(run_engine(plan)))
 
 
 def _rows(produced: list[Produced]) -> list[tuple[Any, ...]]:

@@ -178,3 +178,22 @@ def test_an_entry_is_written_without_pandas() -> None:
         sys.exit("pandas is imported" if "pandas" in sys.modules else 0)
     """
     subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, cwd=Path(__file__).parents[2])
+
+
+def test_entries_that_begin_alike_are_read_each_by_itself() -> None:
+    first, second = np.arange(12, dtype=np.int16), np.arange(12, 24, dtype=np.int16)
+    for one in (first, second, first):
+        (value,) = there_and_back({"x": one, "name": f"{one[0]:4}", "even": bool(one[0] % 24)})
+        assert np.array_equal(value["x"], one)
+        assert value["name"] == f"{one[0]:4}"
+        assert value["even"] is bool(one[0] % 24)
+
+
+def test_an_entry_whose_end_is_missing_is_refused_also_if_one_that_begins_alike_was_whole() -> None:
+    writer = EntryWriter()
+    writer.add(0, 0, WIDTH, {"x": np.zeros(100_000, np.uint8)})
+    entry = b"".join(writer.finish(1))
+    assert len(EntryReader(entry)) == 1
+    for size in (0, 7, 100, len(entry) - 60_000):
+        with pytest.raises(ValueError, match="no entry"):
+            EntryReader(entry[:size])

@@ -14,6 +14,7 @@ import numpy as np
 from pecan_ray.engines.contract import Produced, Slot, Slots, is_columnar
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.kept_rows import KeptRows
+from pecan_ray.engines.layout import Layout
 from pecan_ray.engines.positions import Part, UndeliveredPositions, join, merge
 from pecan_ray.engines.python.chain import check_sendable, set_aside
 from pecan_ray.engines.python.collate import (
@@ -32,13 +33,14 @@ from pecan_ray.options import OnError
 NEVER_NUMBERS = frozenset({bytes, str, type(None), list, dict})
 FREE_ITEMS = 500
 """NumPy keeps Python's lock while it copies so many items."""
-HELD_BYTES = 1 << 16
+HELD_BYTES = 1 << 17
 
 
 class OpenBatch:
     """A batch whose rows are being written; its layout is that of its first element."""
 
-    def __init__(self, item: Item, size: int, op: str, slots: Slots) -> None:
+    def __init__(self, item: Item, size: int, op: str, slots: Slots, layout: Layout | None = None) -> None:
+        """`layout`: that of the first element, where it is known."""
         self.size, self.op, self.claimed = size, op, 0
         self.parts: list[Part] = []
         self.complete = False
@@ -46,7 +48,9 @@ class OpenBatch:
         self._done = 0
         self._lock = threading.Lock()
         """Guards `parts`, `complete` and how many rows are done: rows are written without it, side by side."""
-        self._layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
+        if layout is None:
+            layout = layout_of(tuple((name, *_kind(value, size)) for name, value in item.value.items()))
+        self._layout = layout
         total = self._layout.nbytes
         self.slot: Slot | None = slots.acquire(total) if total else None
         memory = np.frombuffer(self.slot.buffer, np.uint8) if self.slot else np.empty(0, np.uint8)
@@ -197,7 +201,9 @@ class BatchWriter:
         self._on_error, self._made_by = on_error, made_by or op
         self._holds_objects: bool | None = None
         """Whether elements have columns that are pickled on their way; None: not known yet."""
-        self._size, self._op, self._slots, self._undelivered = size, op, slots, undelivered
+        self.size = size
+        """Rows of a batch."""
+        self._op, self._slots, self._undelivered = op, slots, undelivered
         self._strict, self._ready = strict, ready
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
@@ -224,7 +230,35 @@ class BatchWriter:
 
     def place_rows(self, number: int, rows: KeptRows, start: int, stop: int) -> int:
         """Write rows of an entry as chunk `number`, as `place` does."""
-        return self._place(number, [_RowsInLine(rows, start, stop)])
+        if not self._strict and rows.plain:
+            # What stands in line waits for the rest, and keeps the slot of the open batch: there is always one more.
+            while stop - start >= self.size:
+                self._ready(self._whole(rows, start))
+                start += self.size
+        return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
+
+    def _whole(self, rows: KeptRows, start: int) -> Produced:
+        """Return a batch of rows of one entry: nobody else has to do with it, so it takes few steps."""
+        size, layout = self.size, rows.layout(self.size)
+        slot = self._slots.acquire(layout.nbytes) if layout.nbytes else None
+        memory = slot.buffer if slot else b""
+        columns = {}
+        for name, place in layout.places.items():
+            assert place is not None
+            columns[name] = into = place.view(memory)
+            copy_into(into, rows.column(name, start, start + size))
+        parts = rows.parts(start, start + size)
+        waiting, bad = self._undelivered.take() if self._undelivered.waits else ([], [])
+        return Produced(
+            columns,
+            merge(parts + waiting),
+            size,
+            rows.lease.epoch,
+            slot=slot,
+            bad=bad,
+            layout=layout,
+            without_data=merge(waiting),
+        )
 
     def _place(self, number: int, items: Sequence[Item | _RowsInLine]) -> int:
         with self._claiming:
@@ -260,23 +294,29 @@ class BatchWriter:
             if not self._line:
                 return None
             head, batch = self._line[0], self._open
-            if batch is None or batch.claimed == self._size:
-                one = head.rows.item(head.start) if isinstance(head, _RowsInLine) else head
-                batch = self._open = OpenBatch(one, self._size, self._op, self._slots)
+            if batch is None or batch.claimed == self.size:
+                batch = self._open = self._opened(head)
                 if self._strict:
                     self._sequence.append(batch)
-            first, room = batch.claimed, self._size - batch.claimed
+            first, room = batch.claimed, self.size - batch.claimed
             if isinstance(head, _RowsInLine):
                 stop = min(head.stop, head.start + room)
                 batch.claimed += stop - head.start
                 if stop < head.stop:
-                    self._line[0] = head._replace(start=stop)
+                    self._line[0] = _RowsInLine(head.rows, stop, head.stop)
                 else:
                     self._line.popleft()
-                return batch, first, head._replace(stop=stop)
+                return batch, first, _RowsInLine(head.rows, head.start, stop)
             claimed = self._items_in_line(room)
             batch.claimed += len(claimed)
             return batch, first, claimed
+
+    def _opened(self, head: Item | _RowsInLine) -> OpenBatch:
+        """Return a new batch that begins with what stands first in line; the caller holds the lock."""
+        if isinstance(head, Item):
+            return OpenBatch(head, self.size, self._op, self._slots)
+        layout = head.rows.layout(self.size)
+        return OpenBatch(head.rows.named(head.start), self.size, self._op, self._slots, layout)
 
     def _items_in_line(self, most: int) -> list[Item]:
         """Take items from the beginning of the line, up to rows of an entry; the caller holds the lock."""
@@ -298,6 +338,6 @@ class BatchWriter:
     def rest(self) -> Produced | None:
         """Return the batch that was not filled, once all elements are placed."""
         batch = self._open
-        if batch is None or batch.claimed == self._size:
+        if batch is None or batch.claimed == self.size:
             return None
         return batch.finish(None)
