@@ -233,9 +233,9 @@ def bound_datasets(rooms: tuple[tuple[str, int], ...]) -> None:
 
 
 def bytes_from_node() -> int:
-    """Return how many bytes this process has read from its node's disk instead of from buckets."""
+    """Return how many bytes this process has read again, of its node's disk or memory, instead of from buckets."""
     blocks = _kept.blocks_here()
-    return 0 if blocks is None else blocks.nbytes
+    return _heads(os.getpid()).found + (0 if blocks is None else blocks.nbytes)
 
 
 def among_several() -> bool:
