@@ -30,6 +30,7 @@ from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Lease, Source, Split
+from pecan_ray.runtime.cache_node import spread_blocks
 from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.sigterm import SigtermNotice
@@ -105,7 +106,8 @@ class PreprocessingWorker:
         if not self._telling.ident:
             self._telling.start()
         if self._engine is None:
-            keep_source_bytes(self._job.config.cache, self._job.spec.name if self._job.spec.shape.any_order else "")
+            cache, spec = self._job.config.cache, self._job.spec
+            keep_source_bytes(cache, spec.name if spec.shape.any_order else "", spread_blocks(cache))
             self._load(self._job.plan, 0)
 
     def _load(self, payload: bytes, version: int, behind: int = 0) -> None:
