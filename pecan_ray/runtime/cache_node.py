@@ -23,7 +23,8 @@ from pecan_ray.errors import CacheError
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.options import Cache
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
-from pecan_ray.storage import SentBlock, SpreadBlocks
+from pecan_ray.runtime.messages import Job
+from pecan_ray.storage import SentBlock, SpreadBlocks, keep_source_bytes
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -179,6 +180,8 @@ class Spreading:
         ).remote(self._cache)
 
 
-def spread_blocks(cache: Cache) -> SpreadBlocks | None:
-    """Return the other nodes' blocks for a worker of this process; None: each node keeps its own."""
-    return Spreading(cache).start() if cache.spread else None
+def keep_blocks(job: Job) -> None:
+    """Let this process, a worker of a job, keep what it reads of buckets as the job's settings say."""
+    cache, spec = job.config.cache, job.spec
+    others = Spreading(cache).start() if cache.spread else None
+    keep_source_bytes(cache, spec.name if spec.shape.any_order else "", others)
