@@ -29,8 +29,11 @@ SAME = 0.1
 SAME_SIZE = 0.01
 """nor has the size of a dataset by less than this, which is known the better the longer a job runs,"""
 SAME_HITS = 0.02
-"""nor has a share of hits that has changed by less than this: of a fast job that is a good part of a pipe."""
-ROOM_TO_SPARE = 1.03
+"""nor has a share of hits that has changed by less than this, and by less than half of what misses: of a fast job a
+hundredth is a good part of a pipe."""
+NO_HITS = 0.002
+"""What a share of hits has changed by that is less than this is nothing."""
+ROOM_TO_SPARE = 1.02
 """Sizes of datasets that were measured are taken for so many times larger: a room that is a little too small for one
 that is to be kept whole costs a part of the pipe, and one that is a little too large next to nothing."""
 LEAST_SHARE = 0.01
@@ -229,8 +232,13 @@ def _nearly(known: JobIo, report: JobIo) -> bool:
         and same(known.dataset_bytes, report.dataset_bytes, SAME_SIZE)
         and same(known.ideal_bytes_per_s, report.ideal_bytes_per_s)
         and same(known.remaining_bytes, report.remaining_bytes, 2 * SAME)
-        and abs(report.hit_share - known.hit_share) <= SAME_HITS
+        and _same_hits(known.hit_share, report.hit_share)
     )
+
+
+def _same_hits(before: float, after: float) -> bool:
+    changed = abs(after - before)
+    return changed <= NO_HITS or changed <= min(SAME_HITS, 0.5 * (1 - min(before, after)))
 
 
 def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
