@@ -171,6 +171,15 @@ def speeds_of(setting: TwoJobs, cache: float, pipe: float) -> tuple[float, float
     return first, silod_perf(setting.ideal, setting.pipe - pipe, setting.cache_bytes - cache, sizes[1])
 
 
+def best_splits(setting: TwoJobs) -> dict[str, tuple[float, float]]:
+    """Return the speeds of the best of all splits, by each of two measures."""
+    steps = [step / STEPS for step in range(STEPS + 1)]
+    splits = [speeds_of(setting, a * setting.cache_bytes, b * setting.pipe) for a, b in product(steps, steps)]
+    equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
+    slower = max(splits, key=lambda two: min(two[0] / equal[0], two[1] / equal[1]))
+    return {"brute force, by the sum": max(splits, key=sum), "brute force, by the slower one": slower}
+
+
 def say(told: str, speeds: list[float] | tuple[float, ...], setting: TwoJobs) -> None:
     """Print one way's numbers."""
     equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
@@ -211,12 +220,8 @@ def main() -> None:
                 say(way, measured(way, f"{folder}/{turn}-{way}", setting), setting)
         finally:
             cluster.shutdown()
-    steps = [step / STEPS for step in range(STEPS + 1)]
-    splits = [speeds_of(setting, a * setting.cache_bytes, b * setting.pipe) for a, b in product(steps, steps)]
-    say("brute force, by the sum", max(splits, key=sum), setting)
-    equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
-    slower = max(splits, key=lambda two: min(two[0] / equal[0], two[1] / equal[1]))
-    say("brute force, by the slower one", slower, setting)
+    for told, speeds in best_splits(setting).items():
+        say(told, speeds, setting)
 
 
 if __name__ == "__main__":
