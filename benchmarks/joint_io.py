@@ -23,6 +23,7 @@ import os
 import random
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ import pecan_ray as pecan
 from benchmarks.slow_bucket import running_bucket
 from pecan_ray import storage
 from pecan_ray.cache import silod_perf
+from pecan_ray.observe.top_command import live_jobs, screen
 from pecan_ray.storage import BlockCache
 
 MIB = 1 << 20
@@ -61,6 +63,8 @@ class TwoJobs:
     ideal: float
     warm_s: float
     seconds: float
+    top_s: float
+    """`pecan top`'s table is printed so often; 0: never."""
 
 
 def write_objects(folder: Path) -> None:
@@ -102,6 +106,8 @@ class Meter:
 def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:
     """Run a job until its speed is known."""
     ray.init(address=setting.address, namespace="pecan", log_to_driver=False)
+    if number == 0 and setting.top_s:
+        threading.Thread(target=keep_showing, args=(setting.top_s,), daemon=True).start()
     equal = way == "equal"
     room = setting.cache_bytes // 2 if equal else setting.cache_bytes
     shared = pecan.ClusterIo(setting.pipe, setting.cache_bytes, None if equal else way)  # type: ignore[arg-type]  # one
@@ -116,6 +122,13 @@ def run_job(told: Connection, way: str, number: int, folder: str, setting: TwoJo
         for batch in batches:
             if meter.tell(meter.step(len(batch["text"]) * LINE), told):
                 return
+
+
+def keep_showing(every_s: float) -> None:
+    """Print what all jobs tell of themselves, now and then."""
+    while True:
+        time.sleep(every_s)
+        print("\n".join(screen(live_jobs(), None)), flush=True)
 
 
 def only_read(told: Connection, way: str, number: int, folder: str, setting: TwoJobs) -> None:
@@ -158,6 +171,15 @@ def speeds_of(setting: TwoJobs, cache: float, pipe: float) -> tuple[float, float
     return first, silod_perf(setting.ideal, setting.pipe - pipe, setting.cache_bytes - cache, sizes[1])
 
 
+def best_splits(setting: TwoJobs) -> dict[str, tuple[float, float]]:
+    """Return the speeds of the best of all splits, by each of two measures."""
+    steps = [step / STEPS for step in range(STEPS + 1)]
+    splits = [speeds_of(setting, a * setting.cache_bytes, b * setting.pipe) for a, b in product(steps, steps)]
+    equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
+    slower = max(splits, key=lambda two: min(two[0] / equal[0], two[1] / equal[1]))
+    return {"brute force, by the sum": max(splits, key=sum), "brute force, by the slower one": slower}
+
+
 def say(told: str, speeds: list[float] | tuple[float, ...], setting: TwoJobs) -> None:
     """Print one way's numbers."""
     equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
@@ -178,6 +200,8 @@ def main() -> None:
     parser.add_argument("--ideal", type=float, default=24e6, help="bytes a second of a job that never waits")
     parser.add_argument("--warm", type=float, default=60.0, help="seconds before those that are measured")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--top", type=float, default=0.0, help="print the table of `pecan top` so often, in seconds")
+    parser.add_argument("--rounds", type=int, default=1, help="so often all ways, one after the other")
     asked = parser.parse_args()
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -189,18 +213,15 @@ def main() -> None:
         write_objects(Path(data_folder))
         os.environ["AWS_ENDPOINT_URL"] = url
         cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 4})
-        setting = TwoJobs(cluster.address, asked.pipe, asked.cache * MIB, asked.ideal, asked.warm, asked.seconds)
+        numbers = (asked.pipe, asked.cache * MIB, asked.ideal, asked.warm, asked.seconds, asked.top)
+        setting = TwoJobs(cluster.address, *numbers)
         try:
-            for way in asked.way or WAYS:
-                say(way, measured(way, f"{folder}/{way}", setting), setting)
+            for turn, way in product(range(asked.rounds), asked.way or WAYS):
+                say(way, measured(way, f"{folder}/{turn}-{way}", setting), setting)
         finally:
             cluster.shutdown()
-    steps = [step / STEPS for step in range(STEPS + 1)]
-    splits = [speeds_of(setting, a * setting.cache_bytes, b * setting.pipe) for a, b in product(steps, steps)]
-    say("brute force, by the sum", max(splits, key=sum), setting)
-    equal = speeds_of(setting, setting.cache_bytes / 2, setting.pipe / 2)
-    slower = max(splits, key=lambda two: min(two[0] / equal[0], two[1] / equal[1]))
-    say("brute force, by the slower one", slower, setting)
+    for told, speeds in best_splits(setting).items():
+        say(told, speeds, setting)
 
 
 if __name__ == "__main__":

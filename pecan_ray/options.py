@@ -141,6 +141,9 @@ class Cache:
     digests: Sequence[str | os.PathLike[str]] = ()
     """Digest files of datasets (``pecan cache digest``): what buckets send is held against them, and kept by what it
     is."""
+    spread: bool = False
+    """Nodes keep blocks of buckets for one another: each block is on one node, and the others ask for it there.  Else
+    each node keeps what it reads itself."""
     cached_first: bool = True
     """Where several jobs on a node read the same shuffled data, each takes first what others have brought there."""
 
@@ -179,6 +182,8 @@ class Cache:
             raise PlanError(f"Cache(memory_bytes=...) must be 0, or at least 1 MiB, but got {self.memory_bytes}.")
         if self.source_bytes != 0 and self.source_bytes < LEAST_SOURCE_BYTES:
             raise PlanError(f"Cache(source_bytes=...) must be 0, or at least 64 MiB, but got {self.source_bytes}.")
+        if self.spread and not self.source_bytes:
+            raise PlanError("Cache(spread=True) spreads bytes of buckets, of which Cache(source_bytes=0) keeps none.")
         if self.path is not None and "://" in os.fspath(self.path):
             raise PlanError(f"Cache(path=...) must be a folder on a disk, but got {os.fspath(self.path)!r}.")
 

@@ -28,8 +28,14 @@ SAME = 0.1
 """A number that has changed by less than this share has not,"""
 SAME_SIZE = 0.01
 """nor has the size of a dataset by less than this, which is known the better the longer a job runs,"""
-SAME_HITS = 0.05
-"""nor has a share of hits that has changed by less than this."""
+SAME_HITS = 0.02
+"""nor has a share of hits that has changed by less than this, and by less than half of what misses: of a fast job a
+hundredth is a good part of a pipe."""
+NO_HITS = 0.002
+"""What a share of hits has changed by that is less than this is nothing."""
+ROOM_TO_SPARE = 1.02
+"""Sizes of datasets that were measured are taken for so many times larger: a room that is a little too small for one
+that is to be kept whole costs a part of the pipe, and one that is a little too large next to nothing."""
 LEAST_SHARE = 0.01
 """Of the pipe, what is dealt out in equal parts whatever a policy says: a quota of nothing would be for ever, since
 nobody would see what the job could do."""
@@ -54,6 +60,8 @@ class JobIo:
     datasets: tuple[str, ...] = ()
     """By their names; jobs that name the same share what is kept."""
     dataset_bytes: float | None = None
+    size_measured: bool = False
+    """Its size was not said, and may be some percent off."""
     ideal_bytes_per_s: float | None = None
     hit_share: float = 0.0
     remaining_bytes: float | None = None
@@ -224,8 +232,13 @@ def _nearly(known: JobIo, report: JobIo) -> bool:
         and same(known.dataset_bytes, report.dataset_bytes, SAME_SIZE)
         and same(known.ideal_bytes_per_s, report.ideal_bytes_per_s)
         and same(known.remaining_bytes, report.remaining_bytes, 2 * SAME)
-        and abs(report.hit_share - known.hit_share) <= SAME_HITS
+        and _same_hits(known.hit_share, report.hit_share)
     )
+
+
+def _same_hits(before: float, after: float) -> bool:
+    changed = abs(after - before)
+    return changed <= NO_HITS or changed <= min(SAME_HITS, 0.5 * (1 - min(before, after)))
 
 
 def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
@@ -233,7 +246,8 @@ def _demands(jobs: list[JobIo], pipe: float) -> list[JobDemand]:
     sizes: dict[tuple[str, ...], float] = {}
     for job in jobs:
         if _caches(job):
-            sizes[job.datasets] = max(sizes.get(job.datasets, 0.0), job.dataset_bytes or 0.0)
+            size = (job.dataset_bytes or 0.0) * (ROOM_TO_SPARE if job.size_measured else 1.0)
+            sizes[job.datasets] = max(sizes.get(job.datasets, 0.0), size)
     demands = []
     for job in jobs:
         caches = _caches(job)
@@ -272,7 +286,12 @@ def _rooms(jobs: Iterable[JobIo], given: dict[str, Allocation], cache: float) ->
 
 
 def _with_what_is_left(given: list[float], pipe: float) -> list[float]:
-    """Deal out what a policy gives to nobody, as demands are estimates; and to everybody a little."""
-    count = len(given)
-    spare = max(0.0, pipe - math.fsum(given)) / count
-    return [(1 - LEAST_SHARE) * (quota + spare) + LEAST_SHARE * pipe / count for quota in given]
+    """Deal out what a policy gives to nobody, as demands are estimates; and to everybody a little.
+
+    Each gets more in the ratio of what it was given: who finds all that it reads would only leave an equal part unused.
+    """
+    count, total = len(given), math.fsum(given)
+    if total <= 0:
+        return [pipe / count] * count
+    more = max(1.0, pipe / total)
+    return [(1 - LEAST_SHARE) * more * quota + LEAST_SHARE * pipe / count for quota in given]

@@ -98,7 +98,8 @@ class SpeedMeter:
         self._looks: deque[_Totals] = deque()
         self._hits = 0.0
         self._began: tuple[float, int] | None = None
-        """How many epochs had been read when that was first known, and how many bytes."""
+        """How many epochs had been taken when workers first told of bytes, and of how many."""
+        self._told_bytes = 0
         self._dataset_bytes: float | None = None
 
     def look(self, job: JobState, now: float) -> JobSpeed:
@@ -131,9 +132,14 @@ class SpeedMeter:
         )
 
     def _look_at_dataset(self, job: JobState, nbytes: int) -> None:
+        """Compare two moments at which workers have just told what they read.
+
+        What is read lies behind what is taken by what workers hold and have not told, then and now: so it is left out.
+        """
         taken = job.ledger.queues.share_taken()
-        if taken is None:
+        if taken is None or nbytes == self._told_bytes:
             return
+        self._told_bytes = nbytes
         at = job.ledger.epoch + taken
         if self._began is None:
             self._began = at, nbytes

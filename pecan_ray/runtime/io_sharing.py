@@ -100,6 +100,7 @@ class IoSharing:
             source_bytes=self._job.config.cache.source_bytes,
             datasets=names,
             dataset_bytes=size,
+            size_measured=asked.dataset_bytes is None,
             ideal_bytes_per_s=asked.ideal_bytes_per_s or speed.ideal_bytes_per_s,
             hit_share=speed.hit_share,
             remaining_bytes=None if size is None else self._remaining_epochs() * size,

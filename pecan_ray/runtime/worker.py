@@ -31,6 +31,7 @@ from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Lease, Source, Split
+from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.sigterm import SigtermNotice
@@ -42,7 +43,6 @@ from pecan_ray.storage import (
     bound_datasets,
     bytes_from_node,
     forget_ahead,
-    keep_source_bytes,
     limit_remote_io,
     remote_bytes,
     set_patience,
@@ -106,7 +106,7 @@ class PreprocessingWorker:
         if not self._telling.ident:
             self._telling.start()
         if self._engine is None:
-            keep_source_bytes(self._job.config.cache, self._job.spec.name if self._job.spec.shape.any_order else "")
+            keep_blocks(self._job)
             self._load(self._job.plan, 0)
 
     def _load(self, payload: bytes, version: int, behind: int = 0) -> None:

@@ -11,7 +11,7 @@ from typing import BinaryIO, TypeAlias
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import SequentialSource, Source, Split
 from pecan_ray.sources.compressed import compression_of
-from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, among_several, fetch_ahead, holds, list_files
+from pecan_ray.storage import HEAD_BYTES, FileInfo, Head, among_several, fetch_ahead, holds, list_files, look_elsewhere
 from pecan_ray.storage.ranges import Asked
 
 Paths: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]]"
@@ -120,7 +120,9 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
     """
     if not among_several():
         return None
-    return tuple(split.index for split in splits if (ranges := _ranges(source, split)) and holds(ranges))
+    known = [(split.index, ranges) for split in splits if (ranges := _ranges(source, split))]
+    look_elsewhere(one for _, ranges in known for one in ranges)
+    return tuple(index for index, ranges in known if holds(ranges))
 
 
 def _ranges(source: Source, split: Split) -> list[Asked]:

@@ -15,6 +15,7 @@ from pecan_ray.storage.access import (
     keep_on_node,
     list_files,
     list_folder,
+    look_elsewhere,
     open_random,
     open_stream,
     read_all,
@@ -33,14 +34,18 @@ from pecan_ray.storage.digesting import changed, make_digest, read_digest, write
 from pecan_ray.storage.heads import HEAD_BYTES, Head
 from pecan_ray.storage.on_node import keep_source_bytes
 from pecan_ray.storage.retry import set_patience
+from pecan_ray.storage.spread import CacheNode, SentBlock, SpreadBlocks
 from pecan_ray.storage.throttle import limit_remote_io, remote_bytes
 
 __all__ = [
     "HEAD_BYTES",
     "BlockCache",
+    "CacheNode",
     "FileInfo",
     "Head",
     "ObjectDigest",
+    "SentBlock",
+    "SpreadBlocks",
     "among_several",
     "bound_datasets",
     "bytes_from_node",
@@ -57,6 +62,7 @@ __all__ = [
     "limit_remote_io",
     "list_files",
     "list_folder",
+    "look_elsewhere",
     "make_digest",
     "open_random",
     "open_stream",

@@ -233,9 +233,9 @@ def bound_datasets(rooms: tuple[tuple[str, int], ...]) -> None:
 
 
 def bytes_from_node() -> int:
-    """Return how many bytes this process has read from its node's disk instead of from buckets."""
+    """Return how many bytes this process has read again, of its node's disk or memory, instead of from buckets."""
     blocks = _kept.blocks_here()
-    return 0 if blocks is None else blocks.nbytes
+    return _heads(os.getpid()).found + (0 if blocks is None else blocks.nbytes)
 
 
 def among_several() -> bool:
@@ -244,8 +244,14 @@ def among_several() -> bool:
     return blocks is not None and blocks.among_several
 
 
+def look_elsewhere(ranges: Iterable[Asked]) -> None:
+    """Look which ranges of objects other nodes have, where blocks are spread over nodes: `holds` counts them too."""
+    if (blocks := _kept.blocks_here()) is not None:
+        blocks.look((one.path, one.version, one.start, one.stop) for one in ranges)
+
+
 def holds(ranges: Iterable[Asked]) -> bool:
-    """Tell whether this node's disk has all of some ranges of objects."""
+    """Tell whether this node's disk, or what was looked for elsewhere, has all of some ranges of objects."""
     blocks = _kept.blocks_here()
     return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)
 

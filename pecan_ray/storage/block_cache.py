@@ -24,6 +24,7 @@ from pecan_ray.storage.company import Company, dataset_of
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
+from pecan_ray.storage.spread import SentBlock, SpreadBlocks
 
 SIZES_KNOWN = 10_000
 """Of so many objects the size is remembered."""
@@ -40,6 +41,11 @@ class BlockRun:
 
     first: int
     last: int
+
+    @property
+    def numbers(self) -> range:
+        """All of them."""
+        return range(self.first, self.last)
 
     @property
     def start(self) -> int:
@@ -63,10 +69,12 @@ class BlockCache:
         *,
         job: str = "",
         policy: EvictionPolicy = "resident",
+        others: SpreadBlocks | None = None,
     ) -> None:
         """`folder`: None: nothing is kept, and what `digests` tell of is verified; these by the objects' paths.
 
         `job`: the name of one that reads first what is here: where several do, all that comes is kept for the others.
+        `others`: the nodes among which blocks are spread; None: all that comes is kept here.
         """
         self._known: dict[str, ObjectDigest] = {}
         for one in digests:
@@ -77,11 +85,14 @@ class BlockCache:
         self._sizes: OrderedDict[tuple[str, str], int] = OrderedDict()
         """Of objects that came, by path and version: the newest."""
         self._store: EntryStore | None = None
+        self._others = others
+        self._looked: frozenset[str] = frozenset()
+        """Blocks that other nodes had when they were looked for last."""
         self._company: Company | None = None
         """Who else reads first what is here; None: this one does not."""
         self._policy, self._fetching = policy, folder
         self.nbytes = 0
-        """Bytes that were read here instead of from a bucket."""
+        """Bytes that were read here, or from other nodes, instead of from a bucket."""
         try:
             if folder is not None:
                 self._store = EntryStore(folder, max_bytes=max_bytes, policy=policy, by_kind=True)
@@ -102,9 +113,13 @@ class BlockCache:
         first = start // BLOCK_BYTES
         self._note_reader(path)
         size = self._size(reading, first)
+        asked = BlockRun(first, first + 1 if stop is None else -(-stop // BLOCK_BYTES))
+        if size is None and (elsewhere := self._elsewhere(reading, asked.numbers)):
+            size = next(iter(elsewhere.values()))
+            self._remember_size(reading, size)
         if size is None:
-            with alone(self._fetching, reading.key(first)) as waited:
-                size = self._size(reading, first) if waited else None
+            with alone(self._fetching, reading.key(first)):
+                size = self._size(reading, first)  # another one may just have fetched it
                 if size is None:
                     run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
                     piece = ask(run.start, None if stop is None else run.stop, version)
@@ -129,9 +144,26 @@ class BlockCache:
         if not version or (known is not None and known.version != version):
             return False
         reading = _Reading(path, version, known)
-        size = self._size(reading, start // BLOCK_BYTES) if stop is None else stop
-        blocks = range(start // BLOCK_BYTES, -(-size // BLOCK_BYTES)) if size is not None else ()
-        return size is not None and all(self._holds(reading, number) for number in blocks)
+        blocks = self._numbers(reading, start, stop)
+        return blocks is not None and all(
+            self._holds(reading, number) or reading.key(number) in self._looked for number in blocks
+        )
+
+    def look(self, ranges: Iterable[tuple[str, str, int, int | None]]) -> None:
+        """Look which blocks of ranges (path, version, start, stop) other nodes have, for `holds`."""
+        if self._others is None:
+            return
+        keys: list[str] = []
+        for path, version, start, stop in ranges:
+            reading = _Reading(path, version, self._known.get(path))
+            blocks = self._numbers(reading, start, stop) if version else None
+            keys += [reading.key(number) for number in blocks or () if not self._holds(reading, number)]
+        self._looked = frozenset(self._others.sizes(keys))
+
+    def _numbers(self, reading: _Reading, start: int, stop: int | None) -> range | None:
+        """Return the blocks that a range lies in; None: it is not known where it ends."""
+        end = self._size(reading, start // BLOCK_BYTES) if stop is None else stop
+        return None if end is None else range(start // BLOCK_BYTES, -(-end // BLOCK_BYTES))
 
     @property
     def among_several(self) -> bool:
@@ -147,6 +179,8 @@ class BlockCache:
     def bound(self, rooms: Mapping[str, int] | None) -> None:
         """Bound what is kept of datasets, by the names that `dataset_of` gives; None: nobody bounds that."""
         with self._lock:
+            if self._others is not None:
+                self._others.rooms = tuple((rooms or {}).items())
             if self._store is None:
                 return
             self._store.trouble = ""
@@ -187,21 +221,28 @@ class BlockCache:
     ) -> list[tuple[bytes | memoryview, BlockRun | None]]:
         """Return the bytes of blocks, with which they are where they were here; others come in one request each run."""
         found_or_come: list[tuple[bytes | memoryview, BlockRun | None]] = []
-        number = run.first
+        elsewhere = set(self._elsewhere(reading, run.numbers))
+        number, looked = run.first, -1
         while number < run.last:
             found = self._find(reading, number)
+            if found is None and reading.key(number) in elsewhere:
+                found = self._of_others(reading, number)
+                elsewhere.discard(reading.key(number))
             if found is not None:
                 found_or_come.append((found, BlockRun(number, number + 1)))
                 number += 1
                 continue
             behind = number + 1
-            while behind < run.last and not self._holds(reading, behind):
+            while behind < run.last and not (self._holds(reading, behind) or reading.key(behind) in elsewhere):
                 behind += 1
             missing = BlockRun(number, behind)
             stop = min(missing.stop, size)
             with alone(self._fetching, reading.key(number)) as waited:
-                if waited and self._holds(reading, number):
-                    continue  # another one has fetched it
+                came = number != looked and self._came_meanwhile(reading, number, waited)
+                looked = number
+                if came:
+                    elsewhere.add(reading.key(number))
+                    continue
                 piece = self._verified(ask, reading, missing, stop)
                 found_or_come.append((piece.data, None))
                 if len(piece.data) < stop - missing.start:
@@ -233,6 +274,24 @@ class BlockCache:
         with self._lock:
             return self._store is not None and reading.key(number) in self._store
 
+    def _came_meanwhile(self, reading: _Reading, number: int, waited: bool) -> bool:
+        """Tell whether another one has just fetched a block."""
+        return self._holds(reading, number) or (waited and bool(self._elsewhere(reading, (number,))))
+
+    def _elsewhere(self, reading: _Reading, numbers: Iterable[int]) -> dict[str, int]:
+        """Return which of some blocks other nodes have and this one has not, with the size of the object."""
+        if self._others is None:
+            return {}
+        return self._others.sizes(reading.key(number) for number in numbers if not self._holds(reading, number))
+
+    def _of_others(self, reading: _Reading, number: int) -> bytes | None:
+        """Return a block that another node has, if it is what a digest tells of."""
+        found = self._others.get(reading.key(number)) if self._others is not None else None
+        if found is not None and reading.differs(number, found) is not None:
+            self._say("other bytes than a digest tells of come from another node, and are read from the bucket")
+            return None
+        return found
+
     def _find(self, reading: _Reading, number: int) -> bytes | memoryview | None:
         with self._lock:
             if self._store is None:
@@ -246,23 +305,33 @@ class BlockCache:
     def _keep(self, reading: _Reading, first: int, piece: FileRange) -> None:
         """Keep the whole blocks of a piece that begins with a block."""
         view, dataset = memoryview(piece.data), dataset_of(reading.path)
-        with self._lock:
-            self._sizes[reading.path, reading.version] = piece.size
-            if len(self._sizes) > SIZES_KNOWN:
-                self._sizes.popitem(last=False)
+        self._remember_size(reading, piece.size)
         for at in range(0, len(view), BLOCK_BYTES):
             block, number = view[at : at + BLOCK_BYTES], first + at // BLOCK_BYTES
             if len(block) < BLOCK_BYTES and first * BLOCK_BYTES + at + len(block) != piece.size:
                 return  # it goes on
-            with self._lock:
-                if self._store is None:
-                    return
-                self._store.trouble = ""
-                if self._company is not None:
-                    self._store.policy = "fifo" if self._company.several(dataset) else self._policy
-                self._store.put(reading.key(number), dataset, [block], elements=piece.size, seconds=0.0)
-                trouble = self._store.trouble
-            self._say(trouble)
+            key = reading.key(number)
+            if self._others is not None and self._others.elsewhere(key):
+                self._others.put(SentBlock(key, dataset, bytes(block), piece.size))
+            else:
+                self._keep_here(key, dataset, block, piece.size)
+
+    def _keep_here(self, key: str, dataset: str, block: memoryview, size: int) -> None:
+        with self._lock:
+            if self._store is None:
+                return
+            self._store.trouble = ""
+            if self._company is not None:
+                self._store.policy = "fifo" if self._company.several(dataset) else self._policy
+            self._store.put(key, dataset, [block], elements=size, seconds=0.0)
+            trouble = self._store.trouble
+        self._say(trouble)
+
+    def _remember_size(self, reading: _Reading, size: int) -> None:
+        with self._lock:
+            self._sizes[reading.path, reading.version] = size
+            if len(self._sizes) > SIZES_KNOWN:
+                self._sizes.popitem(last=False)
 
     def _say(self, text: str) -> None:
         # The same trouble with another block is the same trouble, whatever it is called.

@@ -37,6 +37,8 @@ class _Held:
     nbytes: int = 0
     """Bytes that it takes, or may come to take."""
     taken: bool = False
+    again: bool = False
+    """It was here when it was announced: whoever takes it next need not read it."""
     waiting: int = 0
     """Readers that wait for it."""
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -63,6 +65,8 @@ class Heads:
         """Announced and not begun."""
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         self._nbytes = self._under_way = 0
+        self.found = 0
+        """Bytes that were here from a reading before: of which nobody else knows that they were read again."""
 
     @property
     def nbytes(self) -> int:
@@ -77,6 +81,7 @@ class Heads:
                 if key not in self._held:
                     self._wanted[key] = head._replace(nbytes=min(head.nbytes, HEAD_BYTES))
                 else:
+                    self._held[key].again = self._held[key].taken
                     self._held[key].taken = False
                     self._held[key].given_up.clear()
             begun = self._begin()
@@ -103,7 +108,8 @@ class Heads:
             with self._lock:
                 held.waiting -= 1
                 if self._held.get(key) is held:
-                    held.taken = True
+                    self.found += held.nbytes if held.again else 0
+                    held.taken, held.again = True, False
                     self._held.move_to_end(key)
                     if held.piece.done() and held.piece.exception() is not None:
                         self._drop(key)

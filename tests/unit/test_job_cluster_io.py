@@ -118,6 +118,19 @@ def test_numbers_that_are_none_are_not_known(wrong: float) -> None:
     assert replayed.replay(book.written().splitlines(), 0.0) == 0 and replayed.jobs == book.jobs
 
 
+def test_a_size_that_was_measured_has_a_little_room_to_spare() -> None:
+    book = ClusterIoBook()
+    told(book, job("small", 90e6, 500.0 * MIB, size_measured=True), job("large", 50e6))
+    rooms = dict(book.quota("small", 0.0).rooms)
+    assert rooms["s3://bucket/small"] == 510 * MIB and sum(rooms.values()) == CACHE
+
+
+def test_who_finds_all_that_it_reads_does_not_keep_the_rest_of_the_pipe_from_others() -> None:
+    book = ClusterIoBook()
+    quotas = told(book, job("cached", 50e6, 100.0 * MIB, hit_share=1.0), job("other", 20e6, 1e12))
+    assert (quotas["other"] or 0.0) > 0.98 * PIPE, "though it is thought to need a fifth of it"
+
+
 def test_more_jobs_than_bytes_of_cache_all_go_on() -> None:
     book = ClusterIoBook()
     quotas = told(book, *(job(str(number), cache_bytes=3, source_bytes=3) for number in range(10)))

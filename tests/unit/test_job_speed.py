@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.messages import TrainerProgress, TrainerReport, WorkerProgress
+from pecan_ray.job.messages import AskLeases, TrainerProgress, TrainerReport, WorkerProgress
 from pecan_ray.job.speed import MOST_BYTES_PER_S, JobSpeed, SpeedMeter
 from pecan_ray.options import Workers
 from pecan_ray.plan.stage_seconds import StageSeconds
@@ -78,3 +78,24 @@ def test_before_anything_has_come_nothing_is_known_and_no_speed_is_endless() -> 
     assert speed.ideal_bytes_per_s == MOST_BYTES_PER_S
     stopped = run.second(0, 0.0)
     assert stopped.ideal_bytes_per_s is not None
+
+
+@pytest.mark.parametrize("told_every", [1, 3, 6])
+def test_the_size_of_a_dataset_is_known_from_a_part_of_it_although_workers_tell_seldom(told_every: int) -> None:
+    splits, lot, size = 400, 4, 1 << 20
+    rig, meter = JobRig(workers=Workers(1)), SpeedMeter()
+    (worker,) = rig.begin(splits=splits)
+    epoch = rig.assign(worker).epoch
+    taken = read = 0
+    found: list[float | None] = []
+    for second in range(1, 80):
+        read += 4
+        while taken < min(splits, read + lot):  # one lot is asked for while the one before is being read
+            rig.answer(worker, AskLeases(epoch, 0, lot))
+            taken += lot
+        if second % told_every == 0:
+            rig.handle(events.WorkerTold(worker, WorkerProgress(remote_bytes=read * size)), 1.0)
+        found.append(meter.look(rig.job, rig.now).dataset_bytes)
+    known = [one for one in found if one is not None]
+    assert len(known) > 60, "from a twentieth of an epoch on"
+    assert known == pytest.approx([splits * size] * len(known), rel=0.02)

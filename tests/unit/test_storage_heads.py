@@ -52,6 +52,20 @@ def test_what_was_announced_is_fetched_once_and_in_order() -> None:
     assert line.fetched == list("abcdef")
 
 
+def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not() -> None:
+    line = Line()
+    line.announce(*"ab")
+    line.work()
+    for path in "aab":
+        assert line.heads.take(path, "v") is not None
+    assert line.heads.found == 0
+    line.announce("a", "c")
+    line.work()
+    for path in "aacb":
+        assert line.heads.take(path, "v") is not None
+    assert line.heads.found == len(b"a" * 5)
+
+
 def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
     line = Line(most_bytes=50)
     line.announce(*"abcdefghijkl")

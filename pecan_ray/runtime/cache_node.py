@@ -1,0 +1,187 @@
+"""Blocks of buckets that nodes keep for one another: an actor on each node that has workers, and who asks it.
+
+The actor serves the node's folder to other nodes; whoever is on the node opens the folder.  It belongs to the worker
+that has started it, and ends with that one: then another worker of the node starts it anew.  What it holds lies on the
+disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.errors import CacheError
+from pecan_ray.job.messages import DatasetRooms
+from pecan_ray.options import Cache
+from pecan_ray.runtime.cluster import NAMESPACE, named_actors, this_node
+from pecan_ray.runtime.messages import Job
+from pecan_ray.storage import SentBlock, SpreadBlocks, keep_source_bytes
+
+logger = logging.getLogger("pecan_ray.storage")
+
+PREFIX = "pecan:blocks:"
+ANSWER_S = 2.0
+"""A node that has not answered after so long is left alone for a while."""
+LOOK_S = 2.0
+"""Workers look so often which nodes there are;"""
+LOOKS_PER_S = 50
+"""or more seldom, so that no more looks come in a second."""
+THREADS = 8
+"""Questions that an actor answers side by side."""
+
+
+class NodeBlocks:
+    """The blocks on a node's disk, for processes on other nodes; run as a Ray actor."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._lock = threading.Lock()
+        """Guards the store."""
+        self._store: EntryStore | None = None
+        try:
+            self._store = EntryStore(cache.source_folder, max_bytes=cache.source_bytes, policy="resident", by_kind=True)
+        except CacheError as error:
+            logger.warning("this node keeps no blocks of buckets for others: %s", error.message)
+
+    def sizes(self, keys: list[str]) -> dict[str, int]:
+        """Return which of some blocks are here, with the sizes of their objects."""
+        with self._lock:
+            found = {key: self._store.about(key) for key in keys} if self._store is not None else {}
+        return {key: about[1] for key, about in found.items() if about is not None}
+
+    def get(self, key: str) -> bytes | None:
+        """Return a block."""
+        with self._lock:
+            found = self._store.get(key) if self._store is not None else None
+        return None if found is None else bytes(found)
+
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
+        """Keep a block, as far as it has room."""
+        with self._lock:
+            if self._store is None:
+                return
+            self._store.bound(dict(rooms) if rooms else None)
+            self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
+
+    def place(self) -> tuple[str, int]:
+        """Return the node and the process."""
+        return this_node(), os.getpid()
+
+
+class ActorNode:
+    """Another node's actor, as a process sees it."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def sizes(self, keys: list[str]) -> dict[str, int]:
+        """Return which of some blocks are there, with the sizes of their objects."""
+        found: dict[str, int] = _answer(self.actor.sizes.remote, keys)
+        return found
+
+    def get(self, key: str) -> bytes | None:
+        """Return a block."""
+        found: bytes | None = _answer(self.actor.get.remote, key)
+        return found
+
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
+        """Keep a block."""
+        _answer(self.actor.put.remote, block, rooms)
+
+
+def _answer(ask: Callable[..., Any], *arguments: object) -> Any:
+    """Wait for an answer; raises OSError where none comes soon."""
+    try:
+        return ray.get(ask(*arguments), timeout=ANSWER_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise ConnectionError(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+
+
+class Spreading:
+    """Keeps what a worker knows of the nodes up to date, and its own node's actor alive."""
+
+    def __init__(self, cache: Cache) -> None:
+        self._cache, self._here = cache, this_node()
+        # Jobs that say the same have the same blocks; what a path means may differ from node to node.
+        said = f"{cache.path}\0{cache.source_bytes}"
+        self._prefix = f"{PREFIX}{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}:"
+        self._nodes: dict[str, ActorNode] = {}
+        self._coming: dict[str, tuple[ActorNode, Any]] = {}
+        """Nodes that have not answered yet, with what they were asked."""
+        self.blocks = SpreadBlocks(self._here, lambda text: logger.warning("%s", text))
+
+    def start(self) -> SpreadBlocks:
+        """Begin, in a thread that ends with the process; return what reads ask."""
+        threading.Thread(target=self._keep_looking, name="pecan-blocks", daemon=True).start()
+        return self.blocks
+
+    def _keep_looking(self) -> None:
+        while True:
+            try:
+                self._look()
+            except (ray.exceptions.RayError, ValueError, OSError) as error:
+                logger.info("the nodes that keep blocks of buckets cannot be listed: %s", error)
+            time.sleep(max(LOOK_S, len(self._nodes) / LOOKS_PER_S))
+
+    def _look(self) -> None:
+        listed = {name[len(self._prefix) :] for name in named_actors() if name.startswith(self._prefix)}
+        if self._here not in listed:
+            self._begin()
+            listed.add(self._here)
+        found: dict[str, ActorNode] = {}
+        for node in listed:
+            try:
+                actor: Any = ray.get_actor(f"{self._prefix}{node}", namespace=NAMESPACE)
+            except ValueError:  # it has ended meanwhile
+                continue
+            known = self._nodes.get(node)
+            if known is not None and known.actor._actor_id == actor._actor_id:
+                found[node] = known
+            elif (new := self._answering(node, actor)) is not None:
+                found[node] = new
+        if found != self._nodes:
+            self._nodes = found
+            self.blocks.know(found)
+
+    def _answering(self, node: str, actor: Any) -> ActorNode | None:
+        """Return a node that is new once it answers: nobody need wait for its start."""
+        coming = self._coming.get(node)
+        if coming is None or coming[0].actor._actor_id != actor._actor_id:
+            coming = self._coming[node] = ActorNode(actor), actor.place.remote()
+        new, asked = coming
+        if not ray.wait([asked], timeout=0.1)[0]:
+            return None
+        del self._coming[node]
+        try:
+            ray.get(asked)
+        except ray.exceptions.RayError:  # it has ended, or cannot start; it is asked again if it is listed still
+            return None
+        return new
+
+    def _begin(self) -> None:
+        """Start this node's actor, unless another worker just does."""
+        remote: Any = ray.remote
+        remote(NodeBlocks).options(
+            name=f"{self._prefix}{self._here}",
+            namespace=NAMESPACE,
+            get_if_exists=True,
+            num_cpus=0,
+            max_concurrency=THREADS,
+            enable_task_events=False,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
+        ).remote(self._cache)
+
+
+def keep_blocks(job: Job) -> None:
+    """Let this process, a worker of a job, keep what it reads of buckets as the job's settings say."""
+    cache, spec = job.config.cache, job.spec
+    others = Spreading(cache).start() if cache.spread else None
+    keep_source_bytes(cache, spec.name if spec.shape.any_order else "", others)

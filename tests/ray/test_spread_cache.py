@@ -1,0 +1,91 @@
+"""Blocks of a bucket that three nodes keep for one another, on a real S3 server, and the loss of one of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray.cluster_utils import Cluster
+
+import pecan_ray as pecan
+from pecan_ray.cache.store import EntryStore
+from pecan_ray.runtime.cache_node import PREFIX
+from pecan_ray.runtime.cluster import NAMESPACE, named_actors
+from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
+from tests.ray.conftest import Clusters
+from tests.ray.waiting import until
+
+boto3 = importlib.import_module("boto3")
+
+FILES, LINES, LINE, EPOCHS = 60, 40, 512, 4
+ROOM = 64 << 20
+WITHIN_S = 180.0
+"""A cluster may be slow beside other programs."""
+
+
+@pytest.fixture
+def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
+    """A cluster of three nodes that have cache folders of their own, and reach a bucket of numbered lines."""
+    clusters.end()
+    with ExitStack() as stack:
+        endpoint = stack.enter_context(serving_s3())
+        stack.enter_context(reaching_s3(endpoint))
+        stack.enter_context(s3_bucket(endpoint))
+        secret = {"aws_access_key_id": "test", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
+        client = boto3.client("s3", endpoint_url=f"http://{endpoint}", **secret)
+        for file in range(FILES):
+            lines = (b"%d" % (file * LINES + line) for line in range(LINES))
+            body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
+            client.put_object(Bucket="data", Key=f"set/{file:03}", Body=body)
+        # Raylets hand the environment of their start on to workers.
+        nodes = [
+            {"num_cpus": 2, "object_store_memory": 200 << 20, "env_vars": {"XDG_CACHE_HOME": str(tmp_path / str(n))}}
+            for n in range(3)
+        ]
+        cluster: Any = Cluster(initialize_head=True, head_node_args=nodes[0])
+        stack.callback(cluster.shutdown)
+        for node in nodes[1:]:
+            cluster.add_node(**node)
+        ray.init(address=cluster.address, namespace=NAMESPACE, log_to_driver=False)
+        leave: Any = ray.shutdown
+        stack.callback(leave)
+        cluster.wait_for_nodes()
+        yield cluster
+
+
+def blocks_on(folder: Path) -> set[str]:
+    """Return the blocks that a node's disk has."""
+    with EntryStore(folder / "pecan_ray" / "cache" / "source", max_bytes=ROOM) as store:
+        return {place.key for place in store.places()}
+
+
+def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
+    three_disks: Any, tmp_path: Path, no_actor_left: None
+) -> None:
+    config = pecan.Config(
+        cache=pecan.Cache(source_bytes=ROOM, spread=True), reorder="off", progress=False, ring_bytes=1 << 20
+    )
+    lines = pecan.sources.TextLines("s3://data/set/*")
+    pipe = pecan.PecanPipeline(lines, name="spread", config=config).shuffle(50).batch(10)
+    found = Counter[int]()
+    with pipe.iter_batches(epochs=EPOCHS, workers=pecan.Workers(1, 2), prefetch_bytes=16 << 10) as batches:
+        for number, batch in enumerate(batches, 1):
+            found.update(int(text) for text in batch["text"])
+            if number == 5:
+                until(lambda: sum(name.startswith(PREFIX) for name in named_actors()) == 3, "no actors", WITHIN_S)
+            if number == 3 * FILES * LINES // 20:  # in the second epoch
+                lost = sorted(three_disks.worker_nodes, key=lambda node: str(node.node_id))[0]
+                three_disks.remove_node(lost, allow_graceful=False)
+    assert found == dict.fromkeys(range(FILES * LINES), EPOCHS)
+    report = batches.report()
+    assert report.workers_lost == 1
+    assert sum(worker.node_bytes for worker in report.workers.values()) > 0
+    disks = [blocks_on(tmp_path / str(node)) for node in range(3)]
+    assert all(disks), "every node has kept some"
+    assert len(set().union(*disks)) == FILES
