@@ -31,6 +31,11 @@ def _is_eager(value: Any) -> bool:
     return kind is not None and isinstance(value, kind) and hasattr(value, "numpy")
 
 
+def is_text_tensor(value: Any) -> bool:
+    """Tell whether a value is a tensor of TensorFlow that holds texts, and not a symbolic one."""
+    return _is_eager(value) and value.dtype.name == "string"
+
+
 def _is_jax(value: Any) -> bool:
     kind = getattr(sys.modules.get("jax"), "Array", None)
     return kind is not None and isinstance(value, kind)

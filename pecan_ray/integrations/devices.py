@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.formats import each
 
 Tensors = dict[str, Any]
 
@@ -41,7 +42,8 @@ class OnDevice:
 
     def _copied(self, tensors: Tensors) -> Tensors:
         with torch.cuda.stream(self._stream) if self._stream is not None else contextlib.nullcontext():
-            return {name: self._moved(value) for name, value in tensors.items()}
+            moved: Tensors = each(tensors, self._moved)
+            return moved
 
     def _moved(self, value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
@@ -54,9 +56,12 @@ class OnDevice:
         if self._stream is not None:
             here = torch.cuda.current_stream(self._device)
             here.wait_stream(self._stream)
-            for value in tensors.values():
+
+            def record(value: Any) -> None:
                 if isinstance(value, torch.Tensor):
                     value.record_stream(here)
+
+            each(tensors, record)
         return tensors
 
 

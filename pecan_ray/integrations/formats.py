@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,8 @@ Converter = Callable[[dict[str, Any]], dict[str, Any]]
 def converter(format: Format) -> Converter:
     """Return the function that turns a batch of NumPy arrays into a batch of a framework's tensors.
 
-    Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.
+    Columns that are not arrays of numbers (bytes, str, ragged) stay as they are; TensorFlow takes bytes and str.  In
+    dicts and tuples of columns each is converted.
     torch shares the memory of a batch, unless it is read-only; TensorFlow and JAX copy it as they see fit.
     Raises `MissingExtraError` if the framework is not installed.
     """
@@ -68,6 +70,15 @@ def mesh_copies(
     return on_mesh(sharding, plan, rank or 0, world_size or 1), rank, world_size
 
 
+def each(value: Any, convert: Callable[[Any], Any]) -> Any:
+    """Return a batch, or a column of it, in which every column in dicts and tuples is converted."""
+    if type(value) is dict:
+        return {name: each(one, convert) for name, one in value.items()}
+    if type(value) is tuple:
+        return tuple(each(one, convert) for one in value)
+    return convert(value)
+
+
 def _numeric(value: Any) -> bool:
     """Tell whether a value is an array of numbers, or one of its items."""
     return isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype) and value.dtype.kind not in "mM"
@@ -87,7 +98,7 @@ def _torch() -> Converter:
             return torch.from_numpy(array)
         return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(own) if own.is_floating_point else value
 
-    return lambda batch: {name: convert(value) for name, value in batch.items()}
+    return lambda batch: each(batch, convert)
 
 
 def _tensorflow() -> Converter:
@@ -97,7 +108,7 @@ def _tensorflow() -> Converter:
         known = _numeric(value) or isinstance(value, (bytes, str, int, float)) or _all_strings(value)
         return tf.convert_to_tensor(value) if known else value
 
-    return lambda batch: {name: convert(value) for name, value in batch.items()}
+    return lambda batch: each(batch, convert)
 
 
 def _all_strings(value: Any) -> bool:
@@ -119,4 +130,7 @@ def _jax() -> Converter:
         must_fit(name, value)
         return jnp.asarray(value)
 
-    return lambda batch: {name: convert(name, value) for name, value in batch.items()}
+    def converted(batch: dict[str, Any]) -> dict[str, Any]:
+        return {name: each(value, partial(convert, name)) for name, value in batch.items()}
+
+    return converted

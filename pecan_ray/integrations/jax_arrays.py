@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError
+from pecan_ray.integrations.formats import each
 from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
 
@@ -49,6 +51,9 @@ class OnMesh:
 
     def _placed(self, name: str, value: Any) -> Any:
         one = self._shardings.get(name) if isinstance(self._shardings, Mapping) else self._shardings
+        return each(value, partial(self._placed_column, one, name))
+
+    def _placed_column(self, one: Any, name: str, value: Any) -> Any:
         numbers = isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype)
         if one is None or not numbers or value.dtype.kind in "mMSU":
             return value

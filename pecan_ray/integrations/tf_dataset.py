@@ -10,11 +10,9 @@ import tensorflow as tf
 
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError, listed
-from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Plan, Unbatch
+from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch, Plan
+from pecan_ray.plan.shape import yields_batches
 from pecan_ray.plan.splits import Element
-
-BATCHING = (Batch, PaddedBatch, BucketByLength)
-
 
 NUMBERS = "biufc"
 """Kinds of dtypes among which one is cast to another one."""
@@ -76,16 +74,8 @@ def spec_of(plan: Plan, batches: Sequence[Element], elements: Sequence[Element])
 
     Lengths that vary among either are None, and so is the number of rows.
     """
-    rows = batched(plan)
+    rows = yields_batches(plan)
     return {name: _column_spec(name, [batch[name] for batch in batches], elements, rows) for name in batches[0]}
-
-
-def batched(plan: Plan) -> bool:
-    """Tell whether a plan yields batches, and not elements."""
-    kinds = [type(op) for op in plan.ops if isinstance(op, (*BATCHING, Unbatch))]
-    if kinds:
-        return kinds[-1] is not Unbatch
-    return isinstance(plan.head, Join) and all(map(batched, plan.head.inputs))
 
 
 def before_padding(plan: Plan) -> Plan | None:
@@ -99,6 +89,11 @@ def before_padding(plan: Plan) -> Plan | None:
 
 
 def _column_spec(name: str, values: Sequence[Any], elements: Sequence[Element], rows: bool) -> Any:
+    if isinstance(values[0], (dict, tuple)):
+        raise PlanError(
+            f"to_tf_dataset: column {name!r} is a {type(values[0]).__name__} of columns: make columns of them, or drop "
+            "them, in a .map of the pipeline."
+        )
     shapes = [np.shape(value) for value in values]
     dtype = _dtype(name, values[0])
     if any(len(shape) != len(shapes[0]) for shape in shapes):

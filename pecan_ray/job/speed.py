@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.fleet import FleetWorker
-from pecan_ray.job.messages import DatasetRooms, WorkerProgress
+from pecan_ray.job.messages import WorkerProgress
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
@@ -42,40 +42,6 @@ class JobSpeed:
     """What it would read if its trainers never waited, or its workers never waited for the storage; None: not known."""
     dataset_bytes: float | None = None
     """That it reads in an epoch, by what it has read so far; None: not known."""
-
-
-@dataclass(frozen=True)
-class LiveJob:
-    """A job at this moment, for a table."""
-
-    job: str
-    pipeline: str
-    seconds: float
-    """Since it began."""
-    epoch: int
-    local: int
-    """Workers that run on the trainers' nodes, and"""
-    remote: int
-    """elsewhere;"""
-    wanted: int
-    """so many are aimed at."""
-    speed: JobSpeed
-    remote_io: float | None = None
-    """The bytes a second that it may read of object stores; None: as many as it can."""
-    rooms: DatasetRooms = ()
-    """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
-    datasets: tuple[str, ...] = ()
-    """its own."""
-    shares_io: bool = False
-    """Whether it takes part in the division of the cluster's cache and pipe."""
-    dollars: float | None = None
-    """What it has cost so far; None: no prices were given."""
-
-    @property
-    def room(self) -> int | None:
-        """What a node may keep of its datasets; None: nobody bounds that."""
-        rooms = dict(self.rooms)
-        return sum(rooms.get(name, 0) for name in self.datasets) if rooms else None
 
 
 @dataclass(frozen=True)

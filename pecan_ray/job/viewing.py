@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pecan_ray.job.facts import JobFacts
-from pecan_ray.job.messages import Placement
+from pecan_ray.job.messages import DatasetRooms, Placement
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
+from pecan_ray.job.speed import JobSpeed
 from pecan_ray.plan.windows import Deployment, Window
 
 if TYPE_CHECKING:
     from pecan_ray.job.state import JobState
 
 NONE = Deployment(0, 0)
+NOT_KNOWN = JobSpeed()
 MOST_SEEN = 600
 """Windows of a view: of more every second one is left out, or every third, and so on."""
 MOST_CHANGES = 200
@@ -24,12 +26,13 @@ MOST_TOLD = 500
 
 
 @dataclass(frozen=True)
-class JobBrief:
-    """A line of a list of jobs."""
+class LiveJob:
+    """A job at this moment, for lists and tables of jobs."""
 
     job: str
     pipeline: str = ""
     seconds: float = 0.0
+    """Since it began."""
     epoch: int = 0
     batches: int = 0
     """Used by all trainers together."""
@@ -43,8 +46,24 @@ class JobBrief:
     """Share of that window in which they waited."""
     bad_elements: int = 0
     dollars: float | None = None
+    """What it has cost so far; None: no prices were given."""
     error: str = ""
     """What ends it."""
+    speed: JobSpeed = NOT_KNOWN
+    remote_io: float | None = None
+    """The bytes a second that it may read of object stores; None: as many as it can."""
+    rooms: DatasetRooms = ()
+    """What nodes may keep of the datasets that share the cluster's cache with its own, these among them;"""
+    datasets: tuple[str, ...] = ()
+    """its own."""
+    shares_io: bool = False
+    """Whether it takes part in the division of the cluster's cache and pipe."""
+
+    @property
+    def room(self) -> int | None:
+        """What a node may keep of its datasets; None: nobody bounds that."""
+        rooms = dict(self.rooms)
+        return sum(rooms.get(name, 0) for name in self.datasets) if rooms else None
 
 
 @dataclass(frozen=True)
@@ -76,7 +95,7 @@ class TrainerView:
 class JobView:
     """All that a page about one job shows."""
 
-    brief: JobBrief
+    live: LiveJob
     facts: JobFacts
     """With fewer windows and events where there are many."""
     placed: tuple[PlacedWorker, ...] = ()
@@ -85,12 +104,20 @@ class JobView:
     """What AutoOrder found, as `explain("json")` tells it; empty: the controller was not told."""
 
 
-def job_brief(job: JobState, now: float, pipeline: str) -> JobBrief:
-    """Return what a list of jobs shows of one."""
+def live_job(
+    job: JobState,
+    now: float,
+    pipeline: str,
+    speed: JobSpeed = NOT_KNOWN,
+    *,
+    datasets: tuple[str, ...] = (),
+    shares_io: bool = False,
+) -> LiveJob:
+    """Return a job at this moment."""
     steps, seen = job.placement.timeline(), job.placement.observed
     window = newest_window(steps, tuple(seen.windows) if seen is not None else ())
     size, cost = job.spec.shape.world_size, job.cost(now)
-    return JobBrief(
+    return LiveJob(
         job=job.spec.name,
         pipeline=pipeline,
         seconds=now - job.began,
@@ -105,6 +132,11 @@ def job_brief(job: JobState, now: float, pipeline: str) -> JobBrief:
         bad_elements=job.bad.count,
         dollars=None if cost is None else cost.total,
         error="" if job.error is None else f"{type(job.error).__name__}: {job.error}",
+        speed=speed,
+        remote_io=job.fleet.remote_io,
+        rooms=job.fleet.rooms,
+        datasets=datasets,
+        shares_io=shares_io,
     )
 
 
@@ -116,7 +148,7 @@ def newest_window(steps: tuple[PlacementStep, ...], observed: tuple[ObservedWind
     return max(found, key=lambda one: one.seconds).window if found else None
 
 
-def job_view(job: JobState, now: float, pipeline: str, explained: str) -> JobView:
+def job_view(job: JobState, now: float, live: LiveJob, explained: str) -> JobView:
     """Return what a page about a job shows."""
     facts = job.facts(now)
     facts = replace(
@@ -140,7 +172,7 @@ def job_view(job: JobState, now: float, pipeline: str, explained: str) -> JobVie
         )
         for rank, one in sorted(job.trainers.ranks.items())
     )
-    return JobView(job_brief(job, now, pipeline), facts, placed, trainers, explained)
+    return JobView(live, facts, placed, trainers, explained)
 
 
 def thinned(timeline: tuple[PlacementStep, ...]) -> tuple[PlacementStep, ...]:

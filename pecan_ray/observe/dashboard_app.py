@@ -20,7 +20,7 @@ from pecan_ray.observe.dashboard.frame import message_page, token_page
 from pecan_ray.observe.dashboard.from_view import line_of, record_of
 from pecan_ray.observe.dashboard.job_list import list_page
 from pecan_ray.observe.dashboard.job_page import job_page
-from pecan_ray.observe.dashboard_cluster import Readings, node_names, read_briefs, read_view
+from pecan_ray.observe.dashboard_cluster import Readings, node_names, read_jobs, read_view
 from pecan_ray.observe.dashboard_past import PastShelf
 
 SESSION = "pecan-dashboard"
@@ -99,9 +99,9 @@ class Dashboard:
 
     async def jobs(self, request: Request) -> Response:
         """Show the list of jobs."""
-        briefs, silent = await run_in_threadpool(self._readings.read, "jobs", read_briefs)
+        jobs, silent = await run_in_threadpool(self._readings.read, "jobs", read_jobs)
         past = await run_in_threadpool(self._readings.read, "past jobs", self._shelf.lines)
-        return HTMLResponse(list_page(_base(request), [line_of(one) for one in briefs], past, silent))
+        return HTMLResponse(list_page(_base(request), [line_of(one) for one in jobs], past, silent))
 
     async def job(self, request: Request) -> Response:
         """Show one job."""

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 import ray
 
-from pecan_ray.job.viewing import JobBrief, JobView
+from pecan_ray.job.viewing import JobView, LiveJob
+from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.runtime import cluster
 
 logger = logging.getLogger(__name__)
@@ -56,25 +57,9 @@ class Readings:
             return found
 
 
-def read_briefs() -> tuple[list[JobBrief], list[str]]:
+def read_jobs() -> tuple[list[LiveJob], list[str]]:
     """Return the jobs of the cluster, and the names of those whose controllers do not answer."""
-    asked: dict[Any, str] = {}
-    silent = []
-    for job, name in sorted(cluster.other_jobs("").items()):
-        try:
-            asked[_controller(name).brief.remote()] = job
-        except (ValueError, AttributeError):  # it has ended meanwhile, or is of a version without this
-            silent.append(job)
-    answered, late = ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_S) if asked else ([], [])
-    silent += [asked[one] for one in late]
-    found = []
-    for one in answered:
-        try:
-            found.append(ray.get(one))
-        except ray.exceptions.RayError as error:
-            logger.info("job %s tells nothing: %s", asked[one], error)
-            silent.append(asked[one])
-    return sorted(found, key=lambda brief: brief.job), sorted(silent)
+    return live_jobs(ANSWER_S)
 
 
 def read_view(job: str) -> JobView | None:

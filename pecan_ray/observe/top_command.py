@@ -6,19 +6,17 @@ import argparse
 import shutil
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
-
-import ray
+from collections.abc import Sequence
 
 from pecan_ray.errors import PlanError
-from pecan_ray.job.speed import LiveJob
+from pecan_ray.job.viewing import LiveJob
+from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.observe.top_table import summary, top_lines
 from pecan_ray.runtime import cluster
 
 TOP_HELP = "show the jobs of the Ray cluster at hand, their speeds, and what they use, as a table that renews itself"
 ANSWER_S = 5.0
-"""A job that has not told after so long is left out of a table."""
+"""A job that has not told after so long is named below the table."""
 HOME_AND_CLEAR = "\x1b[H\x1b[J"
 
 
@@ -37,7 +35,7 @@ def run_top(asked: argparse.Namespace) -> int:
     terminal = sys.stdout.isatty()
     while True:
         width = shutil.get_terminal_size().columns if terminal else None
-        text = "\n".join(screen(live_jobs(), width))
+        text = "\n".join(screen(*live_jobs(ANSWER_S), width))
         sys.stdout.write(f"{HOME_AND_CLEAR}{text}\n" if terminal and not asked.once else f"{text}\n")
         sys.stdout.flush()
         if asked.once:
@@ -48,31 +46,7 @@ def run_top(asked: argparse.Namespace) -> int:
             return 0
 
 
-def screen(answers: Mapping[str, LiveJob | None], width: int | None) -> list[str]:
-    """Return the lines for what jobs have answered; None: they have not."""
-    jobs = [job for job in answers.values() if job is not None]
-    silent = [name for name, job in answers.items() if job is None]
+def screen(jobs: Sequence[LiveJob], silent: Sequence[str], width: int | None) -> list[str]:
+    """Return the lines for jobs; `silent`: those that have not answered."""
     lines = [summary(jobs), *(top_lines(jobs, width) if jobs else ())]
     return [*lines, f"silent: {', '.join(silent)}"] if silent else lines
-
-
-def live_jobs() -> dict[str, LiveJob | None]:
-    """Ask all jobs of the cluster at the same time how they are; None: one has not answered."""
-    asked: dict[str, Any] = {}
-    for job, name in sorted(cluster.other_jobs("").items()):
-        try:
-            controller: Any = ray.get_actor(name, namespace=cluster.NAMESPACE)
-        except ValueError:  # it has ended meanwhile
-            continue
-        asked[job] = controller.live.remote()
-    if asked:
-        ray.wait(list(asked.values()), num_returns=len(asked), timeout=ANSWER_S)
-    return {job: _answer(reference) for job, reference in asked.items()}
-
-
-def _answer(reference: Any) -> LiveJob | None:
-    try:
-        answer: LiveJob = ray.get(reference, timeout=0.0)
-    except (ray.exceptions.RayError, TimeoutError):  # it ends, or begins
-        return None
-    return answer

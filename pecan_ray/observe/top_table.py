@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pecan_ray.job.speed import LiveJob
+from pecan_ray.job.viewing import LiveJob
 
 COLUMNS = (
     "job",
@@ -41,7 +41,7 @@ def top_lines(jobs: Sequence[LiveJob], width: int | None = None) -> list[str]:
 def summary(jobs: Sequence[LiveJob]) -> str:
     """Return a line on all of them."""
     count = f"{len(jobs)} job" if len(jobs) == 1 else f"{len(jobs)} jobs"
-    workers = sum(job.local + job.remote for job in jobs)
+    workers = sum(job.running.workers for job in jobs)
     read = sum(job.speed.bytes_per_s * (1 - job.speed.hit_share) for job in jobs)
     paid = [job.dollars for job in jobs if job.dollars is not None]
     dollars = f", ${sum(paid):.4f} so far" if paid else ""
@@ -52,8 +52,9 @@ def _row(job: LiveJob) -> list[str]:
     speed, size = job.speed, job.speed.dataset_bytes
     reads = speed.bytes_per_s > 0
     ideal = speed.ideal_bytes_per_s
-    running = job.local + job.remote
-    workers = f"{job.local}+{job.remote}" if running == job.wanted else f"{job.local}+{job.remote} of {job.wanted}"
+    workers = f"{job.running.local}+{job.running.remote}"
+    if job.running.workers != job.wanted.workers:
+        workers += f" of {job.wanted.workers}"
     return [
         job.job,
         workers,

@@ -236,3 +236,11 @@ def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
 def name_of_last(ops: Sequence[Op]) -> str:
     """Return the name of the operator from which elements leave some operators."""
     return next((op.name for op in reversed(ops) if isinstance(op, ElementOp)), "the source")
+
+
+def yields_batches(plan: Plan) -> bool:
+    """Tell whether a plan yields batches, and not elements."""
+    last = next((op for op in reversed(plan.ops) if isinstance(op, (BatchingOp, Unbatch))), None)
+    if last is not None:
+        return not isinstance(last, Unbatch)
+    return isinstance(plan.head, Join) and all(map(yields_batches, plan.head.inputs))

@@ -20,8 +20,7 @@ from pecan_ray.job import events
 from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerReport, WorkerProgress
-from pecan_ray.job.speed import LiveJob
-from pecan_ray.job.viewing import JobBrief, JobView, job_brief, job_view
+from pecan_ray.job.viewing import JobView, LiveJob, job_view
 from pecan_ray.plan.stretches import OpOrders
 from pecan_ray.runtime.job_host import JobHost
 from pecan_ray.runtime.journal_file import OFF, place_of
@@ -211,13 +210,9 @@ class AutoPlacementController:
         """Return how the job is at this moment."""
         return self._host.live()
 
-    async def brief(self) -> JobBrief:
-        """Return a few numbers about the job so far, for lists of jobs."""
-        return job_brief(self._host.state, self._host.now(), self._host.job.pipeline)
-
     async def view(self) -> JobView:
         """Return what a page about the job shows, which is bounded."""
-        return job_view(self._host.state, self._host.now(), self._host.job.pipeline, self._explained)
+        return job_view(self._host.state, self._host.now(), self._host.live(), self._explained)
 
     async def paid(self) -> float | None:
         """Return the dollars that the job has cost so far; None where no prices were given."""

@@ -19,7 +19,8 @@ from pecan_ray.errors import PecanError
 from pecan_ray.job import events, instructions
 from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.messages import Reply
-from pecan_ray.job.speed import JobSpeed, LiveJob, SpeedMeter
+from pecan_ray.job.speed import JobSpeed, SpeedMeter
+from pecan_ray.job.viewing import LiveJob, live_job
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
 from pecan_ray.runtime.bidding import Bidding
@@ -159,22 +160,10 @@ class JobHost:
 
     def live(self) -> LiveJob:
         """Return how the job is at this moment."""
-        state, now = self.state, self.now()
-        cost, running = state.cost(now), state.fleet.running()
-        return LiveJob(
-            self.job.spec.name,
-            self.job.pipeline,
-            now - state.began,
-            state.ledger.epoch,
-            running.local,
-            running.remote,
-            state.fleet.wanted.workers,
-            self._speed,
-            state.fleet.remote_io,
-            state.fleet.rooms,
-            datasets_of(state) or (),
-            isinstance(self.job.config.remote_io, ClusterIo),
-            None if cost is None else cost.total,
+        return live_job(
+            *(self.state, self.now(), self.job.pipeline, self._speed),
+            datasets=datasets_of(self.state) or (),
+            shares_io=isinstance(self.job.config.remote_io, ClusterIo),
         )
 
     async def _share_io(self) -> None:

@@ -8,20 +8,26 @@ from pecan_ray.lazy import lazy_names
 
 if TYPE_CHECKING:
     from pecan_ray.sources.csv_table import Csv
+    from pecan_ray.sources.hugging_face import HuggingFace
     from pecan_ray.sources.image_folder import ImageFolder
+    from pecan_ray.sources.lance_table import Lance
     from pecan_ray.sources.memory import Arrays, Items
     from pecan_ray.sources.parquet import Parquet
     from pecan_ray.sources.ray_dataset import RayDataset
     from pecan_ray.sources.text import JsonLines, TextLines
     from pecan_ray.sources.tfrecord import TFRecords
     from pecan_ray.sources.webdataset import WebDataset
+    from pecan_ray.storage.options import Env
 
 __all__ = [
     "Arrays",
     "Csv",
+    "Env",
+    "HuggingFace",
     "ImageFolder",
     "Items",
     "JsonLines",
+    "Lance",
     "Parquet",
     "RayDataset",
     "TFRecords",
@@ -34,9 +40,12 @@ __getattr__ = lazy_names(
     {
         "Arrays": "pecan_ray.sources.memory",
         "Csv": "pecan_ray.sources.csv_table",
+        "Env": "pecan_ray.storage.options",
+        "HuggingFace": "pecan_ray.sources.hugging_face",
         "ImageFolder": "pecan_ray.sources.image_folder",
         "Items": "pecan_ray.sources.memory",
         "JsonLines": "pecan_ray.sources.text",
+        "Lance": "pecan_ray.sources.lance_table",
         "Parquet": "pecan_ray.sources.parquet",
         "RayDataset": "pecan_ray.sources.ray_dataset",
         "TFRecords": "pecan_ray.sources.tfrecord",

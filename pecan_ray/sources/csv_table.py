@@ -28,6 +28,7 @@ from pecan_ray.sources.files import (
 )
 from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
 from pecan_ray.storage import list_files
+from pecan_ray.storage.options import storage_options
 
 SAMPLE_BYTES = 1 << 20
 CHUNK_LINES = 4096
@@ -64,6 +65,8 @@ class Csv:
     newlines_in_values: bool = field(default=False, kw_only=True)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
@@ -73,6 +76,7 @@ class Csv:
         if self.max_record_bytes > MOST_RECORD_BYTES:
             raise PlanError(f"max_record_bytes must be {MOST_RECORD_BYTES} at most, but got {self.max_record_bytes}.")
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
         if self.columns is not None:
             names = (self.columns,) if isinstance(self.columns, str) else tuple(self.columns)
             object.__setattr__(self, "columns", names)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pecan_ray.errors import PlanError, SourceNotFoundError
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive, identity_of, patterns_of
 from pecan_ray.storage import FileInfo, list_folder, read_many, subfolders
+from pecan_ray.storage.options import storage_options
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
@@ -30,11 +32,15 @@ class ImageFolder:
     """The pipeline begins with ``map(images.Decode(), on="image")``: images are uint8 RGB [height, width, 3], and
     AutoOrder still lets the decoder do less where crops and resizing follow."""
 
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
+
     def __post_init__(self) -> None:
         check_positive(split_files=self.split_files)
         if not isinstance(self.decode, bool):
             raise PlanError(f"ImageFolder(decode=...) must be True or False, but got {self.decode!r}.")
         object.__setattr__(self, "root", patterns_of(self.root)[0].rstrip("/"))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, (str(self.root),)))
 
     @property
     def classes(self) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -23,6 +23,7 @@ from pecan_ray.sources.files import (
 )
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows
 from pecan_ray.storage import FileInfo, list_files, open_random
+from pecan_ray.storage.options import storage_options
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Parquet:
     """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384.  Fewer where rows may be long."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -49,6 +52,7 @@ class Parquet:
         if self.batch_rows is not None:
             check_positive(batch_rows=self.batch_rows)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
         if self.columns is not None:
             names = [self.columns] if isinstance(self.columns, str) else self.columns
             object.__setattr__(self, "columns", tuple(names))

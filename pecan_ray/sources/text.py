@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, ClassVar, Literal
@@ -21,6 +21,7 @@ from pecan_ray.sources.files import (
 )
 from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
 from pecan_ray.storage import list_files
+from pecan_ray.storage.options import storage_options
 
 CHUNK_LINES = 512
 
@@ -37,6 +38,8 @@ class TextLines:
     paths: Paths = field(hash=False)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
@@ -44,6 +47,7 @@ class TextLines:
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""
@@ -117,6 +121,8 @@ class JsonLines:
     paths: Paths = field(hash=False)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
@@ -124,6 +130,7 @@ class JsonLines:
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield byte ranges of the files."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO, ClassVar, Literal, NoReturn
+from typing import Any, BinaryIO, ClassVar, Literal, NoReturn
 
 import google_crc32c
 
@@ -24,6 +24,7 @@ from pecan_ray.sources.files import (
     skip_bytes,
 )
 from pecan_ray.storage import list_files, open_random
+from pecan_ray.storage.options import storage_options
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
@@ -45,6 +46,8 @@ class TFRecords:
     parse: bool = field(default=False, kw_only=True)
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
@@ -52,6 +55,7 @@ class TFRecords:
     def __post_init__(self) -> None:
         check_positive(split_bytes=self.split_bytes, max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield whole files, and ranges of records of large local files."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from pecan_ray.errors import CorruptSourceError
 from pecan_ray.plan.splits import Element, Split
@@ -14,6 +14,7 @@ from pecan_ray.sources.compressed import compression_of, opened
 from pecan_ray.sources.files import MAX_RECORD_BYTES, Paths, check_positive, identity_of, patterns_of
 from pecan_ray.sources.tar import TarMember, members
 from pecan_ray.storage import list_files
+from pecan_ray.storage.options import storage_options
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class WebDataset:
 
     paths: Paths = field(hash=False)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
+    """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
 
     sequential: ClassVar[Literal[True]] = True
@@ -38,6 +41,7 @@ class WebDataset:
     def __post_init__(self) -> None:
         check_positive(max_record_bytes=self.max_record_bytes)
         object.__setattr__(self, "patterns", patterns_of(self.paths))
+        object.__setattr__(self, "storage_options", storage_options(self.storage_options, self.patterns))
 
     def splits(self) -> Iterator[Split]:
         """Yield one split for each archive."""

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias, cast
 
 from pecan_ray.errors import SourceError, SourceNotFoundError, SourceReplacedError
 from pecan_ray.storage.backend import MAGIC, Backend, FileInfo
@@ -25,6 +25,7 @@ from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
+from pecan_ray.storage.options import StorageOptions, options_of
 from pecan_ray.storage.ranges import Asked, FileRange, replaced
 from pecan_ray.storage.retry import unless_given_up
 from pecan_ray.storage.s3 import S3
@@ -46,10 +47,10 @@ THREADS = 16
 AHEAD_BYTES = 32 << 20
 """Bound on the beginnings of files that this process holds because they will be read soon."""
 
-_MAKERS: dict[str, Callable[[], Backend]] = {
-    "": LocalFiles,
-    "s3": lambda: ObjectStore(S3()),
-    "gs": lambda: ObjectStore(GoogleStorage()),
+_MAKERS: dict[str, Callable[[dict[str, Any]], Backend]] = {
+    "": lambda _: LocalFiles(),
+    "s3": lambda options: ObjectStore(S3(options)),
+    "gs": lambda options: ObjectStore(GoogleStorage(options)),
 }
 
 
@@ -281,13 +282,14 @@ def _nothing(pattern: str) -> str:
 def _backend(path: str) -> Backend:
     scheme, separator, _ = path.partition("://")
     if not separator:
-        scheme = ""
-    return _backend_of(scheme, os.getpid())
+        return _backend_of("", None, os.getpid())
+    return _backend_of(scheme, options_of(path), os.getpid())
 
 
 @cache
-def _backend_of(scheme: str, pid: int) -> Backend:
-    return _MAKERS[scheme]() if scheme in _MAKERS else FsspecFiles(scheme)
+def _backend_of(scheme: str, options: StorageOptions | None, pid: int) -> Backend:
+    given = {} if options is None else options.resolved()
+    return _MAKERS[scheme](given) if scheme in _MAKERS else FsspecFiles(scheme, given)
 
 
 @cache

@@ -1,7 +1,8 @@
 """Storages that fsspec knows (``hf://``, ``az://``, ``https://`` and others), beside those that are read without it.
 
-Credentials and other options are what fsspec's own configuration says (``~/.config/fsspec/*.json``, variables that
-begin with ``FSSPEC_``), or what the storage's library finds.  Our retries wait as long as the user says.
+Credentials and other options are what a source's `storage_options` say, fsspec's own configuration
+(``~/.config/fsspec/*.json``, variables that begin with ``FSSPEC_``), or what the storage's library finds.  Our retries
+wait as long as the user says.
 """
 
 from __future__ import annotations
@@ -29,13 +30,12 @@ MOST_KNOWN = 100_000
 class FsspecFiles:
     """A `Backend` over one file system of fsspec, which belongs to this process."""
 
-    def __init__(self, scheme: str) -> None:
+    def __init__(self, scheme: str, options: dict[str, Any] | None = None) -> None:
         try:
             fsspec = importlib.import_module("fsspec")
-            known = scheme in fsspec.available_protocols()
-            self._fs: Any = (
-                fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False) if known else None
-            )
+            known = scheme in fsspec.available_protocols() or scheme in fsspec.registry
+            settings = {"use_listings_cache": False, **(options or {}), "skip_instance_cache": True}
+            self._fs: Any = fsspec.filesystem(scheme, **settings) if known else None
         except ImportError as error:
             raise MissingExtraError(
                 f"Reading {scheme}:// paths needs fsspec and its package for them (on the workers too): {error}. "
@@ -44,8 +44,8 @@ class FsspecFiles:
             ) from error
         except TypeError as error:  # of its constructor
             raise SourceError(
-                f"The storage of {scheme}:// cannot be opened: {error}. Say what it lacks in fsspec's configuration, "
-                f"as in FSSPEC_{scheme.upper()}_HOST=...",
+                f"The storage of {scheme}:// cannot be opened: {error}. Say what it lacks in the source's "
+                f"storage_options, or in fsspec's configuration, as in FSSPEC_{scheme.upper()}_HOST=...",
                 path=f"{scheme}://",
             ) from error
         if self._fs is None:

@@ -56,7 +56,8 @@ class GoogleStorage:
 
     scheme = "gs"
 
-    def __init__(self) -> None:
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        """`options`: of gcsfs."""
         try:
             gcsfs = importlib.import_module("gcsfs")
         except ImportError as error:
@@ -69,6 +70,7 @@ class GoogleStorage:
         aiohttp = importlib.import_module("aiohttp")
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=READ_S)
         self._fs: Any = gcsfs.GCSFileSystem(
+            **(options or {}),
             use_listings_cache=False,
             skip_instance_cache=True,
             requests_timeout=timeout,

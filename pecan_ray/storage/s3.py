@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
-from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import FileInfo
 from pecan_ray.storage.objects import Page
 from pecan_ray.storage.ranges import WHOLE_BYTES, Asked, FileRange, replaced
@@ -45,12 +45,25 @@ MOST_WRONG = 5
 """So often an answer may come with a wrong checksum: what is damaged on its way comes whole the next time."""
 
 
+OPTIONS = ("key", "secret", "token", "profile", "anon", "endpoint_url", "client_kwargs")
+"""Names in `storage_options`, with the meaning that they have for s3fs."""
+
+
+def _known(options: dict[str, Any]) -> dict[str, Any]:
+    unknown = sorted(options.keys() - set(OPTIONS))
+    if unknown:
+        raise PlanError(f"storage_options: s3:// takes {', '.join(OPTIONS)}, and no {', '.join(unknown)}.")
+    return options
+
+
 class S3:
     """An `ObjectApi` over one boto3 client, which belongs to this process."""
 
     scheme = "s3"
 
-    def __init__(self) -> None:
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        """`options`: those of s3fs (`OPTIONS`); raises PlanError for others."""
+        options = _known(options or {})
         try:
             boto3 = importlib.import_module("boto3")
         except ImportError as error:
@@ -64,8 +77,13 @@ class S3:
         core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=str)
         config = importlib.import_module("botocore.config").Config
         self._errors: Any = importlib.import_module("botocore.exceptions")
-        session = boto3.session.Session(botocore_session=core)
-        self._signed = session.get_credentials() is not None
+        keys = {
+            "aws_access_key_id": options.get("key"),
+            "aws_secret_access_key": options.get("secret"),
+            "aws_session_token": options.get("token"),
+        }
+        session = boto3.session.Session(botocore_session=core, profile_name=options.get("profile"), **keys)
+        self._signed = not options.get("anon") and session.get_credentials() is not None
         # Retries are ours, because boto3 does not retry a body that breaks off.
         settings = {
             "retries": {"total_max_attempts": 1, "mode": "standard"},
@@ -75,8 +93,11 @@ class S3:
         }
         if not self._signed:
             settings["signature_version"] = botocore.UNSIGNED
-        region = session.region_name or "us-east-1"
-        self._client: Any = session.client("s3", config=config(**settings), region_name=region)
+        asked = dict(options.get("client_kwargs") or {})
+        if options.get("endpoint_url"):
+            asked["endpoint_url"] = options["endpoint_url"]
+        asked.setdefault("region_name", session.region_name or "us-east-1")
+        self._client: Any = session.client("s3", config=config(**settings), **asked)
 
     def pages(self, bucket: str, prefix: str, delimiter: str) -> Iterator[Page]:
         """Yield the pages of a listing, asking for one only when it is wanted."""

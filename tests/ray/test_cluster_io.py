@@ -17,8 +17,8 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.cli import main
 from pecan_ray.errors import PlanError
-from pecan_ray.job.speed import LiveJob
-from pecan_ray.observe.top_command import live_jobs
+from pecan_ray.job.viewing import LiveJob
+from pecan_ray.observe.live_jobs import live_jobs
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.service import SERVICE
 from tests.flaky_http import FlakyProxy
@@ -107,7 +107,7 @@ class Running:
 
 def live(name: str) -> LiveJob | None:
     """Return what a pipeline's only job tells of itself."""
-    return next((job for job in live_jobs().values() if job is not None and job.pipeline == name), None)
+    return next((job for job in live_jobs(10.0)[0] if job.pipeline == name), None)
 
 
 def quota(name: str) -> float:
@@ -132,7 +132,8 @@ def test_quotas_follow_the_jobs_that_come_and_go_and_top_shows_them(
         until(lambda: quota("small") + quota("large") == pytest.approx(PIPE, rel=0.05), "they do not make up the pipe")
         rooms = dict((live("large") or pytest.fail("the job is gone")).rooms)
         assert rooms == {"s3://data/small": 30 << 20, "s3://data/large": 0}, "the efficient one is cached whole"
-        until(lambda: all(job is not None and job.local for job in map(live, ("small", "large"))), "no workers run")
+        jobs = ("small", "large")
+        until(lambda: all(job is not None and job.running.local for job in map(live, jobs)), "no workers run")
         capsys.readouterr()
         assert main(["top", "--once"]) == 0
         told = capsys.readouterr().out.splitlines()

@@ -16,7 +16,7 @@ import pytest
 
 import pecan_ray as pecan
 from pecan_ray.observe.dashboard.frame import job_address
-from pecan_ray.observe.dashboard_cluster import read_briefs, read_view
+from pecan_ray.observe.dashboard_cluster import read_jobs, read_view
 from pecan_ray.observe.dashboard_command import start, stop
 from pecan_ray.placement import Prices
 from tests.chromium import browse, needs_chromium, screenshot, share_of
@@ -60,7 +60,7 @@ def jobs(page: str) -> Iterator[tuple[str, str]]:
         thread.start()
     try:
         until(lambda: all(one.is_set() for one in begun), "the jobs have not begun", timeout_s=300)
-        until(lambda: all(brief.rate for brief in read_briefs()[0]), "no window has ended", timeout_s=300)
+        until(lambda: all(job.rate for job in read_jobs()[0]), "no window has ended", timeout_s=300)
         yield "watched", HOSTILE
     finally:
         ends.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import PlacementStep
-from pecan_ray.job.viewing import MOST_CHANGES, MOST_SEEN, job_brief, job_view, newest_window, thinned
+from pecan_ray.job.viewing import MOST_CHANGES, MOST_SEEN, job_view, live_job, newest_window, thinned
 from pecan_ray.observe.dashboard.from_view import record_of
 from pecan_ray.plan.windows import Decision, Deployment, Window
 from tests.unit.job_rig import JobRig
@@ -44,9 +44,9 @@ def test_the_newest_window_that_can_be_used_tells_the_rate() -> None:
 def test_a_job_that_has_just_begun_has_a_page() -> None:
     rig = JobRig()
     rig.begin()
-    brief = job_brief(rig.job, 12.0, "photographs")
-    assert (brief.job, brief.pipeline, brief.seconds, brief.rate) == ("job", "photographs", 12.0, None)
-    view = job_view(rig.job, 12.0, "photographs", "")
+    live = live_job(rig.job, 12.0, "photographs")
+    assert (live.job, live.pipeline, live.seconds, live.rate) == ("job", "photographs", 12.0, None)
+    view = job_view(rig.job, 12.0, live, "")
     assert [(one.placement, one.state) for one in view.placed] == [("local", "runs")]
     assert [one.rank for one in view.trainers] == [0]
     shown = record_of(view, {})
@@ -59,5 +59,5 @@ def test_waiting_of_a_trainer_is_a_share_of_its_time() -> None:
     rig.begin()
     trainer = rig.job.trainers.ranks[0]
     trainer.progress = TrainerProgress(yielded=10, rows=100, waited_s=2.0, elapsed_s=8.0, queued=3)
-    (told,) = record_of(job_view(rig.job, 12.0, "", ""), {}).trainers
+    (told,) = record_of(job_view(rig.job, 12.0, live_job(rig.job, 12.0, ""), ""), {}).trainers
     assert (told.waited, told.queued, told.elements) == (0.25, 3, 100)

@@ -8,17 +8,27 @@ import pytest
 
 from pecan_ray.cli import main
 from pecan_ray.job.cluster_io import SharedIo
-from pecan_ray.job.speed import JobSpeed, LiveJob
+from pecan_ray.job.speed import JobSpeed
+from pecan_ray.job.viewing import LiveJob
 from pecan_ray.observe.status_command import io_lines
 from pecan_ray.observe.top_command import screen
 from pecan_ray.observe.top_table import COLUMNS, top_lines
+from pecan_ray.plan.windows import Deployment
 
 SPEED = JobSpeed(1200.0, 10.0, 0.25, 60e6, 0.5, 80e6, 4e9)
 SET = "s3://bucket/set"
 BUSY = LiveJob(
-    "busy", "pipe", 60.0, 2, 2, 1, 3, SPEED, 40e6, ((SET, 2 * 10**9), ("s3://bucket/x", 5)), (SET,), True, 1.5
+    *("busy", "pipe", 60.0, 2),
+    running=Deployment(2, 1),
+    wanted=Deployment(1, 2),
+    dollars=1.5,
+    speed=SPEED,
+    remote_io=40e6,
+    rooms=((SET, 2 * 10**9), ("s3://bucket/x", 5)),
+    datasets=(SET,),
+    shares_io=True,
 )
-NEW = LiveJob("new", "pipe", 1.0, 0, 0, 0, 4, JobSpeed())
+NEW = LiveJob("new", "pipe", 1.0, wanted=Deployment(4, 0))
 
 
 def test_a_row_tells_what_a_job_does_and_may_use() -> None:
@@ -58,10 +68,10 @@ def test_lines_are_no_longer_than_the_terminal_is_wide(width: int) -> None:
 
 
 def test_jobs_that_do_not_answer_are_named_below() -> None:
-    lines = screen({"busy": BUSY, "gone": None}, None)
+    lines = screen([BUSY], ["gone"], None)
     assert lines[0] == "1 job, 3 workers, 30.0 MB/s of object stores, $1.5000 so far"
     assert lines[-1] == "silent: gone"
-    assert screen({}, None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
+    assert screen([], [], None) == ["0 jobs, 0 workers, 0.0 MB/s of object stores"]
 
 
 def test_an_interval_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -207,8 +207,9 @@ def test_functions_may_write_deep_into_elements_that_are_repeated() -> None:
 
     source = Items([{"target": {"boxes": np.ones(1), "names": ["cat"]}}])
     for pipe in (PecanPipeline(source).take(1).repeat(3), PecanPipeline(source).repeat(3)):
-        made = [batch["target"][0] for batch in run_inprocess(pipe.map(scaled, on="target").batch(1).plan)]
-        assert made == [{"boxes": np.array([2.0]), "names": ["cat", "scaled"]}] * 3
+        made = [batch["target"] for batch in run_inprocess(pipe.map(scaled, on="target").batch(1).plan)]
+        assert [one["boxes"].tolist() for one in made] == [[[2.0]]] * 3
+        assert [one["names"].tolist() for one in made] == [[["cat", "scaled"]]] * 3
 
 
 def test_what_take_leaves_unread_counts_as_done() -> None:
@@ -331,15 +332,10 @@ def test_numbers_become_arrays_of_their_dtype(values: list[Any], dtype: Any, fus
         [b"a", b""],
         [np.str_("a"), np.str_("longer")],
         [None, "x"],
-        [["a", "b"], ["c", "d"]],
-        [[1, 2], [3]],
-        [{"box": 1}, {}],
-        [np.array(["a", "b"]), np.array(["c", "d"])],
-        [2**70, 2**64],
     ],
 )
 @pytest.mark.parametrize("fused", [True, False])
-def test_everything_else_becomes_a_column_of_objects(values: list[Any], fused: bool) -> None:
+def test_texts_and_bytes_become_a_column_of_objects(values: list[Any], fused: bool) -> None:
     pipe = PecanPipeline(Items([{"x": value} for value in values], split_rows=2))
     (batch,) = in_order(pipe.batch(2) if fused else pipe.shuffle(1).batch(2))
     found = batch.columns["x"]

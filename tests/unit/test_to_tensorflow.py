@@ -101,7 +101,7 @@ def test_tensorflow_uses_the_memory_of_a_column() -> None:
 
 def test_values_that_are_no_tensors_are_refused_by_their_column() -> None:
     pipe = PecanPipeline(Items([{"when": {"day": 1}}, {"when": {"day": 2}}])).batch(2)
-    with pytest.raises(PlanError, match="to_tf_dataset: column 'when' holds object values"):
+    with pytest.raises(PlanError, match="to_tf_dataset: column 'when' is a dict of columns: make columns of them"):
         pipe.to_tf_dataset(debug=True)
 
 

@@ -24,13 +24,13 @@ from pecan_ray.engines.python.collate import (
     numbers_of_one_type,
     with_arrays,
 )
+from pecan_ray.engines.python.nested import STAY, BatchRows, finished
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.sendable import PLAIN_OR_NUMBERS
 from pecan_ray.engines.slots import layout_of
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
 
-NEVER_NUMBERS = frozenset({bytes, str, type(None), list, dict})
 FREE_ITEMS = 500
 """NumPy keeps Python's lock while it copies so many items."""
 HELD_BYTES = 1 << 17
@@ -58,6 +58,8 @@ class OpenBatch:
             name: np.empty(size, object) if place is None else place.view(memory)
             for name, place in self._layout.places.items()
         }
+        self._rows: list[Item | None] = [None] * size
+        """Of values that are put together at the end, whose they are."""
 
     @property
     def first(self) -> str:
@@ -76,11 +78,11 @@ class OpenBatch:
             if numbers is not None:
                 copy_into(column[rows], numbers)
             else:
-                self._write_each(name, column[rows], items)
+                self._write_each(name, column[rows], items, first)
         return self._note(len(items), itertools.chain.from_iterable([item.parts for item in items]))
 
-    def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item]) -> None:
-        """Write one column, element by element."""
+    def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
+        """Write one column, element by element, into rows of the batch from `first` on."""
         shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
         for row, item in enumerate(items):
             value = item.value[name]
@@ -88,6 +90,8 @@ class OpenBatch:
                 if is_columnar(value):
                     check_is_object(name, value, self._item.value[name], item, self.first, self.op)
                 rows[row] = value
+                if type(value) not in STAY:
+                    self._rows[first + row] = item.without_value()
                 continue
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
                 value = checked_array(name, value, shape, dtype, item, self.first, self.op)
@@ -102,12 +106,12 @@ class OpenBatch:
             check_columns(run.item(start), self._columns.keys(), self.first, self.op)
         for name, column in self._columns.items():
             rows, values = column[first : first + stop - start], run.column(name, start, stop)
-            if rows.dtype == object and _are_objects(values):
+            if rows.dtype == object and values.dtype == object and STAY.issuperset(map(type, values)):
                 rows[:] = values
             elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
                 copy_into(rows, values)
             else:
-                self._write_each(name, rows, run.items(name, start, stop))
+                self._write_each(name, rows, run.items(name, start, stop), first)
         return self._note(stop - start, run.parts(start, stop))
 
     def _note(self, rows: int, parts: Iterable[Part]) -> bool:
@@ -130,8 +134,9 @@ class OpenBatch:
         """
         parts, bad = undelivered.take() if undelivered is not None else ([], [])
         rows = self._done
+        columns = {name: column[:rows] for name, column in self._columns.items()}
         return Produced(
-            {name: column[:rows] for name, column in self._columns.items()},
+            finished(columns, BatchRows(self.op, self._item, self._rows)),
             merge(self.parts + parts),
             rows,
             self._item.lease.epoch,
@@ -162,13 +167,6 @@ def _kind(value: Any, size: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]
         return None, ()
     array = value if isinstance(value, (np.ndarray, np.generic)) else np.asarray(value)
     return array.dtype, (size, *array.shape)
-
-
-def _are_objects(values: np.ndarray[Any, Any]) -> bool:
-    """Tell whether a column holds nothing that should lie in an array of numbers instead."""
-    if values.dtype != object or values.ndim > 1:
-        return False
-    return NEVER_NUMBERS.issuperset(map(type, values)) or not any(map(is_columnar, values))
 
 
 class _RowsInLine(NamedTuple):

@@ -20,6 +20,7 @@ from pecan_ray.engines.python.collate import with_arrays
 from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
+from pecan_ray.engines.python.nested import BatchRows, finished
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
@@ -42,7 +43,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
-from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape
+from pecan_ray.plan.shape import kept_points, last_batching, name_of_last, plan_shape, yields_batches
 from pecan_ray.plan.splits import OUTPUT_BITS, ColumnarSource, Element, Lease, Source
 
 MakeCall = Callable[[ElementOp], Callable[..., Any]]
@@ -94,7 +95,9 @@ class ItemStream:
     def items(self, ops: Sequence[Op] | None = None) -> ItemIterator:
         """Yield the items behind the plan's head and `ops` (all of them by default)."""
         items = self._plan_items(self.plan, itertools.count(), ops, outermost=True)
-        yield from items if ops is not None or self.ends_with_batching else self.sendable(items)
+        if ops is None:
+            items = self._finished(items if self.ends_with_batching else self.sendable(items))
+        yield from items
         if self._serial:
             # What `take` or `zip` left unread counts as done: this worker alone runs the whole epoch.
             for branch in range(len(self._sources)):
@@ -137,7 +140,7 @@ class ItemStream:
 
     def behind(self, items: ItemIterator, ops: Sequence[Op]) -> ItemIterator:
         """Yield what operators at the plan's end make of items."""
-        return self.sendable(self._through(items, ops, self.plan, outermost=True))
+        return self._finished(self.sendable(self._through(items, ops, self.plan, outermost=True)))
 
     def _take_in_turn(self) -> Lease | None:
         with self._taking:
@@ -249,6 +252,18 @@ class ItemStream:
     def sendable(self, items: ItemIterator) -> ItemIterator:
         """Leave out, or raise, what cannot be sent to the trainer."""
         return self._can_be_sent(items, name_of_last(self.plan.ops))
+
+    def _finished(self, items: ItemIterator) -> ItemIterator:
+        """Put together what batches hold beside arrays, texts and bytes, or refuse it."""
+        if not yields_batches(self.plan):
+            yield from items
+            return
+        op = next(op.name for op in reversed(list(self.plan.all_ops())) if changes([op]))
+        for item in items:
+            if item is not None:
+                known = item.members is not None and len(item.members) == item.rows
+                item.value = finished(item.value, BatchRows(op, item, item.members if known else None))
+            yield item
 
     def _joined(self, join: Join, branches: Iterator[int]) -> ItemIterator:
         inputs = [self._plan_items(branch, branches) for branch in join.inputs]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pecan_ray.job.spending import spent
-from pecan_ray.observe.dashboard.from_view import COST_POINTS
+from pecan_ray.observe.dashboard.from_view import cost_curve, seen_windows
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
     RunningWorkers,
     SeenDecision,
     SeenEvent,
-    SeenWindow,
     SeenWorker,
 )
 from pecan_ray.placement import Prices
@@ -55,16 +53,7 @@ def past_record(line: JobLine, report: Mapping[str, Any], text: str) -> JobRecor
     seen = [*steps, *(report.get("windows") or [])]
     return JobRecord(
         line=line,
-        windows=tuple(
-            SeenWindow(
-                float(one["seconds"]),
-                trainers / window.batch_time,
-                None if window.wait_time is None else min(1.0, window.wait_time / window.batch_time),
-                window.queue_size,
-            )
-            for one in sorted(seen, key=lambda one: float(one["seconds"]))
-            if not (window := Window(**one["window"])).defect()
-        ),
+        windows=seen_windows(((float(one["seconds"]), Window(**one["window"])) for one in seen), trainers),
         decisions=_decisions(steps),
         running=tuple(
             RunningWorkers(float(at), int(one["local"]), int(one["remote"]))
@@ -109,6 +98,4 @@ def _cost(report: Mapping[str, Any]) -> tuple[tuple[float, float], ...]:
     if not prices or not seconds:
         return ()
     deployments = [(float(at), Deployment(**one)) for at, one in report.get("deployments") or []]
-    paid, hosts = Prices(**prices), int(report.get("hosts", 1))
-    moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple((at, spent(deployments, paid, hosts, until=at).total) for at in moments)
+    return cost_curve(deployments, Prices(**prices), int(report.get("hosts", 1)), seconds)

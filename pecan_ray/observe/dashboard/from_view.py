@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from pecan_ray.job.facts import JobFacts
 from pecan_ray.job.messages import TrainerProgress
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.spending import spent
-from pecan_ray.job.viewing import JobBrief, JobView, TrainerView, changes_something
+from pecan_ray.job.viewing import JobView, LiveJob, TrainerView, changes_something
 from pecan_ray.observe.dashboard.record import (
     JobLine,
     JobRecord,
@@ -21,31 +21,32 @@ from pecan_ray.observe.dashboard.record import (
     SeenWorker,
 )
 from pecan_ray.observe.report import Report
-from pecan_ray.plan.windows import Window
+from pecan_ray.placement import Prices
+from pecan_ray.plan.windows import Deployment, Window
 
 COST_POINTS = 60
 """Of the line of costs."""
 
 
-def line_of(brief: JobBrief) -> JobLine:
+def line_of(job: LiveJob) -> JobLine:
     """Return a live job as a line of the list."""
-    wanted = "" if brief.wanted == brief.running else str(brief.wanted)
+    wanted = "" if job.wanted == job.running else str(job.wanted)
     return JobLine(
-        name=brief.job,
-        pipeline=brief.pipeline,
+        name=job.job,
+        pipeline=job.pipeline,
         live=True,
-        seconds=brief.seconds,
-        epoch=brief.epoch,
-        batches=brief.batches,
-        elements=brief.elements,
-        local=brief.running.local,
-        remote=brief.running.remote,
+        seconds=job.seconds,
+        epoch=job.epoch,
+        batches=job.batches,
+        elements=job.elements,
+        local=job.running.local,
+        remote=job.running.remote,
         wanted=wanted,
-        rate=brief.rate,
-        waited=brief.waited,
-        bad_elements=brief.bad_elements,
-        dollars=brief.dollars,
-        error=brief.error,
+        rate=job.rate,
+        waited=job.waited,
+        bad_elements=job.bad_elements,
+        dollars=job.dollars,
+        error=job.error,
     )
 
 
@@ -58,11 +59,11 @@ def record_of(view: JobView, nodes: Mapping[str, str]) -> JobRecord:
     windows = [*((step.seconds, step.window) for step in steps), *((one.seconds, one.window) for one in facts.windows)]
     placed = {one.name: one for one in view.placed}
     return JobRecord(
-        line=line_of(view.brief),
-        windows=seen_windows(windows, view.brief.trainers),
+        line=line_of(view.live),
+        windows=seen_windows(windows, view.live.trainers),
         decisions=decisions_of(steps),
         running=tuple(RunningWorkers(at, one.local, one.remote) for at, one in facts.deployments),
-        cost=cost_curve(facts, progress),
+        cost=_cost(facts, progress),
         workers=tuple(
             SeenWorker(
                 name,
@@ -135,12 +136,17 @@ def decisions_of(steps: tuple[PlacementStep, ...]) -> tuple[SeenDecision, ...]:
     )
 
 
-def cost_curve(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
-    """Return what the job had cost at some moments; empty where no prices are known."""
+def cost_curve(
+    deployments: Sequence[tuple[float, Deployment]], prices: Prices, hosts: int, seconds: float, waiting: float = 0.0
+) -> tuple[tuple[float, float], ...]:
+    """Return what a job had cost at some moments of its time; `waiting`: the trainers' share of it."""
+    moments = [seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
+    return tuple((at, spent(deployments, prices, hosts, until=at, waiting=waiting).total) for at in moments)
+
+
+def _cost(facts: JobFacts, progress: TrainerProgress) -> tuple[tuple[float, float], ...]:
+    """Return what a live job had cost so far; empty where no prices are known."""
     if facts.prices is None or not facts.seconds:
         return ()
     waiting = min(1.0, progress.waited_s / progress.elapsed_s) if progress.elapsed_s > 0 else 0.0
-    moments = [facts.seconds * number / COST_POINTS for number in range(COST_POINTS + 1)]
-    return tuple(
-        (at, spent(facts.deployments, facts.prices, facts.hosts, until=at, waiting=waiting).total) for at in moments
-    )
+    return cost_curve(facts.deployments, facts.prices, facts.hosts, facts.seconds, waiting)

@@ -1,0 +1,206 @@
+"""Columns of lists, dicts and other values, put together by type when a batch is finished, as loaders of frameworks do.
+
+Before that, functions on batches get them in an array of objects; a list that such a function returns stays a list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.contract import is_columnar
+from pecan_ray.engines.foreign import as_array, is_text_tensor
+from pecan_ray.engines.items import Item
+from pecan_ray.errors import BatchShapeError, listed, spelled
+from pecan_ray.plan.splits import Array
+
+TEXTS = frozenset({str, bytes, bytearray, np.str_, np.bytes_, type(None)})
+"""Types of values that stay as they are, in an array of objects: texts, bytes, and what is missing among them."""
+STAY = TEXTS - {type(None)}
+"""Those that stay so whatever else is in the column."""
+NUMBERS = (bool, int, float, complex, np.bool_, np.number)
+LIST_REMEDY = (
+    "Pad it by padded_batch, or cut it by a map before. A function on batches behind gets such values in an array of "
+    "objects, and a list that it returns stays as it is"
+)
+
+
+@dataclass(frozen=True)
+class BatchRows:
+    """Which element each row of a batch is, for messages."""
+
+    op: str
+    first: Item
+    items: Sequence[Item | None] | None
+    """None, or no item of a row: it is not known, or another number of rows."""
+
+    def where(self, row: int) -> str:
+        """Say in words which element a row is."""
+        item = self._item(row)
+        return item.where() if item is not None else f"row {row} of the batch that begins with {self.first.where()}"
+
+    def refusal(self, row: int, column: str, path: str, said: str) -> BatchShapeError:
+        """Return the error that names operator, element and column; `path`: of the value in that column."""
+        item = self._item(row) or self.first
+        return BatchShapeError(
+            f"{self.op}: column {spelled(column)}{path} of {self.where(row)} {said}.",
+            op=self.op,
+            file=item.lease.split.file_of(item.element),
+            element=item.element,
+            column=column,
+        )
+
+    def _item(self, row: int) -> Item | None:
+        return self.items[row] if self.items is not None and row < len(self.items) else None
+
+
+def finished(columns: dict[str, Any], rows: BatchRows) -> dict[str, Any]:
+    """Return the columns of a batch, of which none is an array of lists, dicts or other objects any more.
+
+    Dicts become dicts of columns; lists of numbers or texts, of equal lengths, arrays with one more dimension in front;
+    other lists and tuples a tuple of columns.  Raises `BatchShapeError` for what cannot be put together so.
+    """
+    nested = [name for name, column in columns.items() if _holds_others(column)]
+    if not nested:
+        return columns
+    return {
+        name: _NestedColumn(name, rows).together(list(column), "") if name in nested else column
+        for name, column in columns.items()
+    }
+
+
+def _holds_others(column: Any) -> bool:
+    if type(column) is not np.ndarray or column.dtype != object or column.ndim != 1:
+        return False
+    return not TEXTS.issuperset(map(type, column))
+
+
+@dataclass(frozen=True)
+class _NestedColumn:
+    """One column of a batch that is put together."""
+
+    name: str
+    rows: BatchRows
+
+    def together(self, values: list[Any], path: str) -> Any:
+        """Return what stands for values at one path in this column."""
+        if TEXTS.issuperset(map(type, values)):
+            return np.fromiter(values, object, len(values))
+        values = [_plain(value) for value in values]
+        first = next(row for row, value in enumerate(values) if value is not None)
+        kind = _kind(values[first])
+        for row, value in enumerate(values):
+            if kind == "" or _kind(value) != kind:
+                self._refuse_kind(row, values, first, path)
+        if kind == "dict":
+            return self._dicts(values, path)
+        if kind == "list":
+            return self._lists(values, path)
+        if kind == "text":
+            return np.fromiter(values, object, len(values))
+        return self._arrays([np.asarray(value) for value in values], path)
+
+    def _dicts(self, values: Sequence[Mapping[Any, Any]], path: str) -> dict[Any, Any]:
+        for row, value in enumerate(values):
+            if value.keys() != values[0].keys():
+                said = (
+                    f"has the keys {listed(value, values[0])}, but that of {self.rows.where(0)} has "
+                    f"{listed(values[0], value)}. Give all the same, or take out what is needed, by a map before"
+                )
+                raise self.rows.refusal(row, self.name, path, said)
+        return {key: self.together([value[key] for value in values], f"{path}[{spelled(key)}]") for key in values[0]}
+
+    def _lists(self, values: Sequence[Sequence[Any]], path: str) -> Any:
+        arrays = [_array_of_list(value) for value in values]
+        if all(array is not None for array in arrays):
+            return self._arrays([array for array in arrays if array is not None], path)
+        for row, value in enumerate(values):
+            if len(value) != len(values[0]):
+                said = f"has {len(value)} values, but that of {self.rows.where(0)} has {len(values[0])}. {LIST_REMEDY}"
+                raise self.rows.refusal(row, self.name, path, said)
+        places = range(len(values[0]))
+        return tuple(self.together([value[place] for value in values], f"{path}[{place}]") for place in places)
+
+    def _arrays(self, arrays: Sequence[Array], path: str) -> Array:
+        shape, dtype = arrays[0].shape, arrays[0].dtype
+        for row, array in enumerate(arrays):
+            if array.shape != shape or (array.dtype != dtype and array.dtype.kind not in "SU"):
+                remedy = LIST_REMEDY if array.dtype == dtype else "Convert elements to one dtype before"
+                said = f"is {_told(array)}, but that of {self.rows.where(0)} is {_told(arrays[0])}. {remedy}"
+                raise self.rows.refusal(row, self.name, path, said)
+        return np.stack(arrays)
+
+    def _refuse_kind(self, row: int, values: Sequence[Any], first: int, path: str) -> None:
+        value, other = values[row], f"but that of {self.rows.where(first)} is {_article(values[first])}"
+        if value is None:
+            said = f"is None, {other}. Fill in what is missing, or leave such elements out by a filter, before"
+        elif _kind(value):
+            said = f"is {_article(value)}, {other}. Convert one of them by a map before"
+        else:
+            said = (
+                f"is {_article(value)}, of which no array can be made. Convert it, or drop it, by a map before; a "
+                "function on batches behind may return a list of such values"
+            )
+        raise self.rows.refusal(row, self.name, path, said)
+
+
+def _plain(value: Any) -> Any:
+    """Return tensors and images as arrays, and arrays of objects as lists."""
+    if is_columnar(value):
+        return value
+    if isinstance(value, np.ndarray) and value.dtype == object and not isinstance(value, np.ma.MaskedArray):
+        return value.tolist()
+    if is_text_tensor(value):
+        texts = value.numpy()
+        return texts.tolist() if isinstance(texts, np.ndarray) else texts
+    array = as_array(value)
+    return value if array is None else array
+
+
+def _kind(value: Any) -> str:
+    """Return what kind of thing a value is put together with; empty for one that cannot be."""
+    if isinstance(value, Mapping):
+        return "dict"
+    if isinstance(value, (list, tuple)):
+        return "list"
+    if isinstance(value, (str, bytes, bytearray)):
+        return "text"
+    is_array = isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray)
+    return "array" if is_columnar(value) or is_array else ""
+
+
+def _array_of_list(value: Sequence[Any]) -> Array | None:
+    """Return a list of numbers, or one of texts, as an array; None where it holds something else, or is no table."""
+    leaves = list(_leaves(value))
+    numbers = all(isinstance(one, NUMBERS) for one in leaves)
+    if not numbers and not all(type(one) in TEXTS and one is not None for one in leaves):
+        return None
+    try:
+        array = np.array(value) if numbers else np.array(value, object)
+    except (ValueError, OverflowError):  # lists of unequal lengths; numbers beyond those of NumPy
+        return None
+    return array if not numbers or is_columnar(array) else None
+
+
+def _leaves(value: Any) -> Any:
+    for one in value:
+        if isinstance(one, (list, tuple)):
+            yield from _leaves(one)
+        else:
+            yield one
+
+
+def _told(array: Array) -> str:
+    return f"{'text' if array.dtype == object else array.dtype}{list(array.shape)}"
+
+
+def _article(value: Any) -> str:
+    if isinstance(value, (np.ndarray, np.generic)) and not isinstance(value, np.ma.MaskedArray):
+        return _told(np.asarray(value))
+    name = type(value).__name__
+    if isinstance(value, int):
+        return f"an {name} of more than 64 bits" if not is_columnar(value) else f"an {name}"
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

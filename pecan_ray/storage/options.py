@@ -1,0 +1,146 @@
+"""What a source says of the storage that its paths lie in: endpoints, accounts, and where secrets are found.
+
+A source is pickled into plans, journals and jobs.  So a secret is never a value in it: it is the name of an environment
+variable, which each machine looks up when it opens the storage.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pecan_ray.errors import PlanError, SourcePermissionError
+from pecan_ray.storage.backend import MAGIC
+
+SECRET = re.compile(
+    r"secret|passw|pwd|credential|token|connection_?string|(^|[_-])(key|sas|auth|authorization|cookie)([_-]|$)",
+    re.IGNORECASE,
+)
+"""Names of options whose values are secrets."""
+HARMLESS = (None, True, False, "anon", "cloud", "google_default")
+"""Values that are no secret, whatever they are called: of gcsfs's ``token`` some are ways to find one."""
+
+
+@dataclass(frozen=True)
+class Env:
+    """The value of an environment variable, looked up on each machine that reads: for secrets in `storage_options`.
+
+    >>> Env("HF_TOKEN")
+    Env('HF_TOKEN')
+    """
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"Env(name) needs the name of an environment variable, but got {self.name!r}.")
+
+    def __repr__(self) -> str:
+        return f"Env({self.name!r})"
+
+    def value(self, option: str) -> str:
+        """Return it; raises SourcePermissionError, naming the variable, where there is none on this machine."""
+        found = os.environ.get(self.name)
+        if found is None:
+            raise SourcePermissionError(
+                f"storage_options: {option} is the environment variable {self.name}, which is not set on this machine. "
+                "Give it to all nodes: ray job submit --runtime-env-json '{\"env_vars\": {...}}'.",
+                path="",
+            )
+        return found
+
+
+class StorageOptions(Mapping[str, Any]):
+    """Options for what lies below some paths; made, or unpickled, they count in this process."""
+
+    def __init__(self, prefixes: Sequence[str], options: Mapping[str, Any]) -> None:
+        self._prefixes, self._options = tuple(prefixes), dict(options)
+        for prefix in self._prefixes:
+            if _of_prefix.get(prefix) != self:
+                _of_prefix[prefix] = self
+
+    def __getitem__(self, name: str) -> Any:
+        return self._options[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __repr__(self) -> str:
+        return f"StorageOptions({', '.join(sorted(map(str, self._options)))})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._options == dict(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(sorted(map(str, self._options))))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StorageOptions, (self._prefixes, self._options)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the options with the values of environment variables; to be kept nowhere."""
+        found: dict[str, Any] = _resolved(self._options, "")
+        return found
+
+
+_of_prefix: dict[str, StorageOptions] = {}
+
+
+def storage_options(options: Any, patterns: Sequence[str]) -> StorageOptions | None:
+    """Return a source's options, which count for its paths from now on; raises PlanError for a secret among them."""
+    if options is None:
+        return None
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise PlanError(f"storage_options must be a dict by name, but got {type(options).__name__}.")
+    local = next((path for path in patterns if "://" not in path), None)
+    if local is not None:
+        raise PlanError(f"storage_options are for paths like s3://, hf:// or az://, but {local} is on this machine.")
+    _refuse_secrets(options, "")
+    return StorageOptions([_prefix(pattern) for pattern in patterns], dict(options))
+
+
+def options_of(path: str) -> StorageOptions | None:
+    """Return the options that count for a path: those of the longest prefix."""
+    fitting = [prefix for prefix in _of_prefix if _below(path, prefix)]
+    return _of_prefix[max(fitting, key=len)] if fitting else None
+
+
+def _prefix(pattern: str) -> str:
+    magic = MAGIC.search(pattern)
+    return pattern[: pattern.rfind("/", 0, magic.start()) + 1] if magic else pattern.rstrip("/")
+
+
+def _below(path: str, prefix: str) -> bool:
+    return path == prefix or path.startswith(prefix if prefix.endswith("/") else f"{prefix}/")
+
+
+def _refuse_secrets(value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            named = f"{where}[{name!r}]" if where else str(name)
+            if SECRET.search(str(name)) and not isinstance(one, (Env, Mapping)) and one not in HARMLESS:
+                variable = re.sub(r"\W", "_", str(name)).upper()
+                raise PlanError(
+                    f"storage_options: {named} is a secret, and a source travels in plans and journals. Name the "
+                    f"environment variable that holds it on every node: {name}=pecan_ray.sources.Env({variable!r})."
+                )
+            _refuse_secrets(one, named)
+    elif isinstance(value, (list, tuple)):
+        for place, one in enumerate(value):
+            _refuse_secrets(one, f"{where}[{place}]")
+
+
+def _resolved(value: Any, where: str) -> Any:
+    if isinstance(value, Env):
+        return value.value(where)
+    if isinstance(value, Mapping):
+        return {name: _resolved(one, str(name)) for name, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_resolved(one, where) for one in value)
+    return value

@@ -1,0 +1,146 @@
+"""Options of a source's storage: they reach it, and no secret is in anything that travels."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import pecan_ray as pecan
+from pecan_ray import storage
+from pecan_ray.errors import MissingExtraError, PlanError, SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.plan.fingerprint import described
+from pecan_ray.sources import Csv, Env, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from tests.object_stores import reaching_s3, s3_bucket
+
+fsspec = pytest.importorskip("fsspec")
+
+SECRET = "sesame-open-7"
+
+
+class Asking(fsspec.AbstractFileSystem):  # type: ignore[misc, name-defined]  # fsspec has no types
+    """A storage that says what it was opened with, in its only file."""
+
+    protocol = "asking"
+
+    def __init__(self, account: str = "", account_key: str = "", **rest: Any) -> None:
+        super().__init__(**rest)
+        self.text = f"{account} {account_key}\n".encode()
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """Describe any path as that file."""
+        return {"name": self._strip_protocol(path), "size": len(self.text), "type": "file", "etag": "1"}
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """Return a range of it."""
+        return self.text[start:end]
+
+
+@pytest.fixture(autouse=True)
+def asking() -> Iterator[None]:
+    """The storage, known by its scheme."""
+    fsspec.register_implementation("asking", Asking, clobber=True)
+    storage.reset_clients()
+    yield
+    storage.reset_clients()
+
+
+def line_of(source: TextLines) -> str:
+    (split,) = source.splits()
+    return str(next(iter(source.read(split)))["text"])
+
+
+def test_options_reach_the_storage_also_of_a_source_that_was_pickled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCOUNT_KEY", SECRET)
+    source = TextLines("asking://a/x.txt", storage_options={"account": "mine", "account_key": Env("ACCOUNT_KEY")})
+    other = TextLines("asking://b/*.txt/y.txt", storage_options={"account": "yours"})
+    assert line_of(source) == f"mine {SECRET}" and line_of(TextLines("asking://c/x.txt")) == " "
+    assert storage.read_all("asking://b/1.txt") == b"yours \n"
+    copy, sent = pickle.loads(pickle.dumps(source)), pickle.dumps(source)
+    assert copy == source != other and line_of(copy) == f"mine {SECRET}"
+    pipe = pecan.PecanPipeline(source).batch(1)
+    shown = (sent, repr(source), str(source.storage_options), repr(pipe), str(described(pipe.plan)))
+    assert not any(SECRET in str(one) for one in shown)
+    assert pipe.fingerprint() == pecan.PecanPipeline(copy).batch(1).fingerprint()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"token": SECRET},
+        {"account_key": SECRET},
+        {"client_kwargs": {"aws_secret_access_key": SECRET}},
+        {"headers": [{"Authorization": SECRET}]},
+        {"connection_string": SECRET.encode()},
+        {"credential": object()},
+    ],
+)
+def test_a_secret_by_value_is_refused_and_not_repeated(options: Any) -> None:
+    with pytest.raises(PlanError, match=r"is a secret, and a source travels .*Env\(") as caught:
+        TextLines("asking://a/x.txt", storage_options=options)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"token": None}, {"token": "anon"}, {"anon": True}, {"token": Env("X")}])
+def test_what_is_no_secret_is_not_refused(options: Any) -> None:
+    TextLines("gs://bucket/x.txt", storage_options=options)
+
+
+def test_a_variable_that_is_not_set_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    source = TextLines("asking://d/x.txt", storage_options={"account_key": Env("NO_SUCH_KEY")})
+    with pytest.raises(SourcePermissionError, match="account_key is the environment variable NO_SUCH_KEY"):
+        list(source.splits())
+
+
+def test_every_source_of_files_takes_them_and_local_paths_have_none() -> None:
+    for kind in (Csv, JsonLines, Parquet, TextLines, TFRecords, WebDataset, ImageFolder):
+        made: Any = kind("asking://a/data", storage_options={"account": "mine"})
+        assert made.storage_options == {"account": "mine"}
+        with pytest.raises(PlanError, match="is on this machine"):
+            kind("/data", storage_options={"account": "mine"})
+    with pytest.raises(PlanError, match="must be a dict by name"):
+        TextLines("asking://a/x", storage_options="mine")  # type: ignore[arg-type]  # what a user may try
+    fsspec.register_implementation("strict", Strict, clobber=True)
+    with pytest.raises(SourceError, match=r"cannot be opened: .*unexpected keyword argument"):
+        list(TextLines("strict://a/x", storage_options={"account": "mine"}).splits())
+
+
+class Strict(Asking):
+    """A storage that has no options."""
+
+    protocol = "strict"
+
+    def __init__(self, skip_instance_cache: bool = True, use_listings_cache: bool = False) -> None:
+        super().__init__()
+
+
+def test_s3_is_opened_with_them(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with reaching_s3(s3_endpoint) as proxy, s3_bucket(s3_endpoint) as url:
+        storage.write_file(f"{url}/x.txt", b"a line\n")
+        for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("MY_SECRET", SECRET)
+        storage.reset_clients()
+        keys = {"key": Env("MY_SECRET"), "secret": Env("MY_SECRET")}
+        source = TextLines(f"{url}/x.txt", storage_options={"endpoint_url": proxy.url, **keys})
+        assert line_of(source) == "a line"
+        with pytest.raises(PlanError, match=r"s3:// takes key, secret, .* and no bucket_name"):
+            list(TextLines(f"{url}/y.txt", storage_options={"bucket_name": "x"}).splits())
+
+
+@pytest.mark.parametrize(("scheme", "package"), [("az", "adlfs"), ("abfs", "adlfs"), ("hf", "huggingface_hub")])
+def test_schemes_of_other_packages_are_known_and_the_package_is_named(
+    scheme: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert scheme in fsspec.available_protocols()
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr(importlib.import_module("fsspec.registry"), "_registry", {})
+    with pytest.raises(MissingExtraError, match=rf"{scheme}:// paths needs .*{package}.*pecan_ray\[fsspec\]"):
+        list(TextLines(f"{scheme}://container/x.txt").splits())
+    with pytest.raises(SourceNotFoundError):
+        list(TextLines("no-such-scheme://x").splits())
