@@ -30,7 +30,8 @@ CACHE_PER_GPU = 0.25e12
 """As in the experiment with eight."""
 PIPES = {96: 1e9, 400: 4e9}
 """8 and 32 Gb/s."""
-JOBS = {96: 120, 400: 300}
+JOBS = {96: 120, 400: 1000}
+"""So many that those of 400 GPUs contend for days: with 300 they do for one, and the longest job is alone then."""
 LOAD = 1.5
 """Of the GPUs' time, what the jobs want while they come: later ones wait."""
 
