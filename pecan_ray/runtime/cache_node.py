@@ -171,15 +171,19 @@ class Spreading:
     def _begin(self) -> None:
         """Start this node's actor, unless another worker just does."""
         remote: Any = ray.remote
-        self._own = remote(NodeBlocks).options(
-            name=f"{self._prefix}{self._here}",
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            num_cpus=0,
-            max_concurrency=THREADS,
-            enable_task_events=False,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
-        ).remote(self._cache)
+        self._own = (
+            remote(NodeBlocks)
+            .options(
+                name=f"{self._prefix}{self._here}",
+                namespace=NAMESPACE,
+                get_if_exists=True,
+                num_cpus=0,
+                max_concurrency=THREADS,
+                enable_task_events=False,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
+            )
+            .remote(self._cache)
+        )
 
 
 def keep_blocks(job: Job) -> None:
