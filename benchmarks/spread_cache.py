@@ -148,7 +148,7 @@ def main() -> None:
         url = stack.enter_context(running_bucket(data_folder, asked.rate))
         write_objects(data_folder, asked.objects)
         os.environ["AWS_ENDPOINT_URL"] = url
-        nodes = [{"num_cpus": 4, "env_vars": {"XDG_CACHE_HOME": str(folder / str(n))}} for n in range(NODES)]
+        nodes = [{"num_cpus": 1, "env_vars": {"XDG_CACHE_HOME": str(folder / str(n))}} for n in range(NODES)]
         cluster: Any = Cluster(initialize_head=True, head_node_args=nodes[0])
         stack.callback(cluster.shutdown)
         for node in nodes[1:]:

@@ -116,6 +116,8 @@ class Spreading:
         self._nodes: dict[str, ActorNode] = {}
         self._coming: dict[str, tuple[ActorNode, Any]] = {}
         """Nodes that have not answered yet, with what they were asked."""
+        self._own: Any = None
+        """The handle of an actor that this process has started: without one it would end."""
         self.blocks = SpreadBlocks(self._here, lambda text: logger.warning("%s", text))
 
     def start(self) -> SpreadBlocks:
@@ -169,15 +171,19 @@ class Spreading:
     def _begin(self) -> None:
         """Start this node's actor, unless another worker just does."""
         remote: Any = ray.remote
-        remote(NodeBlocks).options(
-            name=f"{self._prefix}{self._here}",
-            namespace=NAMESPACE,
-            get_if_exists=True,
-            num_cpus=0,
-            max_concurrency=THREADS,
-            enable_task_events=False,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
-        ).remote(self._cache)
+        self._own = (
+            remote(NodeBlocks)
+            .options(
+                name=f"{self._prefix}{self._here}",
+                namespace=NAMESPACE,
+                get_if_exists=True,
+                num_cpus=0,
+                max_concurrency=THREADS,
+                enable_task_events=False,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(self._here, soft=False),
+            )
+            .remote(self._cache)
+        )
 
 
 def keep_blocks(job: Job) -> None:

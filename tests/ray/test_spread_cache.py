@@ -43,9 +43,9 @@ def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
             lines = (b"%d" % (file * LINES + line) for line in range(LINES))
             body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
             client.put_object(Bucket="data", Key=f"set/{file:03}", Body=body)
-        # Raylets hand the environment of their start on to workers.
+        # Raylets hand the environment of their start on to workers; there is room for one worker on each.
         nodes = [
-            {"num_cpus": 2, "object_store_memory": 200 << 20, "env_vars": {"XDG_CACHE_HOME": str(tmp_path / str(n))}}
+            {"num_cpus": 1, "object_store_memory": 200 << 20, "env_vars": {"XDG_CACHE_HOME": str(tmp_path / str(n))}}
             for n in range(3)
         ]
         cluster: Any = Cluster(initialize_head=True, head_node_args=nodes[0])
