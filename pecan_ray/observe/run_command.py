@@ -39,7 +39,7 @@ def run_run(asked: argparse.Namespace) -> int:
                 sys.stdout.write(f"{report}\n")
             sys.stdout.flush()
     lost = len(runs.begun) - len(runs.reports)
-    if lost:
+    if lost and not status:  # else what the program raised says why
         sys.stderr.write(
             f"pecan: {lost} of its jobs left no report, since their batches were dropped in the middle of a loop: "
             "iterate within `with pipe.iter_batches(...) as batches:`.\n"

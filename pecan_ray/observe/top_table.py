@@ -45,7 +45,8 @@ def summary(jobs: Sequence[LiveJob]) -> str:
     read = sum(job.speed.bytes_per_s * (1 - job.speed.hit_share) for job in jobs)
     paid = [job.dollars for job in jobs if job.dollars is not None]
     dollars = f", ${sum(paid):.4f} so far" if paid else ""
-    return f"{count}, {workers} workers, {_mega(read)} MB/s of object stores{dollars}"
+    staff = "1 worker" if workers == 1 else f"{workers} workers"
+    return f"{count}, {staff}, {_mega(read)} MB/s of object stores{dollars}"
 
 
 def _row(job: LiveJob) -> list[str]:

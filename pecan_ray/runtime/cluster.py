@@ -54,15 +54,30 @@ def attach(*, logs: bool = True) -> bool:
                 include_dashboard=None if address else False,
             )
     except Exception as error:  # Ray raises a bare one where its processes do not come up in time
+        if asks_for_token(error):
+            raise ClusterError(
+                f"The Ray cluster{f' at RAY_ADDRESS={address}' if address else ''} asks for its token, which this "
+                "process has not shown, or has another one of. Set RAY_AUTH_MODE=token: the token is then read from "
+                "RAY_AUTH_TOKEN, from the file that RAY_AUTH_TOKEN_PATH names, or from ~/.ray/auth_token."
+            ) from error
         raise ClusterError(
             f"Ray cannot be reached{f' at RAY_ADDRESS={address}' if address else ''}: {error}. Start a cluster "
-            "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), set "
-            "RAY_AUTH_MODE=token if the cluster asks for its token, or run without Ray by iter_batches(debug=True)."
+            "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), or run "
+            "without Ray by iter_batches(debug=True)."
         ) from error
     _let_python_have_sigterm()
     started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def asks_for_token(error: BaseException | None) -> bool:
+    """Tell whether a cluster has refused a connection for want of its token, by what an error came from."""
+    while error is not None:
+        if isinstance(error, ray.exceptions.AuthenticationError) or "InvalidAuthToken" in str(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _refuse_without_folder() -> None:
