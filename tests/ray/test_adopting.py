@@ -56,6 +56,7 @@ def keeper(job: str) -> Any:
     return ray.get_actor(name, namespace="pecan")
 
 
+@pytest.mark.slow
 def test_no_element_is_worked_on_twice_though_the_controller_is_killed_under_load(tmp_path: Path) -> None:
     got: list[int] = []
     pipe = marked("twice", tmp_path, batch_size=1)  # else what fills no batch is worked on by another worker

@@ -82,6 +82,7 @@ def test_later_epochs_and_jobs_compute_nothing_and_see_the_same(files: Path) -> 
     assert not calls(files), "a later job computes nothing, and needs no sample"
 
 
+@pytest.mark.slow
 def test_what_a_job_has_computed_is_read_by_one_with_another_disk(files: Path, tmp_path: Path) -> None:
     """The job ends when all is read, and what its workers have yet to write elsewhere is written before they do."""
     expected, remote = plain(files, 1), tmp_path / "mounted"
@@ -110,6 +111,7 @@ def test_a_worker_that_is_killed_while_it_fills_loses_and_repeats_nothing(files:
         assert store.verify() == (SPLITS, ())
 
 
+@pytest.mark.slow
 def test_two_jobs_fill_together_and_a_state_goes_on_from_what_is_kept(files: Path) -> None:
     expected = plain(files, 1)
 
@@ -136,6 +138,7 @@ def test_a_file_that_has_changed_is_never_served_as_it_was(files: Path) -> None:
     assert found == sorted([*(i for i in range(SPLITS * EACH) if i // EACH != 3), *range(1000, 1000 + EACH)])
 
 
+@pytest.mark.slow
 def test_an_epoch_from_the_cache_corrects_what_the_next_job_is_promised(
     files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

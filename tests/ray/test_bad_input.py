@@ -177,6 +177,7 @@ def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
     assert sorted(found[0] + found[1]) == list(range(64))
 
 
+@pytest.mark.slow
 def test_a_second_job_of_one_trainer_begins_when_the_first_has_ended_and_not_before(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -156,6 +156,7 @@ def kill_controller(job: str) -> None:
     until(lambda: process() not in (0, before), "the controller does not come again")
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_while_rounds_are_used_knows_their_turns_again() -> None:
     ranks = begun(pipeline(), 2, "restarted", prefetch_bytes=1)
     steps = read_all(ranks, lambda step: kill_controller("restarted") if step in (15, 50) else None)

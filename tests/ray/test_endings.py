@@ -79,7 +79,8 @@ def test_a_trainer_that_is_stopped_leaves_nothing(three_nodes: Any, tmp_path: Pa
     assert not list(tmp_path.rglob("*pecan*")) and temporary_files() <= before
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(30, marks=[pytest.mark.slow, pytest.mark.timeout(7200)])])
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, pytest.param(30, marks=pytest.mark.timeout(7200))])
 def test_programs_that_end_in_many_ways_return_their_own_code_and_leave_nothing(
     three_nodes: Any, tmp_path: Path, times: int
 ) -> None:

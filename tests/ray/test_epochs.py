@@ -41,6 +41,7 @@ def test_each_epoch_ends_by_itself_and_a_state_at_its_end_holds_nothing_of_the_n
     assert [epoch for epoch in epochs if epoch] == [ALL, ALL]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [False, True], ids=["behind the last batch", "behind the end"])
 def test_a_job_that_is_done_goes_on_for_another_epoch(asked: bool) -> None:
     pipe, workers = numbers("more"), pecan.Workers(local=1)

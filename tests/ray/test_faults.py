@@ -51,6 +51,7 @@ def test_two_trainers_with_room_for_no_batch_get_all_of_them(three_nodes: Any, t
     )
 
 
+@pytest.mark.slow
 def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: Any, tmp_path: Path) -> None:
     """A worker's memory has room for two batches here, and each of four ranks needs one before any can be used."""
     case = FaultCase(rows=160, steps_s=(0.0,) * 4, batch=40, width=20_000, prefetch_bytes=64 << 20, epochs=2)
@@ -85,6 +86,7 @@ def test_a_worker_that_is_frozen_is_fenced_and_killed(three_nodes: Any, tmp_path
     assert outcome.done and outcome.lost >= 1
 
 
+@pytest.mark.slow
 def test_a_frozen_worker_that_goes_on_after_it_was_replaced_delivers_nothing_twice(
     three_nodes: Any, tmp_path: Path
 ) -> None:
@@ -108,6 +110,7 @@ def test_a_plan_that_one_worker_runs_counts_what_three_trainers_cannot_share(thr
     )
 
 
+@pytest.mark.slow
 def test_the_trainers_that_are_left_of_a_killed_one_end_with_an_error(three_nodes: Any, tmp_path: Path) -> None:
     case = FaultCase(
         rows=1200,

@@ -16,6 +16,7 @@ MOST_GROWTH_BYTES = 2 * journaled_job.COMPACT_BYTES
 """Of a journal whose compacted form is small; beside it lies the job, with all its data here."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("count", "grown"), [(4000, 300), pytest.param(100_000, 300, marks=pytest.mark.slow)], ids=["short", "long"]
 )

@@ -16,6 +16,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.transport.choice import FlightAddress
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose, maker
@@ -81,7 +82,7 @@ def test_a_transport_that_is_asked_for_is_used(transport: Any) -> None:
         assert f"by {transport}: Config(transport='{transport}') asks for it" in told(it.report())
 
 
-@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("streams", some_later([1, 3], 1))
 def test_a_killed_remote_worker_loses_and_repeats_nothing(streams: int) -> None:
     seen: Counter[int] = Counter()
     killed: list[str] = []
@@ -192,6 +193,7 @@ def own_mib(pid: int) -> float:
     return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_on_both_sides() -> None:
     per_epoch = ROWS * SIDE * SIDE * 4 / (1 << 20)
     measured: list[tuple[float, float]] = []

@@ -23,6 +23,7 @@ import pecan_ray as pecan
 from pecan_ray.errors import ClusterError, JournalError, StateError
 from pecan_ray.runtime import long_wait
 from pecan_ray.runtime.journal_file import JournalPlace
+from tests.long_form import some_later
 from tests.ray import workers
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
@@ -79,6 +80,7 @@ def worker_processes(job: str) -> dict[str, int]:
     return {name: workers.process_of(name) for name in names}
 
 
+@pytest.mark.slow
 def test_ranks_get_every_element_once_however_often_the_controller_is_killed() -> None:
     """Workers live on: nothing is worked on twice, and nobody is lost."""
     pipe = numbers("killed")
@@ -145,6 +147,7 @@ def test_a_trainer_names_the_controller_that_hangs_and_goes_on_with_it(caplog: p
 HANGS = "the job's controller has not answered this trainer for "
 
 
+@pytest.mark.slow
 def test_the_one_trainer_of_a_job_that_scales_is_not_disturbed_by_it(tmp_path: Path) -> None:
     config = pecan.Config(journal=tmp_path / "journals")
     workers = pecan.AutoWorkers(max_local=2, max_remote=1)
@@ -187,7 +190,7 @@ for number, batch in enumerate(numbers("left", config=config).iter_batches(**opt
 """
 
 
-@pytest.mark.parametrize("uses", [[7], [7, 7], pytest.param([12, 7], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("uses", some_later([[7], [7, 7], [12, 7]], [7, 7], [12, 7]))
 def test_a_run_whose_whole_program_was_killed_goes_on_from_its_journal(
     three_nodes: Any, tmp_path: Path, uses: list[int]
 ) -> None:

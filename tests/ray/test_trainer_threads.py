@@ -110,6 +110,7 @@ print("all of them")
 """
 
 
+@pytest.mark.slow
 def test_a_forked_child_that_exits_returns_its_code_and_leaves_ray_alone() -> None:
     env = {**os.environ, "RAY_ADDRESS": "local", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
