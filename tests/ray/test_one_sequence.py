@@ -73,7 +73,7 @@ def kill(worker: str) -> None:
     os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("plan", some_later(PLANS, "repeated", "in buckets"))
+@pytest.mark.parametrize("plan", some_later(PLANS, "repeated", "in buckets", "shuffled"))
 def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut(plan: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     pipe = PLANS[plan](numbers().map(gated(gate), on="i"))
@@ -89,6 +89,7 @@ def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut
     assert got == values(pipe.iter_batches(workers=pecan.Workers(local=1), **options))
 
 
+@pytest.mark.slow
 def test_ranks_have_the_batches_in_turn_also_behind_a_cut_on_fewer_of_them(tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     pipe = numbers().map(gated(gate), on="i").map(noisy, on="i").batch(SIZE)

@@ -177,6 +177,7 @@ def test_a_pause_of_the_trainer_is_not_measured() -> None:
     assert all(step.window.batch_time < 0.5 for step in timeline if step.decision.phase != "discarded")
 
 
+@pytest.mark.slow
 def test_scale_puts_an_end_to_the_search() -> None:
     with waiting(0.02, 1200).iter_batches(workers=auto(), **SMALL) as batches:
         seen = train(batches, 0.001, lambda timeline: len(timeline) > 0)
@@ -239,6 +240,7 @@ def share(rank: int, job: str, workers: Any, enough: Any) -> int:
     return 0
 
 
+@pytest.mark.slow
 def test_hosts_get_local_workers_by_their_cpus(three_nodes: Any) -> None:
     """Two trainers, one of them on a node with twice the CPUs."""
     large = three_nodes.add_node(num_cpus=8, object_store_memory=200 << 20)

@@ -62,6 +62,7 @@ def test_several_workers_yield_what_one_process_yields(plan: str) -> None:
     assert len(batches) == 2 * len(expected)
 
 
+@pytest.mark.slow
 def test_a_shuffle_changes_neither_what_is_taken_nor_what_is_paired_before_it() -> None:
     pairs = numbers().zip(Pipe(pecan.sources.Arrays({"j": np.arange(200)}, split_rows=7))).shuffle(30).batch(7)
     with pairs.iter_batches(epochs=2, workers=WORKERS) as it:

@@ -122,6 +122,7 @@ def test_the_order_is_looked_at_again_after_the_first_epoch() -> None:
     assert "'fit' inflates (factor 2" in events[1]
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_runs_the_order_of_the_epoch_in_which_its_state_stands() -> None:
     workers = pecan.Workers(local=1)
     with of_many_sizes(reorder="paper").iter_batches(epochs=None, workers=workers) as batches:
@@ -288,6 +289,7 @@ def graph_checked(x: Any) -> Any:
     return x
 
 
+@pytest.mark.slow
 def test_a_second_job_runs_the_order_that_the_first_has_found() -> None:
     events: list[str] = []
     for _ in range(2):
