@@ -139,6 +139,7 @@ def test_a_run_with_a_slow_link_and_no_room_on_its_disk_and_in_its_memory() -> N
     assert all(f"| {kind} | 1 |" in done.stdout for kind in ("full shm", "full disk", "slow link")), done.stdout
 
 
+@pytest.mark.slow
 def test_nothing_is_lost_repeated_or_left_behind_whatever_happens(tmp_path: Path) -> None:
     with machine(tmp_path) as made:
         outcome = FaultRun(chaos_case(SEED, RUN), made, tmp_path).go(DEADLINE_S)

@@ -109,6 +109,7 @@ def test_a_worker_that_dies_while_there_is_no_controller_is_found_and_replaced(t
     assert lost.startswith(name)
 
 
+@pytest.mark.slow
 def test_workers_end_with_what_keeps_them_and_others_take_their_places(tmp_path: Path) -> None:
     """Its process is started again, or there is another one in its place."""
     got: list[int] = []

@@ -166,6 +166,7 @@ def test_two_trainers_keep_every_bad_element_once(tmp_path: Path) -> None:
     assert set(one) | set(other) <= {i for i in range(2000) if i % 50 != 7}
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_served_already_is_refused_and_the_job_goes_on() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64)), name="twice").batch(8)
     options: dict[str, Any] = {"world_size": 2, "job": "twice", "workers": pecan.Workers(local=1)}

@@ -41,6 +41,7 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spare", some_later([3, 9], 9))
 def test_too_few_open_files_are_told_to_the_loop(one_node: Any, tmp_path: Path, spare: int) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ADDRESS": one_node.address}

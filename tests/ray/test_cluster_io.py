@@ -186,6 +186,7 @@ def test_a_service_that_dies_costs_no_job_its_quota_and_comes_back_with_all_of_t
         assert not any(job.batches.report().workers_lost for job in jobs)
 
 
+@pytest.mark.slow
 def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy: FlakyProxy, tmp_path: Path) -> None:
     with ExitStack() as stack:
         jobs = [Running(stack, folder, asked(90e6, SET_BYTES), tmp_path) for folder in ("small", "large")]
@@ -203,6 +204,7 @@ def test_a_cache_and_a_worker_that_are_lost_in_the_middle_cost_no_element(proxy:
         assert sum(job.batches.report().workers_lost for job in jobs) == 1
 
 
+@pytest.mark.slow
 def test_a_job_that_shares_nothing_starts_no_service(proxy: FlakyProxy) -> None:
     config = pecan.Config(reorder="off", remote_io=50e6)
     pipe = pecan.PecanPipeline(pecan.sources.TextLines("s3://data/small/*"), name="alone", config=config).batch(50)

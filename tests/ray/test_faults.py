@@ -58,6 +58,7 @@ def test_batches_that_wait_for_a_rank_leave_it_memory_for_its_own(three_nodes: A
     run(case, three_nodes, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_lost_node_with_most_of_the_workers_ends_no_job(three_nodes: Any, tmp_path: Path) -> None:
     case = FaultCase(
         number=1,

@@ -76,6 +76,7 @@ def test_a_run_whose_program_was_killed_goes_on_from_a_bucket(cluster: Any, tmp_
     assert len(folders) == 1 and folders.pop().startswith("000001-"), "the run that ended leaves nothing"
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_what_a_job_writes(
     cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -128,6 +128,7 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 
+@pytest.mark.slow
 def test_a_new_run_says_that_it_waits_for_what_killed_trainers_have_left(
     trainers: Trainers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_rank_that_is_started_again_alone_does_not_join_the_old_job(trainers: 
     trainers.until_said(last, "running")
 
 
+@pytest.mark.slow
 def test_a_trainer_may_close_while_the_other_reads_its_queue(trainers: Trainers) -> None:
     fast = trainers.start(0, steps=1, pause=0.0, timeout_s=LONG_S)
     slow = trainers.start(1, steps=1, pause=0.02, timeout_s=LONG_S)
@@ -196,6 +198,7 @@ def test_a_rank_that_leaves_early_is_named_to_the_other_one(trainers: Trainers) 
     assert "rank 0 has left before the end" in trainers.said(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", some_later([False, True], True))
 def test_a_rank_that_is_gone_is_named_though_all_data_lies_in_queues(trainers: Trainers, killed: bool) -> None:
     """Epochs shorter than the queues: what the one has received and not used nobody else gets."""
@@ -209,6 +212,7 @@ def test_a_rank_that_is_gone_is_named_though_all_data_lies_in_queues(trainers: T
     assert re.search(f"ClusterError: .*rank 0 .*{told}", trainers.said(other)), trainers.said(other)
 
 
+@pytest.mark.slow
 def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     first = trainers.start(0)
     trainers.until_said(first, "rank 1 of 2 did not come")
@@ -219,6 +223,7 @@ def test_ranks_that_differ_are_told_in_what(trainers: Trainers) -> None:
     assert first.poll() is None, trainers.said(first)
 
 
+@pytest.mark.slow
 def test_ranks_whose_options_differ_are_told_in_which(trainers: Trainers) -> None:
     first = trainers.start(0)
     trainers.until_said(first, "rank 1 of 2 did not come")
@@ -228,6 +233,7 @@ def test_ranks_whose_options_differ_are_told_in_which(trainers: Trainers) -> Non
     assert first.poll() is None, trainers.said(first)
 
 
+@pytest.mark.slow
 def test_a_rank_that_never_comes_is_named(trainers: Trainers) -> None:
     alone = trainers.start(1)
     trainers.until_said(alone, "rank 0 of 2 did not come within")

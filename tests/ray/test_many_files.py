@@ -57,6 +57,7 @@ def lines_of(program: str, limit: int, folder: Path, *arguments: str, address: s
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", some_later([256, 1024], 256))
 def test_ten_thousand_files_are_read_where_few_may_be_open_at_once(tmp_path: Path, limit: int) -> None:
     (tmp_path / "data").mkdir()

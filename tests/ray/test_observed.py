@@ -74,6 +74,7 @@ STRANGE = 'naïve "job"/\n数' + "x" * 300
 """A name of what metrics, file systems and logs do not like."""
 
 
+@pytest.mark.slow
 def test_a_job_of_any_name_runs_and_is_escaped_in_the_metrics() -> None:
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name=STRANGE)
     pipe = pipe.map(lambda i: i + 1, on="i", name=STRANGE).batch(4)
@@ -102,6 +103,7 @@ def mib(pid: int) -> float:
     return float(psutil.Process(pid).memory_full_info().uss) / (1 << 20)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [pecan.Workers(local=1), pecan.Workers(local=0, remote=1)])
 def test_memory_stays_flat_over_epochs(workers: pecan.Workers) -> None:
     # What is on its way is bounded, far below an epoch: it is as much as it happens to be when memory is looked at.

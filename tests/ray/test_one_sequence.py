@@ -73,7 +73,7 @@ def kill(worker: str) -> None:
     os.kill(ray.get(actor.placed.remote())[1], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("plan", some_later(PLANS, "repeated", "in buckets", "shuffled"))
+@pytest.mark.parametrize("plan", some_later(PLANS, "repeated", "in buckets", "shuffled", "filtered and spread"))
 def test_the_sequence_is_the_same_for_any_workers_whatever_dies_and_across_a_cut(plan: str, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     pipe = PLANS[plan](numbers().map(gated(gate), on="i"))

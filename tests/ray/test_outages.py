@@ -79,6 +79,7 @@ def test_an_outage_shorter_than_the_patience_costs_no_element(proxy: FlakyProxy,
     assert report.bad_elements == 0 and report.workers_lost == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_error", some_later(["raise", "skip"], "raise"))
 def test_a_longer_one_ends_the_job_and_names_the_file(proxy: FlakyProxy, on_error: OnError) -> None:
     with job(1.0).iter_batches(workers=pecan.Workers(1), on_error=on_error) as batches:

@@ -110,6 +110,7 @@ def noise(i: Any, rng: np.random.Generator) -> Any:
     return np.array([i, rng.integers(1 << 40)])
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_does_not_change_the_augmentation() -> None:
     pipe = numbers().map(noise, on="i").batch(8)
 

@@ -41,6 +41,7 @@ def one_worker_a_node(per_element: float, rows: int) -> pecan.PecanPipeline:
     return waiting(per_element, rows, cpus_per_worker=2, remote_labels=LABELS)
 
 
+@pytest.mark.slow
 def test_nodes_come_with_remote_workers_and_go_with_them(autoscaled: None) -> None:
     rows = 12_000
     seen: Counter[int] = Counter()

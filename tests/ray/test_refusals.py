@@ -128,6 +128,7 @@ def test_no_job_begins_at_the_end_of_the_interpreter(one_node: Any, tmp_path: Pa
     assert said.startswith("ClusterError iter_batches() was called while the interpreter ends"), said
 
 
+@pytest.mark.slow
 def test_workers_of_a_torch_loader_are_refused(one_node: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     said = [line for line in run(LOADER, tmp_path, one_node.address) if line.split(" ")[0].endswith(("Error", "got"))]

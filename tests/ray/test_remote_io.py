@@ -73,6 +73,7 @@ def test_workers_together_keep_to_the_quota_and_miss_nothing(proxy: FlakyProxy) 
     assert max(came) - min(came) >= (FILES * FILE_BYTES - early) / quota > 2.5
 
 
+@pytest.mark.slow
 def test_a_quota_changes_while_the_job_runs(proxy: FlakyProxy) -> None:
     with pipe(remote_io=1.0).iter_batches(workers=pecan.Workers(1)) as batches:
         batches.set_remote_io(None)  # else the first batch would take some hours
@@ -93,6 +94,7 @@ def read_through(cache: pecan.Cache, epochs: int = 1, workers: int = 2) -> tuple
     return sum(one.remote_bytes for one in workers_), sum(one.node_bytes for one in workers_)
 
 
+@pytest.mark.slow
 def test_epochs_jobs_and_workers_of_a_node_read_a_bucket_once(proxy: FlakyProxy, tmp_path: Path) -> None:
     storage.write_digest(str(tmp_path / "digest"), storage.make_digest("s3://data/lines"))
     for digests in ((), (tmp_path / "digest",)):

@@ -242,6 +242,7 @@ def test_a_job_goes_back_to_the_users_order_and_loses_nothing(tmp_path: Any, on_
     assert kept is not None and kept.orders == (("to_rgb", "half_of_colors"),)
 
 
+@pytest.mark.slow
 def test_a_state_behind_an_order_that_has_failed_goes_on_in_the_users(tmp_path: Any) -> None:
     pipe = with_a_gray_one(tmp_path)
     keep_the_order_that_fails(pipe, tmp_path, (("half_of_colors", "to_rgb"),))

@@ -15,6 +15,7 @@ import ray
 import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.runtime.cluster import this_node
+from tests.long_form import some_later
 from tests.ray.conftest import living_actors
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose
@@ -63,7 +64,7 @@ def test_every_batch_tells_which_data_it_holds() -> None:
             assert held == provenance.rows
 
 
-@pytest.mark.parametrize("placement", ["local", "remote"])
+@pytest.mark.parametrize("placement", some_later(["local", "remote"], "local"))
 def test_a_killed_worker_loses_and_repeats_nothing(placement: str) -> None:
     pipe = numbers(MANY).map(slow, on="i").batch(5)
     killed: list[str] = []

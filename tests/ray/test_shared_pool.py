@@ -64,6 +64,7 @@ def told(*jobs: TrainingJob) -> str:
     return "\n".join(map(str, events))
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_workers_go_where_they_save_most_and_come_back() -> None:
     """Two cheap jobs have taken all places before one comes whose host is forty times as dear; then it ends."""

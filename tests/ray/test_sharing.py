@@ -120,6 +120,7 @@ def test_workers_that_are_scaled_before_the_first_batch_is_made_are_what_the_run
     assert len(report.workers) == 2, report.workers
 
 
+@pytest.mark.slow
 def test_what_a_slow_reader_lacks_waits_on_disk_and_a_disk_that_fails_ends_nothing(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     small: dict[str, Any] = {"share_window_bytes": 60_000, "share_disk_bytes": 1 << 30, "share_disk_path": str(disk)}
@@ -256,6 +257,7 @@ def test_late_readers_leavers_and_endless_ones(tmp_path: Path) -> None:
     np.testing.assert_array_equal(kept["x"], was, "what is held stays, though its reader has left")
 
 
+@pytest.mark.slow
 def test_an_error_of_a_function_reaches_all_readers(tmp_path: Path) -> None:
     def fails(value: dict[str, Any]) -> dict[str, Any]:
         if value["i"] == 100:
@@ -287,6 +289,7 @@ def test_a_group_of_another_pipeline_is_refused_with_what_differs(tmp_path: Path
             pipe_of(tmp_path).iter_batches(share="mine", max_lag=5)
 
 
+@pytest.mark.slow
 def test_without_a_fingerprint_a_job_runs_alone_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -313,6 +316,7 @@ class Unspellable:
         return Unspellable, ()
 
 
+@pytest.mark.slow
 def test_the_service_knows_the_groups_outlives_its_process_and_is_told_to_stop(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

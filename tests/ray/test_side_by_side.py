@@ -74,6 +74,7 @@ def test_a_job_that_may_gives_up_a_worker_for_one_that_waits() -> None:
         assert any("job poor" in event.text and "waits for CPUs" in event.text for event in rich.report().events)
 
 
+@pytest.mark.slow
 def test_a_job_that_waits_names_the_one_in_its_way(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level(logging.WARNING, "pecan_ray.client"),

@@ -95,6 +95,7 @@ def test_a_trainer_holds_more_batches_than_it_may_have_files_open(three_nodes: A
     assert "held 1500" in done.stdout
 
 
+@pytest.mark.slow
 def test_memory_stays_flat_where_nothing_is_kept() -> None:
     rows, at_most_mib = 300_000, 15.0
     seen: dict[str, list[float]] = {}

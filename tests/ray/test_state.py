@@ -101,6 +101,7 @@ def run_of(size: int, most: int | None, state: Any) -> tuple[list[int], int, lis
     return seen, bad, states
 
 
+@pytest.mark.slow
 def test_several_cuts_with_killed_workers_and_other_numbers_of_ranks_lose_and_repeat_nothing() -> None:
     seen: Counter[int] = Counter()
     state, counted, batches = None, 0, 0
@@ -252,6 +253,7 @@ def of_batches_of(size: int, epochs: int = 1) -> Any:
         return saved(it.state_dict())
 
 
+@pytest.mark.slow
 def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
     pipe = numbers().batch(6)
     with pipe.iter_batches(workers=pecan.Workers(local=1)) as it:
@@ -269,6 +271,7 @@ def test_an_iterator_can_be_set_to_a_state_as_torch_does_it() -> None:
         assert Counter(got + ids(it)) == Counter(range(ROWS))
 
 
+@pytest.mark.slow
 def test_data_that_has_changed_is_refused_and_told_where_it_is_allowed(tmp_path: Path) -> None:
     for number in range(4):
         (tmp_path / f"{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(50)))

@@ -27,6 +27,7 @@ def slow(i: Any, rng: Any) -> Any:
     return i + tf.cast(0 * tf.reduce_sum(tf.matmul(noise, noise)), i.dtype)
 
 
+@pytest.mark.slow
 def test_a_graph_on_two_workers_survives_the_loss_of_one() -> None:
     source = pecan.sources.Arrays(i=np.arange(ROWS))
     pipe = pecan.PecanPipeline(source, name="graph", engine="tensorflow").map(slow, on="i").shuffle(64).batch(16)
@@ -57,6 +58,7 @@ def shards(num_shards: int, index: int) -> Any:
     return tf.data.Dataset.range(100).shard(num_shards, index).batch(4)
 
 
+@pytest.mark.slow
 def test_an_existing_tf_data_pipeline_runs_on_workers() -> None:
     pipe = pecan.PecanPipeline.from_tf_data(shards, num_shards=4, name="existing")
     with pipe.iter_batches(workers=pecan.Workers(local=1), format="tf") as it:

@@ -87,6 +87,7 @@ def test_a_run_that_was_cut_off_goes_on_with_what_it_has_not_used(tmp_path: Path
         assert going_on.state.epoch == EPOCHS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ignored", some_later([False, True], True))
 def test_gradients_of_several_batches_are_one_step(tmp_path: Path, ignored: bool) -> None:
     first, second = Noting(7), Noting()
@@ -99,6 +100,7 @@ def test_gradients_of_several_batches_are_one_step(tmp_path: Path, ignored: bool
     assert flat(second.seen) == sorted([*range(ROWS)] * 2), "the second epoch and the third"
 
 
+@pytest.mark.slow
 def test_an_evaluation_goes_over_everything_each_time(tmp_path: Path) -> None:
     def counted(found: Any) -> dict[str, int]:
         return {"rows": len(found.predictions)}
@@ -108,6 +110,7 @@ def test_an_evaluation_goes_over_everything_each_time(tmp_path: Path) -> None:
     assert sorted(evaluated.predict(rows()).predictions.tolist()) == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_the_input_is_gone_on_from_by_skipping(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ LONGEST_S = 120.0
 """For what is said after five seconds, however loaded the machine is."""
 
 
+@pytest.mark.slow
 def test_one_element_that_takes_long_is_named_in_the_log_and_the_report(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
