@@ -17,7 +17,6 @@ from pyarrow import flight
 
 from pecan_ray.transport.flight_guard import MOST_AHEAD
 from pecan_ray.transport.flight_wire import HELLO
-from tests.long_form import some_later
 from tests.unit.flight_rig import Client, Worker, numbered, working
 
 HUGE = 1 << 30
@@ -59,7 +58,7 @@ def exchange(client: Any, options: Any, wish: bytes, data: bytes = b"") -> None:
 
 @pytest.mark.parametrize(
     ("send", "knows_the_token"),
-    some_later([(in_an_action, False), (in_a_descriptor, False), (in_an_answer, True)], (in_an_action, False)),
+    [pytest.param(in_an_action, False, marks=pytest.mark.slow), (in_a_descriptor, False), (in_an_answer, True)],
 )
 def test_a_huge_message_is_refused_and_takes_no_memory(
     send: Callable[[Any, Any, bytes], None], knows_the_token: bool

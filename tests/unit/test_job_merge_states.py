@@ -17,7 +17,7 @@ from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.simulator.protocol import play_seeds
 
 WIDTH = 1 << OUTPUT_BITS
-MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(250)
+MERGED, SEEDS = "pecan_ray.simulator.protocol.saved.merge_states", range(700)
 
 
 def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_used(
@@ -33,7 +33,7 @@ def test_ranks_that_are_cut_off_out_of_step_go_on_with_what_none_of_them_has_use
 
     monkeypatch.setattr(MERGED, told)
     assert play_seeds(SEEDS, in_pieces=True).failures == {}
-    assert apart[1] > 2 and sum(apart.values()) - apart[0] - apart[1] > 0
+    assert apart[1] > 5 and sum(apart.values()) - apart[0] - apart[1] > 0
 
 
 def test_a_merged_state_that_lacks_what_ranks_behind_have_not_used_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,7 +41,7 @@ def test_a_merged_state_that_lacks_what_ranks_behind_have_not_used_is_found(monk
         return dict(max(states, key=lambda state: int(state["batches"])))
 
     monkeypatch.setattr(MERGED, hasty)
-    assert play_seeds(SEEDS, in_pieces=True).failures
+    assert play_seeds(SEEDS[:300], in_pieces=True).failures
 
 
 # --- by hand --------------------------------------------------------------------------------------------------
