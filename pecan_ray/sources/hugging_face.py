@@ -51,7 +51,7 @@ class HuggingFace:
         if isinstance(self.dataset, str) and "://" not in self.dataset:
             object.__setattr__(self, "dataset", os.path.abspath(os.path.expanduser(self.dataset)))
         if not isinstance(self.dataset, str):
-            self._held  # noqa: B018  # to refuse at once what is no data set
+            _ = self._held  # what is no data set is refused at once
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is sent to workers: not what was opened here."""
