@@ -30,6 +30,7 @@ from pecan_ray.runtime.calls import Calls, CallsClosedError
 from pecan_ray.runtime.long_wait import SAY_AFTER_S
 from pecan_ray.runtime.messages import WorkerInfo, bad_element, left_out
 from pecan_ray.runtime.streams import WorkerStream
+from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.messages import BatchReader, Message
 
 logger = logging.getLogger("pecan_ray.client")
@@ -235,7 +236,7 @@ class BatchClient:
             columns = self._reader.open(message)
             if columns is None:
                 break
-            opened.append((message, columns, sum(int(getattr(column, "nbytes", 0)) for column in columns.values())))
+            opened.append((message, columns, bytes_of(columns)))
         bad = [one for message, _, _ in opened for one in message.bad]
         self._keep(bad)  # before they are acknowledged: who is killed then has lost none
         with self._lock:

@@ -50,7 +50,7 @@ from pecan_ray.storage import (
 from pecan_ray.storage.retry import tell_elsewhere
 from pecan_ray.transport.choice import Offer
 from pecan_ray.transport.messages import Message
-from pecan_ray.transport.outbox import Outbox, nbytes
+from pecan_ray.transport.outbox import Outbox
 from pecan_ray.transport.ring import RingSlots
 
 NEWS_S = 1.0
@@ -69,7 +69,7 @@ class PreprocessingWorker:
     def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
         prepare_process(job, began)
-        self._outbox = Outbox()
+        self._outbox = Outbox(job.config.ring_bytes)
         self._slots = RingSlots(job.config.ring_bytes)
         self._heartbeat = heartbeat_of(job)
         asking = Asking(self._name, controller, self._heartbeat)
@@ -278,9 +278,9 @@ class PreprocessingWorker:
                 release(produced)
                 return
             rank = number % len(assignment.delivered)
-        self._outbox.put(produced, rank)
+        nbytes = self._outbox.put(produced, rank)
         done, threads = self._progress, self._engine.threads if self._engine is not None else 0
-        made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes(produced))
+        made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes)
         self._progress = WorkerProgress(*made, threads)
 
     @ray.method(concurrency_group="control")

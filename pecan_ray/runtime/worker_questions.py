@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,6 +61,15 @@ class PendingQuestion:
     answer: Any
     """Ray's reference to it."""
 
+    def when_there(self, call: Callable[[Any], None]) -> None:
+        """Have a function called with the answer in a thread of Ray's, if it comes without being asked for again."""
+
+        def there(came: Future[bytes]) -> None:
+            if came.exception() is None:  # else whoever needs the answer sees it
+                call(pickle.loads(came.result()))
+
+        self.answer.future().add_done_callback(there)
+
 
 class Asking:
     """The worker's side of the conversation."""
@@ -111,6 +121,10 @@ def lot_of(lease_s: float | None, lot_s: float) -> int:
     return max(1, min(MOST_IN_LOT, int(lot_s / max(lease_s, 1e-9))))
 
 
+def _leases(answer: Offered | Sequence[Lease]) -> Sequence[Lease]:
+    return answer.leases if isinstance(answer, Offered) else answer
+
+
 class WorkerLeases:
     """A worker's leases, as its engine sees them: several in one call where they are soon done."""
 
@@ -124,8 +138,9 @@ class WorkerLeases:
     ) -> None:
         """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
 
-        `coming` is given the source's number and the leases of each lot when it is here; `at_hand` that number and
-        splits of which it returns the indices of those that had better go first, or None where that does not matter.
+        `coming` is given the source's number and the leases of each lot as soon as it is here, from any
+        thread, and again when the first of them is taken; `at_hand` that number and splits of which it returns the
+        indices of those that had better go first, or None where that does not matter.
         """
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
         self._branches: dict[int, Branch] = {}
@@ -151,7 +166,7 @@ class WorkerLeases:
                 asked = self._ask(branch, mine, unread=unread) if mine.asked is None else mine.asked
                 mine.asked = None
                 answer = self._asking.answer(asked)
-                mine.here.extend(answer.leases if isinstance(answer, Offered) else answer)
+                mine.here.extend(_leases(answer))
                 mine.offered = answer.splits if isinstance(answer, Offered) else ()
                 if not unread:
                     self._coming(branch, tuple(mine.here))
@@ -160,6 +175,7 @@ class WorkerLeases:
             lease = mine.here.popleft()
             if self._ahead and not mine.here and mine.lease_s is not None and mine.lease_s < AHEAD_S:
                 mine.asked = self._ask(branch, mine)
+                mine.asked.when_there(lambda answer: self._coming(branch, _leases(answer)))
             mine.given = None if unread else time.monotonic()
             return lease
 

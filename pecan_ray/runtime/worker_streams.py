@@ -14,12 +14,13 @@ import ray
 from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import ClusterError
 from pecan_ray.runtime.messages import Job
+from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.certificates import cluster_certificates
 from pecan_ray.transport.choice import FlightAddress, Offer, choose_transport
 from pecan_ray.transport.credits import Credits
 from pecan_ray.transport.message_pipe import MessageWriter
 from pecan_ray.transport.messages import Message, encode_ring, encode_store, pickled
-from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox, nbytes
+from pecan_ray.transport.outbox import MESSAGE_BYTES, MOST_BATCHES, Outbox
 
 if TYPE_CHECKING:
     from pecan_ray.transport.flight_server import FlightEndpoint
@@ -96,7 +97,7 @@ class WorkerStreams:
                 if not pipe.put(pickled([encode_ring(one) for one in produced])):
                     self._outbox.put_back(rank, produced)
                     return
-                not_before = time.monotonic() + GATHER_S if nbytes(produced[-1]) < MESSAGE_BYTES else 0.0
+                not_before = time.monotonic() + GATHER_S if bytes_of(produced[-1].columns) < MESSAGE_BYTES else 0.0
             pipe.end()
 
     def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from pecan_ray.storage.ranges import FileRange
-from pecan_ray.storage.retry import UnwantedError, pause
+from pecan_ray.storage.retry import pause
 from pecan_ray.storage.token_bucket import TokenBucket
 
 PIECE_S = 0.1
@@ -69,58 +69,73 @@ class Throttle:
         All pieces are of the version that is given, or else of that which the first one has told.
         """
         parts: list[bytes] = []
-        at = start
-        while True:
-            most = self._piece()
-            end = stop if most is None else at + most if stop is None else min(at + most, stop)
-            piece = self._within(ask, at, end, version)
-            parts.append(piece.data)
-            at += len(piece.data)
-            version = version or piece.version
-            if not piece.data or at >= (piece.size if stop is None else min(stop, piece.size)):
-                return piece if len(parts) == 1 else FileRange(b"".join(parts), piece.size, piece.version)
+        at, size, reserved = start, None, _Reserved()
+        try:
+            while True:
+                most = self._piece()
+                end = stop if most is None else at + most if stop is None else min(at + most, stop)
+                if end is not None:
+                    self._wait_for(reserved, at, end, end if size is None else size)
+                piece = ask(at, end, version)
+                with self._lock:
+                    self._nbytes += len(piece.data)
+                parts.append(piece.data)
+                at += len(piece.data)
+                version, size = version or piece.version, piece.size if stop is None else min(stop, piece.size)
+                if not piece.data or at >= size:
+                    return piece if len(parts) == 1 else FileRange(b"".join(parts), piece.size, piece.version)
+        finally:
+            with self._lock:
+                reserved.give_back(at, self._clock())
 
     def _piece(self) -> int | None:
         """Return how many bytes are to be asked for at a time; None: all of them."""
         rate = self.bytes_per_s
         return None if rate is None else max(LEAST_PIECE, min(MOST_PIECE, int(rate * PIECE_S)))
 
-    def _within(
-        self, ask: Callable[[int, int | None, str], FileRange], start: int, stop: int | None, version: str
-    ) -> FileRange:
-        """Ask for a piece once it may be read; what it is shorter than expected may be read by others."""
-        reserved = 0 if stop is None else stop - start
-        bucket = self._wait_for(reserved)
-        came = 0
-        try:
-            piece = ask(start, stop, version)
-            came = len(piece.data)
-        finally:
-            with self._lock:
-                self._nbytes += came
-                if bucket is not None:
-                    bucket.give_back(reserved - came, self._clock())
-        return piece
-
-    def _wait_for(self, nbytes: int) -> TokenBucket | None:
-        """Wait until so many bytes may be read; return what they were reserved from, None without a quota."""
+    def _wait_for(self, reserved: _Reserved, start: int, stop: int, end: int) -> None:
+        """Wait until a piece may be read, of a read that will go on to its `end`."""
         with self._lock:
             bucket = self._bucket
             if bucket is None:
-                return None
-            place = bucket.reserve(nbytes, self._clock())
+                return
+            reserved.reserve(bucket, start, max(stop, end), self._clock())
         while True:
             with self._lock:
                 # Where the quota was lifted meanwhile, nobody need wait any more.
-                wait_s = bucket.wait_s(place, self._clock()) if self._bucket is bucket else 0.0
+                wait_s = reserved.wait_s(stop, self._clock()) if self._bucket is bucket else 0.0
             if wait_s <= 0:
-                return bucket
-            try:
-                self._sleep(min(wait_s, LOOK_S))
-            except UnwantedError:
-                with self._lock:
-                    bucket.give_back(nbytes, self._clock())
-                raise
+                return
+            self._sleep(min(wait_s, LOOK_S))
+
+
+class _Reserved:
+    """The bytes of a file that a read has reserved: all that it will read, as soon as it knows how many there are.
+
+    So bytes flow for the next piece while one comes, also where nobody else reads.
+    """
+
+    def __init__(self) -> None:
+        self._bucket: TokenBucket | None = None
+        self._place, self._stop = 0.0, 0
+        """Where the reserved bytes end in the bucket, and in the file."""
+
+    def reserve(self, bucket: TokenBucket, start: int, stop: int, now: float) -> None:
+        """Reserve what is not reserved yet of the bytes from `start` to `stop`."""
+        if bucket is not self._bucket:
+            self._bucket, self._stop = bucket, start
+        if stop > self._stop:
+            self._place = bucket.reserve(stop - self._stop, now)
+            self._stop = stop
+
+    def wait_s(self, stop: int, now: float) -> float:
+        """Return how long it takes until all bytes up to `stop` have flowed."""
+        return 0.0 if self._bucket is None else self._bucket.wait_s(self._place - (self._stop - stop), now)
+
+    def give_back(self, start: int, now: float) -> None:
+        """Give back what was reserved from `start` on."""
+        if self._bucket is not None and self._stop > start:
+            self._bucket.give_back(self._stop - start, now)
 
 
 throttle = Throttle()

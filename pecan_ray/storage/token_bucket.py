@@ -6,7 +6,7 @@ Places are kept when the rate changes, so that nobody waits by an old one.
 
 from __future__ import annotations
 
-BURST_S = 0.1
+BURST_S = 0.25
 """What flows while nobody wants any is kept for so long, and lost after that."""
 
 

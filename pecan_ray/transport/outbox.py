@@ -10,16 +10,15 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-import numpy as np
-
 from pecan_ray.engines.contract import Produced
+from pecan_ray.transport.batch_bytes import bytes_of
 
 MOST_BATCHES = 32
 """Most batches in one message to a client: small batches are sent together, large ones are rarely waiting."""
 MESSAGE_BYTES = 1 << 20
 """Most bytes of several batches in one message."""
 MOST_WAITING = 512
-"""Batches without arrays take no slot: the number that waits with one address, or with none, is bounded instead."""
+"""Of batches that wait with one address, or with none."""
 
 
 class _Waiting(NamedTuple):
@@ -65,7 +64,12 @@ class Outbox:
     the fewest of its epoch, among those that wait; of several to the one that has waited longest.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: float = math.inf) -> None:
+        """`most_bytes`: of the batches that wait with one address, unless one alone is larger.
+
+        Columns of strings and of objects take no slot, so that no ring bounds them.
+        """
+        self._most_bytes = most_bytes
         self._lock = threading.Lock()
         """Guards everything here."""
         self._room = threading.Condition(self._lock)
@@ -82,22 +86,24 @@ class Outbox:
         self._first = self._next = 0
         self._closed = False
 
-    def put(self, produced: Produced, rank: int | None) -> None:
-        """Add a batch, for one rank or for whoever may have it; waits while very many with this address are there.
+    def put(self, produced: Produced, rank: int | None) -> int:
+        """Add a batch, for one rank or for whoever may have it; waits while many, or large ones, of this address wait.
 
         So a batch never waits behind those with other addresses, and this ends.  Without an address: a client that
         starves has granted a credit, and takes what is there.  With one: batches are dealt to all ranks in turn, so
         whoever starves was given as many as the rank that these are for, and those that wait here besides.  That rank
-        is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.
+        is behind, then, and not waiting for the other: it uses what is in its queue, and grants a credit.  Returns the
+        batch's bytes.
         """
-        weight = _weight(produced)
+        nbytes = bytes_of(produced.columns)
         with self._lock:
-            self._room.wait_for(lambda: self._closed or len(self._batches.get(rank, ())) < MOST_WAITING)
-            batch = _Waiting(self._next, rank, produced, weight)
+            self._room.wait_for(lambda: self._closed or self._has_room(rank, nbytes))
+            batch = _Waiting(self._next, rank, produced, nbytes)
             self._next += 1
             self._batches.setdefault(rank, deque()).append(batch)
-            self._bytes[rank] += weight
+            self._bytes[rank] += nbytes
             self._rouse()
+        return nbytes
 
     def take(
         self,
@@ -138,7 +144,7 @@ class Outbox:
         with self._lock:
             for produced in reversed(batches):
                 self._first -= 1
-                batch = _Waiting(self._first, rank, produced, _weight(produced))
+                batch = _Waiting(self._first, rank, produced, bytes_of(produced.columns))
                 self._batches.setdefault(rank, deque()).appendleft(batch)
                 self._bytes[rank] += batch.nbytes
                 if produced.epoch in self._given:
@@ -178,6 +184,11 @@ class Outbox:
             self._at_end = [(rank, call) for rank, call in self._at_end if not self._over(rank)]
             for _, call in ended:
                 call()
+
+    def _has_room(self, rank: int | None, nbytes: int) -> bool:
+        """Tell whether a batch with an address may be added: the first one always may."""
+        waiting = len(self._batches.get(rank, ()))
+        return not waiting or (waiting < MOST_WAITING and self._bytes[rank] + nbytes <= self._most_bytes)
 
     # --- who is given what ---------------------------------------------------------------------------------
 
@@ -268,18 +279,3 @@ class Outbox:
 def _poorest(takers: list[_Taker], given: Counter[int]) -> _Taker:
     """Return whose rank was given the fewest batches; of equals the first."""
     return min(takers, key=lambda taker: given[taker.rank])
-
-
-def nbytes(produced: Produced) -> int:
-    """Return the bytes of a batch's arrays."""
-    return sum(getattr(column, "nbytes", 0) for column in produced.columns.values())
-
-
-def _weight(produced: Produced) -> int:
-    """Estimate the bytes of a batch, those of its strings included."""
-    weight = 0
-    for column in produced.columns.values():
-        weight += getattr(column, "nbytes", 0)
-        if isinstance(column, np.ndarray) and column.dtype.hasobject:
-            weight += sum(len(value) for value in column.flat if isinstance(value, (bytes, str)))
-    return weight

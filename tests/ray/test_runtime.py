@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.ray.workers import ONE_BY_ONE, Together, living_worker, lose
 
 pytestmark = pytest.mark.usefixtures("three_nodes", "no_actor_left")
 
+MIB = 1 << 20
 ROWS = 600
 MANY = 6000
 """More than a trainer that takes them one by one holds ahead, however fast workers are."""
@@ -195,3 +197,29 @@ def test_a_plan_that_cannot_be_pickled_names_the_variable() -> None:
 def test_the_local_worker_uses_the_ring_and_this_node_id_is_known() -> None:
     nodes: Any = ray.nodes
     assert this_node() in {node["NodeID"] for node in nodes()}
+
+
+def text_of_a_mebibyte(i: int, told: str) -> str:
+    with open(told, "ab") as file:
+        file.write(b".")
+    return "x" * MIB
+
+
+def test_workers_stay_as_far_ahead_of_a_trainer_as_bytes_allow_where_batches_are_texts(tmp_path: Path) -> None:
+    told = tmp_path / "made"
+    pipe = pecan.PecanPipeline(
+        pecan.sources.Items([{"i": i} for i in range(400)]),
+        name="texts",
+        config=pecan.Config(ring_bytes=4 * MIB, threads_per_worker=1, reorder="off", progress=False),
+    )
+    pipe = pipe.map(partial(text_of_a_mebibyte, told=str(told)), on="i").batch(2)
+    seen: list[int] = []
+
+    def still() -> bool:
+        seen.append(told.stat().st_size)
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    with pipe.iter_batches(workers=pecan.Workers(1), prefetch_bytes=4 * MIB) as batches:
+        next(batches)
+        until(still, "the worker does not come to rest")
+    assert seen[-1] < 100

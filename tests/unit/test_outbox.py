@@ -170,6 +170,39 @@ def test_batches_of_one_address_are_bounded_in_number_and_a_taken_one_makes_room
     assert not putting.is_alive()
 
 
+def test_batches_of_one_address_are_bounded_in_bytes_but_for_one_that_is_larger_alone() -> None:
+    outbox = Outbox(most_bytes=1000)
+    outbox.put(batch(0, 4000), None)  # the first one always goes in
+    putting = threading.Thread(target=lambda: [outbox.put(batch(number, 400), None) for number in (1, 2, 3)])
+    putting.start()
+    outbox.put(batch(10, 900), 1)  # another address has its own bound
+    putting.join(0.1)
+    assert putting.is_alive() and len(outbox) == 2
+    assert [number_of(one) for one in outbox.take(0, 1)] == [0]
+    until(lambda: len(outbox) == 3, "it does not go on")
+    putting.join(0.1)
+    assert putting.is_alive()
+    outbox.take(0, 1)
+    putting.join(10)
+    assert not putting.is_alive()
+
+
+@pytest.mark.parametrize(
+    "column", [np.array(["x" * 600] * 2, object), {"a": np.zeros(1000, np.uint8)}, ([b"x" * 500] * 2, np.arange(8))]
+)
+def test_strings_and_nested_columns_count_for_the_bound_in_bytes(column: Any) -> None:
+    outbox, text = Outbox(most_bytes=1000), batch(1)
+    text.columns["more"] = column
+    outbox.put(batch(0), None)
+    putting = threading.Thread(target=outbox.put, args=(text, None))
+    putting.start()
+    putting.join(0.1)
+    assert putting.is_alive()
+    outbox.take(0, 1)
+    putting.join(10)
+    assert not putting.is_alive()
+
+
 def test_addressed_batches_and_others_come_in_the_order_in_which_they_were_put() -> None:
     outbox = Outbox()
     for number, rank in enumerate([None, 0, 1, None, 0, 1]):

@@ -141,6 +141,34 @@ def test_a_read_comes_in_pieces_of_one_version_with_the_bytes_that_were_asked_fo
     assert time_.now == pytest.approx(throttle.nbytes / 10.0, rel=0.1)
 
 
+def test_bytes_flow_for_the_next_piece_while_one_comes() -> None:
+    """One reader alone has its quota, though each answer takes as long as the bytes of a piece take to flow."""
+    time_, data = FakeTime(), bytes(4 << 20)
+    throttle = Throttle(lambda: time_.now, time_.sleep)
+    throttle.limit(1 * MB)
+    asked: list[tuple[int, int | None, str]] = []
+    answer = ask_of(data, asked)
+
+    def ask(start: int, stop: int | None, version: str) -> FileRange:
+        time_.now += PIECE_S
+        return answer(start, stop, version)
+
+    for start in range(0, len(data), 1 << 20):
+        throttle.read(ask, start, start + (1 << 20), "v1")
+    assert time_.now == pytest.approx(len(data) / MB, rel=0.1)
+
+
+def test_a_read_reserves_no_more_than_the_first_answer_says_that_there_is() -> None:
+    time_, asked = FakeTime(), list[tuple[int, int | None, str]]()
+    throttle = Throttle(lambda: time_.now, time_.sleep)
+    throttle.limit(1 * MB)
+    for _ in range(40):
+        throttle.read(ask_of(bytes(10_000), asked), 0, 8 << 20, "v1")
+    assert time_.now == pytest.approx(0.4, abs=0.3)
+    throttle.read(ask_of(bytes(1_000_000), asked), 0, None, "v1")
+    assert time_.now == pytest.approx(1.4, abs=0.3)
+
+
 def test_without_a_quota_a_read_is_one_request() -> None:
     asked: list[tuple[int, int | None, str]] = []
     throttle = Throttle()

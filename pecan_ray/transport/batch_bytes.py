@@ -1,0 +1,30 @@
+"""How much memory a batch takes, which bounds what waits of it on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+
+def bytes_of(columns: Mapping[str, Any]) -> int:
+    """Estimate the bytes of a batch's columns: those of arrays, of texts, and of what nested values hold."""
+    return _sum(columns.values())
+
+
+def _sum(values: Iterable[Any]) -> int:
+    return sum(map(_value_bytes, values))
+
+
+def _value_bytes(value: Any) -> int:
+    if isinstance(value, (str, bytes)):
+        return len(value)
+    if isinstance(value, np.ndarray):
+        return value.nbytes + (_sum(value.flat) if value.dtype.hasobject else 0)
+    if isinstance(value, Mapping):
+        return _sum(value.values())
+    if isinstance(value, (list, tuple)):
+        return _sum(value)
+    nbytes = getattr(value, "nbytes", 0)
+    return nbytes if isinstance(nbytes, int) else 0
