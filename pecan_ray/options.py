@@ -267,6 +267,9 @@ class Config:
     storage_patience_s: float = 300.0
     """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
     of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
+    hedged_reads: bool = True
+    """Whether a read of an object store that is late by what others took lately is asked for a second time, of which
+    the first answer is taken: at most 5 % of the requests, and of the bytes."""
     placement_warning_s: float = 5.0
     """How long a worker may wait for a node before the log says what is missing."""
     error_budget: float = 0.01

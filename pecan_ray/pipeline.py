@@ -51,7 +51,7 @@ from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.image_folder import ImageFolder
-from pecan_ray.storage import set_patience
+from pecan_ray.storage import hedge_reads, set_patience
 
 if TYPE_CHECKING:
     import jax
@@ -138,6 +138,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """
         count = positive("peek", count)
         set_patience(self._config.storage_patience_s)
+        hedge_reads(self._config.hedged_reads)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
         for element in with_limit:
@@ -277,6 +278,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         )
         must_make_rounds(self._plan, self._engine, on_error=on_error, asked=coordinated)
         set_patience(self._config.storage_patience_s)
+        hedge_reads(self._config.hedged_reads)
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         count = epochs != 1 and found.movable and self._config.order_file is None

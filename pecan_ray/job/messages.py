@@ -60,6 +60,10 @@ class WorkerProgress:
     """That its process has read of object stores, and"""
     node_bytes: int = 0
     """of its node's disk instead."""
+    hedged: int = 0
+    """Reads of object stores that it has asked for twice, and"""
+    hedges_won: int = 0
+    """those that the second request has answered first."""
     kept: int = 0
     """Elements that it took out of a cache, and"""
     computed: int = 0

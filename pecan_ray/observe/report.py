@@ -44,6 +44,10 @@ class WorkerReport:
     """of its node's disk instead."""
     stages: StageSeconds = field(default_factory=StageSeconds)
     """What its threads have done with their time."""
+    hedged: int = 0
+    """Reads of object stores that it has asked for twice, and"""
+    hedges_won: int = 0
+    """those that the second request has answered first."""
 
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)
@@ -149,6 +153,8 @@ class Report:
             name: WorkerReport(
                 *(worker.placement, worker.elements, worker.batches, worker.threads),
                 *(worker.remote_bytes, worker.node_bytes, worker.stages),
+                hedged=worker.hedged,
+                hedges_won=worker.hedges_won,
             )
             for name, worker in facts.workers.items()
         }
@@ -231,6 +237,7 @@ class Report:
                 + (f", {worker.threads} threads" if worker.threads else "")
                 + (f", {worker.remote_bytes / 1e6:,.1f} MB from object stores" if worker.remote_bytes else "")
                 + (f", {worker.node_bytes / 1e6:,.1f} MB of theirs from its node" if worker.node_bytes else "")
+                + (f", {worker.hedged} late reads asked for twice ({worker.hedges_won} won)" if worker.hedged else "")
             )
         if self.bad_elements:
             lines.append(f"  {self.bad_in_words()}")

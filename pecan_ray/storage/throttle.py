@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from pecan_ray.storage.hedged_reads import AskRange, Charged
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import UnwantedError, pause
 from pecan_ray.storage.token_bucket import TokenBucket
@@ -62,18 +63,25 @@ class Throttle:
                 self._bucket.set_rate(bytes_per_s, self._clock())
 
     def read(
-        self, ask: Callable[[int, int | None, str], FileRange], start: int, stop: int | None, version: str
+        self,
+        ask: AskRange,
+        start: int,
+        stop: int | None,
+        version: str,
+        hedged: Callable[[AskRange, int, int | None, str, Charged], FileRange] | None = None,
     ) -> FileRange:
         """Return what `ask` gives of bytes `start` to `stop` (None: to the end), as fast as the quota allows.
 
-        All pieces are of the version that is given, or else of that which the first one has told.
+        All pieces are of the version that is given, or else of that which the first one has told.  `hedged` makes the
+        requests of a piece, of which each is charged to the quota; None: there is one.
         """
         parts: list[bytes] = []
         at = start
         while True:
             most = self._piece()
             end = stop if most is None else at + most if stop is None else min(at + most, stop)
-            piece = self._within(ask, at, end, version)
+            within = self._within
+            piece = within(ask, at, end, version) if hedged is None else hedged(ask, at, end, version, within)
             parts.append(piece.data)
             at += len(piece.data)
             version = version or piece.version
@@ -85,9 +93,7 @@ class Throttle:
         rate = self.bytes_per_s
         return None if rate is None else max(LEAST_PIECE, min(MOST_PIECE, int(rate * PIECE_S)))
 
-    def _within(
-        self, ask: Callable[[int, int | None, str], FileRange], start: int, stop: int | None, version: str
-    ) -> FileRange:
+    def _within(self, ask: AskRange, start: int, stop: int | None, version: str) -> FileRange:
         """Ask for a piece once it may be read; what it is shorter than expected may be read by others."""
         reserved = 0 if stop is None else stop - start
         bucket = self._wait_for(reserved)
