@@ -386,6 +386,7 @@ class IterKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     allow_changed_source: bool
     coordinated: bool
+    headspace: bool | int
 
 
 @dataclass(frozen=True)
@@ -407,10 +408,13 @@ class IterOptions:
     share: bool | str = False
     max_lag: int | None = None
     coordinated: bool = False
+    headspace: bool | int = False
 
     def __post_init__(self) -> None:
         settle(self)
         self._check_sharing()
+        if self.headspace is not False and self.headspace < 1:
+            raise PlanError(f"headspace must be True, False or batches of an epoch >= 1, but got {self.headspace}.")
         if self.coordinated:
             self._check_rounds()
         if self.epochs is not None and self.epochs < 1:

@@ -189,9 +189,18 @@ class Report:
         )
 
     @classmethod
-    def of_debug(cls, name: str, batches: int, elements: int, bad: BadCount, seconds: float, epochs: int = 0) -> Report:
-        """Report a run without workers."""
-        job = f"{name} (debug, in this process)"
+    def of_debug(
+        cls,
+        name: str,
+        batches: int,
+        elements: int,
+        bad: BadCount,
+        seconds: float,
+        epochs: int = 0,
+        headspace: bool = False,
+    ) -> Report:
+        """Report a run without workers; `headspace`: of one batch, which was given again and again."""
+        job = f"{name} (headspace: one batch again and again)" if headspace else f"{name} (debug, in this process)"
         return cls(
             job,
             seconds,
@@ -204,13 +213,20 @@ class Report:
         )
 
     def with_time(
-        self, time: RunTime, *, op_seconds: tuple[tuple[str, float], ...] = (), debug: bool = False
+        self,
+        time: RunTime,
+        *,
+        op_seconds: tuple[tuple[str, float], ...] = (),
+        debug: bool = False,
+        headspace: bool = False,
     ) -> Report:
         """Add where the time of the program has gone, and what holds it up.
 
-        `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process.
+        `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process;
+        `headspace`: and it was one batch.
         """
-        return replace(self, time=time, bottleneck=bottleneck(numbers_of(self, time, op_seconds, debug)))
+        numbers = replace(numbers_of(self, time, op_seconds, debug), headspace=headspace)
+        return replace(self, time=time, bottleneck=bottleneck(numbers))
 
     def __str__(self) -> str:
         whole, behind = self.time.total_s or self.seconds, self.time.pace_s
