@@ -28,7 +28,7 @@ from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
 from pecan_ray.observe.headspace import one_batch
 from pecan_ray.observe.pace import RecentPace
-from pecan_ray.observe.placement import explain_placement
+from pecan_ray.observe.placement import explain_and_announce
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
@@ -458,21 +458,21 @@ class Batches(Generic[BatchT]):
         else:
             refuse_forked()
             client, facts = self._session.client, self._session.facts()
-            report = Report.of_job(facts, client.progress(), client.state.first_batch_s)
+            report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self._session.closed)
             finished = facts.epochs if self._over else min(facts.epochs, self._epoch + has_left(client, self._epoch))
             report = replace(report, epochs=finished).with_time(spent, op_seconds=facts.op_seconds)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 
     def explain(self) -> str:
-        """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
+        """Return in words which numbers of workers were compared, what runs, why others lost, and what comes next."""
         if self._session is None:
             return f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
         refuse_forked()
         if isinstance(self._session, ShareSession):
             run = self._session.run_report()
             return "" if run is None else str(run.placement)
-        return explain_placement(self._session.facts())
+        return explain_and_announce(self._session.facts())
 
     def close(self) -> None:
         """End the job."""

@@ -18,6 +18,7 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 
+PlacingNow: TypeAlias = Literal["", "keeps", "measures"]
 Placement: TypeAlias = Literal["local", "remote"]
 LogLevel: TypeAlias = Literal["info", "warning", "error"]
 DatasetRooms: TypeAlias = tuple[tuple[str, int], ...]
@@ -253,7 +254,9 @@ class Orders:
     running: int = 0
     """Workers that run;"""
     wanted: tuple[int, int] = (0, 0)
-    """so many are aimed at: local, remote."""
+    """so many are aimed at: local, remote;"""
+    placing: PlacingNow = ""
+    """what AutoPlacement does about them: empty where they are fixed."""
     waits: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
     coordinated: bool = False

@@ -10,6 +10,7 @@ from typing import Any
 from pecan_ray.job.bottleneck import Bottleneck, bottleneck
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
+from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.run_time import RunTime
@@ -121,6 +122,8 @@ class Report:
     """Where this program's time has gone since `iter_batches()` was called."""
     bottleneck: Bottleneck | None = None
     """What holds the run up; None of a report without a `time`."""
+    next_step: str = ""
+    """What AutoPlacement does next, and why; or that it does nothing.  Empty where there are no workers."""
     shared: SharedReading | None = None
     """For a reader of a shared group: workers and events are the group's, and so is the bill, which no reader has."""
 
@@ -146,8 +149,10 @@ class Report:
         )
 
     @classmethod
-    def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
-        """Combine the controller's facts with what a trainer has seen."""
+    def of_job(
+        cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None, *, over: bool = False
+    ) -> Report:
+        """Combine the controller's facts with what a trainer has seen; `over`: the job has ended."""
         cost = cost_so_far(facts, trainer)
         workers = {
             name: WorkerReport(
@@ -186,6 +191,7 @@ class Report:
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
+            next_step="" if facts.lost else f"{'had the job gone on, ' if over else ''}{next_step_of(facts)}",
         )
 
     @classmethod
@@ -242,6 +248,8 @@ class Report:
             lines.append(f"  bottleneck: {self.bottleneck.text}")
             if self.bottleneck.longer is not None:
                 lines.append(f"  in a longer run: {self.bottleneck.longer.text}")
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
         if self.shared is not None:
             lines.append(
                 f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
