@@ -234,13 +234,18 @@ class Report:
         numbers = replace(numbers_of(self, time, op_seconds, debug), headspace=headspace)
         return replace(self, time=time, bottleneck=bottleneck(numbers))
 
+    @property
+    def subject(self) -> str:
+        """What it is about, as its text begins: of which job, and behind how many batches."""
+        return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
+
     def __str__(self) -> str:
         whole, behind = self.time.total_s or self.seconds, self.time.pace_s
         elements, batches = self.elements / max(whole, 1e-9), self.batches / max(whole, 1e-9)
         pace = f", {(self.batches - 1) / behind:.1f} behind the first" if self.batches > 1 and behind else ""
         epochs = f" of {self.epochs} finished epoch{'s' * (self.epochs != 1)}" if self.epochs else ""
         lines = [
-            f"pecan job {self.job}: {self.batches} batches, {self.elements} elements{epochs} in {whole:.1f} s from "
+            f"{self.subject}{epochs} in {whole:.1f} s from "
             f"iter_batches() on ({elements:.0f} elements/s; {batches:.1f} batches/s{pace})",
             *(f"  {line}" for line in time_lines(self.time)),
         ]
