@@ -49,6 +49,8 @@ def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_js
         "remote_bytes": 0,
         "node_bytes": 0,
         "stages": {**asdict(StageSeconds()), "operators": []},
+        "hedged": 0,
+        "hedges_won": 0,
     }
     worker = WorkerReport("local", elements=40, batches=10, threads=0)
     assert worker["batches"] == worker.batches == 10
