@@ -25,6 +25,8 @@ AskRange: TypeAlias = Callable[[int, "int | None", str], FileRange]
 
 LATEST = 128
 """Reads of a size by which is told what is late."""
+LOOK_EVERY = 16
+"""After so many reads of a size it is told anew what is late: it takes a hundredth of a millisecond."""
 THREADS = 128
 """Requests that are watched at a time; others wait for one of them to end."""
 
@@ -54,6 +56,7 @@ class _Lately:
     nbytes: float = 0.0
     """Mean of all of them, the newest ones most."""
     late_s: float | None = None
+    reads: int = 0
 
 
 @dataclass
@@ -116,7 +119,9 @@ class HedgedReads:
         with self._lock:
             lately.seconds.append(seconds)
             lately.nbytes += (nbytes - lately.nbytes) / len(lately.seconds)
-            lately.late_s = late_after(lately.seconds)
+            lately.reads += 1
+            if lately.reads % LOOK_EVERY == 0:
+                lately.late_s = late_after(lately.seconds)
             self._budget = self._budget.earned(nbytes)
 
     def _first_of_two(
