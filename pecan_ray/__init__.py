@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pecan_ray.options import AutoWorkers, Cache, ClusterIo, Config, Workers
     from pecan_ray.pipeline import PecanPipeline
     from pecan_ray.plan.deadline import Deadline
+    from pecan_ray.plan.weight_schedule import WeightSchedule
     from pecan_ray.runtime.journal_state import journal_state
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "PecanPipeline",
     "Report",
     "SampleProfile",
+    "WeightSchedule",
     "Workers",
     "errors",
     "images",
@@ -55,6 +57,7 @@ __getattr__ = lazy_names(
         "PecanPipeline": "pecan_ray.pipeline",
         "Report": "pecan_ray.observe.report",
         "SampleProfile": "pecan_ray.autoorder",
+        "WeightSchedule": "pecan_ray.plan.weight_schedule",
         "Workers": "pecan_ray.options",
         "errors": "",
         "images": "",

@@ -26,8 +26,9 @@ from pecan_ray.job.saved_state import SavedState, no_state_of
 from pecan_ray.job.trainer_events import EndOfEpoch
 from pecan_ray.observe.ending import Ending, note_running
 from pecan_ray.observe.epoch_watch import EpochWatch
+from pecan_ray.observe.headspace import one_batch
 from pecan_ray.observe.pace import RecentPace
-from pecan_ray.observe.placement import explain_placement
+from pecan_ray.observe.placement import explain_and_announce
 from pecan_ray.observe.progress import Progress
 from pecan_ray.observe.report import Report, SharedReading
 from pecan_ray.observe.run_clock import RunClock
@@ -125,6 +126,7 @@ class Batches(Generic[BatchT]):
             return
         if debug:
             self._stream = self._in_process(plan, ordered := order(), engine, seed)
+            self._stream = one_batch(self._stream, plan, options) if options.headspace else self._stream
         else:
             self._clock.enter("ray")
             self._session = session = Session(
@@ -394,7 +396,7 @@ class Batches(Generic[BatchT]):
         if self._state is not None and ahead == 0:
             return self._state
         if self._session is None:
-            raise PlanError("state_dict: there is no state in debug mode.")
+            raise PlanError("state_dict: there is no state in debug mode, and none of headspace.")
         if self._no_state or isinstance(self._session, ShareSession):
             raise PlanError(f"state_dict: there is no state, since {self._no_state}.")
         if self._state is not None:
@@ -444,9 +446,10 @@ class Batches(Generic[BatchT]):
         """Return what happened so far: where the time went, what holds the run up, workers, bad elements, events."""
         spent = self._clock.so_far()
         if self._session is None:
-            finished = self._epoch
-            report = Report.of_debug(self._name, self._yielded, self._elements, self._bad, spent.total_s, finished)
-            report = report.with_time(spent, debug=True)
+            finished, one = self._epoch, bool(self._options.headspace)
+            elements = self._elements * (self._yielded if one else 1)
+            report = Report.of_debug(self._name, self._yielded, elements, self._bad, spent.total_s, finished, one)
+            report = report.with_time(spent, debug=True, headspace=one)
         elif isinstance(self._session, ShareSession):
             reader = self._session.client
             run = self._session.run_report()
@@ -455,21 +458,21 @@ class Batches(Generic[BatchT]):
         else:
             refuse_forked()
             client, facts = self._session.client, self._session.facts()
-            report = Report.of_job(facts, client.progress(), client.state.first_batch_s)
+            report = Report.of_job(facts, client.progress(), client.state.first_batch_s, over=self._session.closed)
             finished = facts.epochs if self._over else min(facts.epochs, self._epoch + has_left(client, self._epoch))
             report = replace(report, epochs=finished).with_time(spent, op_seconds=facts.op_seconds)
         unkept = 0 if self._quarantine is None else self._quarantine.unkept
         return replace(report, events=(*self._prepared, *report.events), unkept_elements=unkept)
 
     def explain(self) -> str:
-        """Return in words which numbers of workers were compared so far, what runs, and why the others lost."""
+        """Return in words which numbers of workers were compared, what runs, why others lost, and what comes next."""
         if self._session is None:
-            return f"{self._name} runs in this process (debug=True): there are no workers to place."
+            return f"{self._name} runs in this process (debug=True, or headspace): there are no workers to place."
         refuse_forked()
         if isinstance(self._session, ShareSession):
             run = self._session.run_report()
             return "" if run is None else str(run.placement)
-        return explain_placement(self._session.facts())
+        return explain_and_announce(self._session.facts())
 
     def close(self) -> None:
         """End the job."""

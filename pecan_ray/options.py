@@ -267,6 +267,9 @@ class Config:
     storage_patience_s: float = 300.0
     """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
     of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
+    hedged_reads: bool = True
+    """Whether a read of an object store that is late by what others took lately is asked for a second time, of which
+    the first answer is taken: at most 5 % of the requests, and of the bytes."""
     placement_warning_s: float = 5.0
     """How long a worker may wait for a node before the log says what is missing."""
     error_budget: float = 0.01
@@ -383,6 +386,7 @@ class IterKeywords(TypedDict, total=False):
     state: Mapping[str, Any] | None
     allow_changed_source: bool
     coordinated: bool
+    headspace: bool | int
 
 
 @dataclass(frozen=True)
@@ -404,10 +408,13 @@ class IterOptions:
     share: bool | str = False
     max_lag: int | None = None
     coordinated: bool = False
+    headspace: bool | int = False
 
     def __post_init__(self) -> None:
         settle(self)
         self._check_sharing()
+        if self.headspace is not False and self.headspace < 1:
+            raise PlanError(f"headspace must be True, False or batches of an epoch >= 1, but got {self.headspace}.")
         if self.coordinated:
             self._check_rounds()
         if self.epochs is not None and self.epochs < 1:

@@ -51,7 +51,7 @@ from pecan_ray.plan.splits import Element, Source
 from pecan_ray.runtime.session import refuse_at_exit
 from pecan_ray.sharing import own_options, share_request
 from pecan_ray.sources.image_folder import ImageFolder
-from pecan_ray.storage import set_patience
+from pecan_ray.storage import hedge_reads, set_patience
 
 if TYPE_CHECKING:
     import jax
@@ -59,6 +59,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from typing_extensions import Unpack
+
+    from pecan_ray.runtime.share_session import ShareRequest
 
 
 class PecanPipeline(OperatorMethods, FrameworkMethods):
@@ -138,6 +140,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """
         count = positive("peek", count)
         set_patience(self._config.storage_patience_s)
+        hedge_reads(self._config.hedged_reads)
         found: list[Element] = []
         with_limit = run_inprocess(self._plan, engine=self._engine, seed=self._seed)
         for element in with_limit:
@@ -229,6 +232,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         state: Mapping[str, Any] | None = None,
         allow_changed_source: bool = False,
         coordinated: bool = False,
+        headspace: bool | int = False,
     ) -> Batches[Any]:
         """Run the pipeline on Ray and return an iterator over its batches.
 
@@ -249,9 +253,12 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         `state`: go on where `Batches.state_dict` was taken, with what was not yielded by then; `epochs` counts from the
         first run on.  Raises StateError for a state that is damaged, or of another pipeline, version or data; with
         `allow_changed_source` other data is told and no error.
+
+        `headspace`: give the first batch again and again, made in this process, as often as the run has batches, or so
+        many times an epoch: how fast the loop is if input costs nothing.
         """
         clock = clock_of_run(self)
-        if not (debug := of_kind("debug", debug, bool)):
+        if not (debug := of_kind("debug", debug, bool) or bool(headspace)):
             refuse_at_exit()
         mesh, dealt = None, sharding
         if not isinstance(sharding, str):
@@ -274,16 +281,15 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
             share=share,
             max_lag=max_lag,
             coordinated=coordinated,
+            headspace=headspace,
         )
         must_make_rounds(self._plan, self._engine, on_error=on_error, asked=coordinated)
         set_patience(self._config.storage_patience_s)
+        hedge_reads(self._config.hedged_reads)
         saved, found = (None, self._order) if state is None else self._saved(state, options, debug)
         found.check()  # trainers that share a job must run one plan: it is that of the first one to have an order
         count = epochs != 1 and found.movable and self._config.order_file is None
-        shared = None
-        if share and not debug:
-            begin, seed = self.with_config(progress=False).iter_batches, self._seed
-            shared = share_request(self._plan, self._name, self._engine, seed, self._config, options, begin)
+        shared = self._shared(options) if share and not debug else None
         options = own_options(options, visitation) if shared is None else options
         skip_bad, job_is = on_error != "raise", job_size(options, self._config, debug=debug)
         looks = not debug and shared is None and found.looks_ahead(skip_bad=skip_bad, job=job_is)
@@ -311,10 +317,14 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
 
     # --- inside --------------------------------------------------------------------------------------------
 
+    def _shared(self, options: IterOptions) -> ShareRequest | None:
+        begin, seed = self.with_config(progress=False).iter_batches, self._seed
+        return share_request(self._plan, self._name, self._engine, seed, self._config, options, begin)
+
     def _saved(self, state: Mapping[str, Any], options: IterOptions, debug: bool) -> tuple[SavedState, JobOrder]:
         """Return a state, and the order that it pins; raises PecanError unless one may go on from it."""
         if debug:
-            raise PlanError("iter_batches: debug=True cannot go on from a state.")
+            raise PlanError("iter_batches: debug=True and headspace cannot go on from a state.")
         seed = self._seed if self._seeded else None
         saved = fitting_state(state, options, engine=self._engine, seed=seed, parts=self._order.parts)
         point = saved.point

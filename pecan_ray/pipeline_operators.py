@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -36,6 +35,7 @@ from pecan_ray.plan.operators import (
 )
 from pecan_ray.plan.renaming import free_name, renamed
 from pecan_ray.plan.shape import mixes_splits
+from pecan_ray.plan.weight_schedule import WeightSchedule, checked_weights
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -213,19 +213,17 @@ class OperatorMethods(ABC):
         """Follow this pipeline's elements by those of others."""
         return self._join("concat", others)
 
-    def mix(self, *others: Self, weights: Sequence[float], stop: MixStop = "all") -> Self:
-        """Draw elements from several pipelines at random, in proportion to `weights`.
+    def mix(self, *others: Self, weights: Sequence[float] | WeightSchedule, stop: MixStop = "all") -> Self:
+        """Draw elements from several pipelines at random, in proportion to `weights`; a `WeightSchedule` changes them.
 
         Ends when all have run out, or with ``stop="first"`` when the first has.
         """
         if stop not in ("first", "all"):
             raise PlanError(f"mix: stop must be 'first' or 'all', but got {stop!r}.")
-        weights = of_kind("mix(weights=...)", weights, Sequence[float])
-        if len(weights) != len(others) + 1 or not all(0 < weight < math.inf for weight in weights):
-            raise PlanError(
-                f"mix: weights needs one positive number per pipeline ({len(others) + 1}), but got {list(weights)}."
-            )
-        return self._join("mix", others, weights=tuple(float(w) for w in weights), stop=stop)
+        schedule = weights if isinstance(weights, WeightSchedule) else None
+        given = weights.at(0) if isinstance(weights, WeightSchedule) else weights
+        first = checked_weights("mix(weights=...)", given, len(others) + 1)
+        return self._join("mix", others, weights=first, stop=stop, schedule=schedule)
 
     def _join(self, kind: JoinKind, others: Sequence[Self], **details: Any) -> Self:
         if not others:

@@ -15,7 +15,7 @@ from pecan_ray.job.run_time import RunTime
 from pecan_ray.plan.stage_seconds import StageSeconds
 
 BottleneckKind: TypeAlias = Literal[
-    "start", "storage", "operator", "batching", "network", "conversion", "trainer", "unknown"
+    "start", "storage", "operator", "batching", "network", "conversion", "trainer", "headspace", "unknown"
 ]
 MOSTLY = 0.5
 """A start that takes more than this share of a run is what to look at,"""
@@ -55,6 +55,8 @@ class RunNumbers:
     """Read of object stores."""
     in_process: bool = False
     """Everything ran in this process (``debug=True``)."""
+    headspace: bool = False
+    """It was one batch again and again."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def bottleneck(run: RunNumbers) -> Bottleneck:
     time = run.time
     if not run.batches or time.total_s <= 0:
         return Bottleneck("unknown", "no batch has come yet, so that nothing can be said about what is slow")
+    if run.headspace:
+        return Bottleneck("headspace", _headspace(time, run.batches))
     if run.in_process:
         share = (time.first_batch_s + time.waited_s) / time.total_s
         text = (
@@ -88,6 +92,15 @@ def bottleneck(run: RunNumbers) -> Bottleneck:
         longer = _behind_the_start(run) if run.batches >= TELLING and time.pace_s >= SEEN_S else None
         return replace(_start(time), longer=longer)
     return _behind_the_start(run)
+
+
+def _headspace(time: RunTime, batches: int) -> str:
+    step_s = time.pace_s / batches
+    rate = "" if step_s <= 0 else f" ({1 / step_s:,.1f} batches/s)"
+    return (
+        f"headspace: no run, but one batch {batches} times; the training loop takes {1e3 * step_s:.2f} ms for a batch"
+        f"{rate}, which no input can make less: compare a run's batches/s behind the first"
+    )
 
 
 def _behind_the_start(run: RunNumbers) -> Bottleneck:

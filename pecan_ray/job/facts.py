@@ -40,6 +40,10 @@ class WorkerFacts:
     """of its node's disk instead."""
     stages: StageSeconds = field(default_factory=StageSeconds)
     """What its threads have done with their time."""
+    hedged: int = 0
+    """Reads of object stores that it has asked for twice, and"""
+    hedges_won: int = 0
+    """those that the second request has answered first."""
 
 
 @dataclass(frozen=True)

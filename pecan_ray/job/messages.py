@@ -18,6 +18,7 @@ from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 
+PlacingNow: TypeAlias = Literal["", "keeps", "measures"]
 Placement: TypeAlias = Literal["local", "remote"]
 LogLevel: TypeAlias = Literal["info", "warning", "error"]
 DatasetRooms: TypeAlias = tuple[tuple[str, int], ...]
@@ -60,6 +61,10 @@ class WorkerProgress:
     """That its process has read of object stores, and"""
     node_bytes: int = 0
     """of its node's disk instead."""
+    hedged: int = 0
+    """Reads of object stores that it has asked for twice, and"""
+    hedges_won: int = 0
+    """those that the second request has answered first."""
     kept: int = 0
     """Elements that it took out of a cache, and"""
     computed: int = 0
@@ -249,7 +254,9 @@ class Orders:
     running: int = 0
     """Workers that run;"""
     wanted: tuple[int, int] = (0, 0)
-    """so many are aimed at: local, remote."""
+    """so many are aimed at: local, remote;"""
+    placing: PlacingNow = ""
+    """what AutoPlacement does about them: empty where they are fixed."""
     waits: tuple[str, ...] = ()
     """What the job has been waiting for, for long."""
     coordinated: bool = False

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from pecan_ray.job.ledger import Ledger
-from pecan_ray.job.messages import LeftOutElement, Orders
+from pecan_ray.job.messages import LeftOutElement, Orders, PlacingNow
 from pecan_ray.plan.windows import Deployment
 
 Unkept: TypeAlias = tuple[int, tuple[LeftOutElement, ...]]
@@ -47,6 +47,7 @@ class OrderBook:
         wanted: Deployment,
         waits: tuple[str, ...],
         unkept: Unkept = NONE_UNKEPT,
+        placing: PlacingNow = "",
     ) -> tuple[bool, bool]:
         """Look at everything anew; tell whether orders have changed, and whether in more than the allowance.
 
@@ -63,6 +64,7 @@ class OrderBook:
             running=len(self._running),
             met=len(self._met),
             wanted=(wanted.local, wanted.remote),
+            placing=placing,
             waits=waits,
             coordinated=ledger.shape.coordinated,
             first_turn=ledger.rounds.first,

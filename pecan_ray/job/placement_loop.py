@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pecan_ray.job.comparing import measured, usable
 from pecan_ray.job.fleet import Fleet, FleetWorker
 from pecan_ray.job.kept_share import KeptShare
-from pecan_ray.job.messages import Placement
+from pecan_ray.job.messages import Placement, PlacingNow
 from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
 from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
@@ -70,6 +70,13 @@ class PlacementLoop:
     def decides(self) -> bool:
         """Whether AutoPlacement decides about the numbers of workers."""
         return self.placing is not None and not self.placing.stopped
+
+    @property
+    def now(self) -> PlacingNow:
+        """What AutoPlacement does about the workers that are wanted."""
+        if self.placing is None or self.placing.stopped:
+            return ""
+        return "keeps" if self.placing.policy.converged else "measures"
 
     def fix(self, workers: Workers) -> bool:
         """Let a trainer decide from now on; tell whether AutoPlacement did until now."""

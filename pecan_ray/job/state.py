@@ -273,8 +273,8 @@ class JobState:
     def _renew_orders(self, done: Instructions) -> None:
         present = self.trainers.present
         wanted, waits = self.fleet.wanted, self._waits.standing
-        unkept = (self.quarantine.taken, self.quarantine.waiting)
-        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits, unkept)
+        unkept, placing = (self.quarantine.taken, self.quarantine.waiting), self.placement.now
+        changed, all_of_them = self._orders.renew(self.ledger, present, self.error, wanted, waits, unkept, placing)
         if not changed:
             return
         # What only lets trainers use more is told to those that wait for it; others hear of it when they report.

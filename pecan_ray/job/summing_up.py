@@ -20,7 +20,7 @@ def job_facts(job: JobState, now: float) -> JobFacts:
     workers = {
         name: WorkerFacts(
             *(one.placement, done.elements, done.batches, done.bytes, done.threads),
-            *(done.remote_bytes, done.node_bytes, done.stages),
+            *(done.remote_bytes, done.node_bytes, done.stages, done.hedged, done.hedges_won),
         )
         for name, one in (*job.fleet.past.items(), *job.fleet.workers.items())
         if (done := one.progress) is not None

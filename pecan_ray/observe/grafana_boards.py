@@ -129,6 +129,12 @@ WORKERS = (
             "{{pecan_job}} {{placement}}",
         ),
     ),
+    of(
+        "Reads asked for twice",
+        "That an object store was late with, in 5 minutes.",
+        "short",
+        ("sum by (pecan_job) (increase(ray_pecan_worker_hedged_reads_total{}[5m]))", "{{pecan_job}}"),
+    ),
 )
 
 COST = (

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from pecan_ray.job.comparing import MeasuredRival, PlacementComparison
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.placing import PlacementStep
 
 HEAD = ("", "batch", "waits", "cost", "measured", "")
@@ -40,6 +41,11 @@ def explain_placement(facts: JobFacts) -> str:
         padded = [cell.ljust(width) for cell, width in zip(row, (*widths, 0), strict=True)]
         lines.append(f"  {'  '.join(padded)}".rstrip())
     return "\n".join(lines)
+
+
+def explain_and_announce(facts: JobFacts) -> str:
+    """Say the same of a job that runs, and what AutoPlacement does next."""
+    return explain_placement(facts) if facts.lost else f"{explain_placement(facts)}\n  next: {next_step_of(facts)}"
 
 
 def _decided(timeline: Sequence[PlacementStep]) -> str:

@@ -121,4 +121,5 @@ def who_works(client: BatchClient | ShareClient) -> str:
         return f"skipped {client.skipped}, of the shared group {client.group}"
     orders = client.state.orders
     local, remote = orders.wanted
-    return f"{orders.running} of {local + remote} workers ({local} local, {remote} remote)"
+    placing = f", which AutoPlacement {orders.placing}" if orders.placing else ""
+    return f"{orders.running} of {local + remote} workers ({local} local, {remote} remote){placing}"

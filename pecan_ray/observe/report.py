@@ -10,6 +10,7 @@ from typing import Any
 from pecan_ray.job.bottleneck import Bottleneck, bottleneck
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.messages import Placement, TrainerProgress
+from pecan_ray.job.next_step import next_step_of
 from pecan_ray.job.observed import ObservedWindow
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.run_time import RunTime
@@ -44,6 +45,10 @@ class WorkerReport:
     """of its node's disk instead."""
     stages: StageSeconds = field(default_factory=StageSeconds)
     """What its threads have done with their time."""
+    hedged: int = 0
+    """Reads of object stores that it has asked for twice, and"""
+    hedges_won: int = 0
+    """those that the second request has answered first."""
 
     def __getitem__(self, name: str) -> Any:
         found: dict[str, Any] = asdict(self)
@@ -117,6 +122,8 @@ class Report:
     """Where this program's time has gone since `iter_batches()` was called."""
     bottleneck: Bottleneck | None = None
     """What holds the run up; None of a report without a `time`."""
+    next_step: str = ""
+    """What AutoPlacement does next, and why; or that it does nothing.  Empty where there are no workers."""
     shared: SharedReading | None = None
     """For a reader of a shared group: workers and events are the group's, and so is the bill, which no reader has."""
 
@@ -142,13 +149,17 @@ class Report:
         )
 
     @classmethod
-    def of_job(cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None) -> Report:
-        """Combine the controller's facts with what a trainer has seen."""
+    def of_job(
+        cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None, *, over: bool = False
+    ) -> Report:
+        """Combine the controller's facts with what a trainer has seen; `over`: the job has ended."""
         cost = cost_so_far(facts, trainer)
         workers = {
             name: WorkerReport(
                 *(worker.placement, worker.elements, worker.batches, worker.threads),
                 *(worker.remote_bytes, worker.node_bytes, worker.stages),
+                hedged=worker.hedged,
+                hedges_won=worker.hedges_won,
             )
             for name, worker in facts.workers.items()
         }
@@ -180,12 +191,22 @@ class Report:
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
+            next_step="" if facts.lost else f"{'had the job gone on, ' if over else ''}{next_step_of(facts)}",
         )
 
     @classmethod
-    def of_debug(cls, name: str, batches: int, elements: int, bad: BadCount, seconds: float, epochs: int = 0) -> Report:
-        """Report a run without workers."""
-        job = f"{name} (debug, in this process)"
+    def of_debug(
+        cls,
+        name: str,
+        batches: int,
+        elements: int,
+        bad: BadCount,
+        seconds: float,
+        epochs: int = 0,
+        headspace: bool = False,
+    ) -> Report:
+        """Report a run without workers; `headspace`: of one batch, which was given again and again."""
+        job = f"{name} (headspace: one batch again and again)" if headspace else f"{name} (debug, in this process)"
         return cls(
             job,
             seconds,
@@ -198,13 +219,25 @@ class Report:
         )
 
     def with_time(
-        self, time: RunTime, *, op_seconds: tuple[tuple[str, float], ...] = (), debug: bool = False
+        self,
+        time: RunTime,
+        *,
+        op_seconds: tuple[tuple[str, float], ...] = (),
+        debug: bool = False,
+        headspace: bool = False,
     ) -> Report:
         """Add where the time of the program has gone, and what holds it up.
 
-        `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process.
+        `op_seconds`: of each operator for an element, as a sample has told; `debug`: all ran in this process;
+        `headspace`: and it was one batch.
         """
-        return replace(self, time=time, bottleneck=bottleneck(numbers_of(self, time, op_seconds, debug)))
+        numbers = replace(numbers_of(self, time, op_seconds, debug), headspace=headspace)
+        return replace(self, time=time, bottleneck=bottleneck(numbers))
+
+    @property
+    def subject(self) -> str:
+        """What it is about, as its text begins: of which job, and behind how many batches."""
+        return f"pecan job {self.job}: {self.batches} batches, {self.elements} elements"
 
     def __str__(self) -> str:
         whole, behind = self.time.total_s or self.seconds, self.time.pace_s
@@ -212,7 +245,7 @@ class Report:
         pace = f", {(self.batches - 1) / behind:.1f} behind the first" if self.batches > 1 and behind else ""
         epochs = f" of {self.epochs} finished epoch{'s' * (self.epochs != 1)}" if self.epochs else ""
         lines = [
-            f"pecan job {self.job}: {self.batches} batches, {self.elements} elements{epochs} in {whole:.1f} s from "
+            f"{self.subject}{epochs} in {whole:.1f} s from "
             f"iter_batches() on ({elements:.0f} elements/s; {batches:.1f} batches/s{pace})",
             *(f"  {line}" for line in time_lines(self.time)),
         ]
@@ -220,6 +253,8 @@ class Report:
             lines.append(f"  bottleneck: {self.bottleneck.text}")
             if self.bottleneck.longer is not None:
                 lines.append(f"  in a longer run: {self.bottleneck.longer.text}")
+        if self.next_step:
+            lines.append(f"  next: {self.next_step}")
         if self.shared is not None:
             lines.append(
                 f"  it read {self.shared.read} batches and skipped {self.shared.skipped}; {self.shared.readers} "
@@ -231,6 +266,7 @@ class Report:
                 + (f", {worker.threads} threads" if worker.threads else "")
                 + (f", {worker.remote_bytes / 1e6:,.1f} MB from object stores" if worker.remote_bytes else "")
                 + (f", {worker.node_bytes / 1e6:,.1f} MB of theirs from its node" if worker.node_bytes else "")
+                + (f", {worker.hedged} late reads asked for twice ({worker.hedges_won} won)" if worker.hedged else "")
             )
         if self.bad_elements:
             lines.append(f"  {self.bad_in_words()}")

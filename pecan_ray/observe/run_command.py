@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import traceback
 from pathlib import Path
 from types import CodeType, ModuleType
+from typing import Any
 
 from pecan_ray.errors import PlanError
 from pecan_ray.observe.ending import end_all, heard
+from pecan_ray.observe.report import Report
 
-RUN_HELP = "run a program as `python FILE` does, and print the reports of its jobs at its end"
+RUN_HELP = "run a program as `python FILE` does, and print the reports of its jobs that it has not printed itself"
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +22,28 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="Python program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the program finds behind its name")
     parser.set_defaults(run=run_run)
+
+
+class WatchedOutput:
+    """Standard output, and the lines about jobs that a program has printed there."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        self.about_jobs: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        if "pecan job " in text:
+            self.about_jobs += [line for line in text.splitlines() if "pecan job " in line]
+        written: int = self._stream.write(text)
+        return written
+
+    def has(self, report: Report) -> bool:
+        """Tell whether a report was printed behind the last batch of its job: then that is known already."""
+        return any(f"{report.subject} " in line for line in self.about_jobs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def run_run(asked: argparse.Namespace) -> int:
@@ -29,15 +54,17 @@ def run_run(asked: argparse.Namespace) -> int:
     sys.argv = [str(path), *asked.arguments]
     sys.path[0] = str(path.resolve().parent)  # as when Python runs it
     sys.modules["__main__"] = module
-    with heard() as runs:
+    output: Any = WatchedOutput(sys.stdout)
+    with heard() as runs, contextlib.redirect_stdout(output):
         try:
             status = _run(code, module)
         finally:
             end_all()
-            sys.stdout.flush()
+            output.flush()
             for report in runs.reports:
-                sys.stdout.write(f"{report}\n")
-            sys.stdout.flush()
+                if not output.has(report):
+                    output.write(f"{report}\n")
+            output.flush()
     lost = len(runs.begun) - len(runs.reports)
     if lost and not status:  # else what the program raised says why
         sys.stderr.write(

@@ -40,7 +40,7 @@ def described(plan: Plan, *, strict: bool = False) -> tuple[tuple[str, str], ...
     head = plan.head
     if isinstance(head, Join):
         parts = [part for branch in head.inputs for part in described(branch, strict=strict)]
-        parts.append((f"join {head.kind}", _digest(f"{head.weights} {head.stop}")[:12]))
+        parts.append((f"join {head.kind}", _digest(_settings(head))[:12]))
     else:
         parts = [(f"source {type(head).__name__}", _digest(spelled_out(head, strict=strict))[:12])]
     for op in plan.ops:
@@ -63,7 +63,7 @@ def _parts(plan: Plan, upto: str | None) -> list[str]:
         for branch in head.inputs:
             if upto is not None and upto in {op.name for op in branch.all_ops()}:
                 return _parts(branch, upto)
-        parts = [f"{head.kind} {head.weights} {head.stop}"]
+        parts = [f"{head.kind} {_settings(head)}"]
         parts += [f"({fingerprint(branch)})" for branch in head.inputs]
     else:
         parts = [f"{type(head).__name__} {head.identity()}"]
@@ -72,6 +72,11 @@ def _parts(plan: Plan, upto: str | None) -> list[str]:
         if op.name == upto:
             break
     return parts
+
+
+def _settings(join: Join) -> str:
+    changing = "" if join.schedule is None else f" {join.schedule.by} {join.schedule.steps}"
+    return f"{join.weights} {join.stop}{changing}"
 
 
 def _fields(value: Op | Any) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeAlias
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import Source
+from pecan_ray.plan.weight_schedule import WeightSchedule
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -201,6 +202,19 @@ class Join:
     """For mix: how often each input is drawn from, in proportion."""
     stop: MixStop = "all"
     """For mix: end with the first input that runs out, or when all have."""
+    schedule: WeightSchedule | None = None
+    """For mix: weights that change; `weights` are the first ones."""
+
+    @property
+    def counts_draws(self) -> bool:
+        """Whether what is drawn depends on how many elements were drawn before."""
+        return self.schedule is not None and self.schedule.by == "elements"
+
+    def weights_at(self, epoch: int, drawn: int = 0) -> tuple[float, ...]:
+        """Return the weights by which the next element of an epoch is drawn."""
+        if self.schedule is None:
+            return self.weights
+        return self.schedule.at(drawn if self.counts_draws else epoch)
 
 
 @dataclass(frozen=True, kw_only=True)

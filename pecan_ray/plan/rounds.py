@@ -25,7 +25,8 @@ def must_make_rounds(plan: Plan, engine: str, *, on_error: str, asked: bool) -> 
     if plan_shape(plan).serial:
         raise PlanError(
             f"{begin}, which several workers make. This plan is run by one worker as a whole (take, skip, zip, "
-            'mix(stop="first"), repeat inside a join, or a batch before that drops its remainder): leave that out.',
+            'mix(stop="first"), a WeightSchedule by elements, repeat inside a join, or a batch before that drops its '
+            "remainder): leave that out.",
             op=batching.name,
         )
     for op in plan.ops[plan.ops.index(batching) + 1 :]:

@@ -117,7 +117,7 @@ def _is_serial(plan: Plan) -> bool:
     head = plan.head
     if not isinstance(head, Join):
         return False
-    if _depends_on_order(head):
+    if _depends_on_order(head) or head.counts_draws:
         return True
     return any(
         _is_serial(branch) or any(isinstance(op, Repeat) or _drops(op) for op in branch.all_ops())

@@ -42,6 +42,8 @@ class JobMetrics:
         self._worker = Counter("pecan_worker_elements", "Elements that a worker has produced.", worker)
         self._threads = Gauge("pecan_worker_threads", "Threads of a worker.", worker)
         self._remote = Counter("pecan_worker_remote_bytes", "Bytes that a worker has read of object stores.", worker)
+        hedged = "Reads that a worker has asked an object store for twice."
+        self._hedged = Counter("pecan_worker_hedged_reads", hedged, worker)
         self._running = Gauge("pecan_workers", "Workers that run.", place)
         self._wanted = Gauge("pecan_workers_wanted", "Workers that are aimed at.", place)
         self._batch_time = Gauge("pecan_batch_seconds", "Mean time of a trainer's step in the last window.", JOB_TAGS)
@@ -87,6 +89,7 @@ class JobMetrics:
         tags = {**self._tags, "worker": tag_of(worker), "placement": placement}
         self._grown(self._worker, progress.elements, tags)
         self._grown(self._remote, progress.remote_bytes, tags)
+        self._grown(self._hedged, progress.hedged, tags)
         self._threads.set(progress.threads, tags)
 
     def _grown(self, counter: Counter, whole: float, tags: dict[str, str]) -> None:

@@ -43,7 +43,9 @@ from pecan_ray.storage import (
     bound_datasets,
     bytes_from_node,
     forget_ahead,
+    hedge_reads,
     limit_remote_io,
+    reads_hedged,
     remote_bytes,
     set_patience,
 )
@@ -332,6 +334,7 @@ def heartbeat_of(job: Job) -> Heartbeat:
 def prepare_process(job: Job, began: StartWorker) -> None:
     """Make a process one that works for a job, and reads no more than its share of object stores until it is told."""
     set_patience(job.config.storage_patience_s)
+    hedge_reads(job.config.hedged_reads)
     tell_elsewhere()  # the heartbeat says what is tried again
     limit_remote_io(began.remote_io)
     bound_datasets(began.rooms)
@@ -357,7 +360,9 @@ def leases_behind(leases: WorkerLeases, sources: Sequence[Source], elements: Seq
 def with_bytes_read(progress: WorkerProgress) -> WorkerProgress:
     """Add what this process has read of buckets, and of its node's disk instead, and what it took out of a cache."""
     kept, computed = kept_tally.sums
-    return replace(progress, remote_bytes=remote_bytes(), node_bytes=bytes_from_node(), kept=kept, computed=computed)
+    hedged, won = reads_hedged()
+    read = replace(progress, remote_bytes=remote_bytes(), node_bytes=bytes_from_node(), hedged=hedged, hedges_won=won)
+    return replace(read, kept=kept, computed=computed)
 
 
 def engine_options(job: Job, sharing: int, users_order: UsersOrder | None) -> EngineOptions:

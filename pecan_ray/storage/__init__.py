@@ -10,6 +10,7 @@ from pecan_ray.storage.access import (
     fetch_ahead,
     file_info,
     forget_ahead,
+    hedge_reads,
     holds,
     is_remote,
     keep_on_node,
@@ -22,6 +23,7 @@ from pecan_ray.storage.access import (
     read_many,
     read_piece,
     read_range,
+    reads_hedged,
     reset_clients,
     subfolders,
     write_file,
@@ -32,6 +34,7 @@ from pecan_ray.storage.company import dataset_of
 from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
+from pecan_ray.storage.hedged_reads import HedgeCount
 from pecan_ray.storage.on_node import keep_source_bytes
 from pecan_ray.storage.retry import set_patience
 from pecan_ray.storage.spread import CacheNode, SentBlock, SpreadBlocks
@@ -43,6 +46,7 @@ __all__ = [
     "CacheNode",
     "FileInfo",
     "Head",
+    "HedgeCount",
     "ObjectDigest",
     "SentBlock",
     "SpreadBlocks",
@@ -55,6 +59,7 @@ __all__ = [
     "fetch_ahead",
     "file_info",
     "forget_ahead",
+    "hedge_reads",
     "holds",
     "is_remote",
     "keep_on_node",
@@ -71,6 +76,7 @@ __all__ = [
     "read_many",
     "read_piece",
     "read_range",
+    "reads_hedged",
     "remote_bytes",
     "reset_clients",
     "set_patience",

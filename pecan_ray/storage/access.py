@@ -23,6 +23,7 @@ from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.fsspec_files import FsspecFiles
 from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
+from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
 from pecan_ray.storage.local import LocalFiles, open_local
 from pecan_ray.storage.objects import ObjectStore
 from pecan_ray.storage.options import StorageOptions, options_of
@@ -64,6 +65,7 @@ def reset_clients() -> None:
     forget_ahead()
     _backend_of.cache_clear()
     _heads.cache_clear()
+    _hedged.cache_clear()
 
 
 def list_files(patterns: Patterns) -> Iterator[FileInfo]:
@@ -292,6 +294,31 @@ def _backend_of(scheme: str, options: StorageOptions | None, pid: int) -> Backen
     return _MAKERS[scheme](given) if scheme in _MAKERS else FsspecFiles(scheme, given)
 
 
+@dataclass
+class _Hedging:
+    """Whether this process asks for late reads twice."""
+
+    on: bool = True
+
+
+_hedging = _Hedging()
+
+
+def hedge_reads(on: bool) -> None:
+    """Let this process ask a second time for what an object store is late with, or not."""
+    _hedging.on = on
+
+
+def reads_hedged() -> HedgeCount:
+    """Return how many reads this process has asked for twice, and how often that was of use."""
+    return _hedged(os.getpid()).count
+
+
+@cache
+def _hedged(pid: int) -> HedgedReads:
+    return HedgedReads()
+
+
 @cache
 def _threads(pid: int) -> RequestThreads:
     return RequestThreads(THREADS)
@@ -314,7 +341,8 @@ def _read(path: str, start: int, stop: int | None, version: str = "") -> FileRan
         return FileRange(b"", start)
     if not is_remote(path):
         return _backend(path).read(path, start, stop, version)
-    ask = partial(throttle.read, partial(_backend(path).read, path))
+    hedged = partial(_hedged(os.getpid()).read, path) if _hedging.on else None
+    ask = partial(throttle.read, partial(_backend(path).read, path), hedged=hedged)
     blocks = _kept.blocks_here()
     return ask(start, stop, version) if blocks is None else blocks.read(ask, path, start, stop, version)
 

@@ -26,6 +26,8 @@ Doing: TypeAlias = Literal["read", "write", "remove"]
 """What is asked of a storage."""
 DONE: dict[Doing, str] = {"read": "read", "write": "written", "remove": "removed"}
 
+LOOK_S = 0.1
+"""Whoever pauses, and may be given up by several, looks so often."""
 SAY_AFTER_S = 5.0
 """What has been tried again for so long is told;"""
 SAY_AGAIN_S = 60.0
@@ -95,6 +97,11 @@ class RetryRegistry:
             with self._lock:
                 self._retrying.pop(me, None)
 
+    def failing(self, thread: int) -> bool:
+        """Tell whether a thread is trying a request again."""
+        with self._lock:
+            return thread in self._retrying
+
     def longest(self) -> Retrying | None:
         """Return the request that has been tried again for longest; None if there is none."""
         with self._lock:
@@ -148,12 +155,12 @@ _thread = threading.local()
 
 
 @contextmanager
-def unless_given_up(given_up: threading.Event, *, patience_s: float = math.inf) -> Iterator[None]:
-    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up.
+def unless_given_up(*given_up: threading.Event, patience_s: float = math.inf) -> Iterator[None]:
+    """Let retries by this thread end with UnwantedError as soon as what they ask for is given up, as any event says.
 
     `patience_s`: they last no longer than that, whatever the process's patience.
     """
-    if given_up.is_set():
+    if any(event.is_set() for event in given_up):
         raise UnwantedError
     _thread.given_up, _thread.patience_s = given_up, patience_s
     try:
@@ -162,13 +169,24 @@ def unless_given_up(given_up: threading.Event, *, patience_s: float = math.inf) 
         del _thread.given_up, _thread.patience_s
 
 
+def wishes() -> tuple[tuple[threading.Event, ...], float]:
+    """Return what ends the retries of this thread: the events, and its patience, as another one may take them over."""
+    return getattr(_thread, "given_up", ()), getattr(_thread, "patience_s", math.inf)
+
+
 def pause(seconds: float) -> None:
     """Sleep, in a thread whose wishes may be given up: then it raises UnwantedError."""
-    given_up: threading.Event | None = getattr(_thread, "given_up", None)
-    if given_up is None:
+    given_up, _ = wishes()
+    if not given_up:
         time.sleep(seconds)
-    elif given_up.wait(seconds):
-        raise UnwantedError
+        return
+    until = time.monotonic() + seconds
+    while not any(event.is_set() for event in given_up):
+        left = until - time.monotonic()
+        if left <= 0:
+            return
+        given_up[0].wait(left if len(given_up) == 1 else min(left, LOOK_S))
+    raise UnwantedError
 
 
 def tell_elsewhere() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from pecan_ray.storage.hedged_reads import AskRange, Charged
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.retry import pause
 from pecan_ray.storage.token_bucket import TokenBucket
@@ -62,11 +63,17 @@ class Throttle:
                 self._bucket.set_rate(bytes_per_s, self._clock())
 
     def read(
-        self, ask: Callable[[int, int | None, str], FileRange], start: int, stop: int | None, version: str
+        self,
+        ask: AskRange,
+        start: int,
+        stop: int | None,
+        version: str,
+        hedged: Callable[[AskRange, int, int | None, str, Charged], FileRange] | None = None,
     ) -> FileRange:
         """Return what `ask` gives of bytes `start` to `stop` (None: to the end), as fast as the quota allows.
 
-        All pieces are of the version that is given, or else of that which the first one has told.
+        All pieces are of the version that is given, or else of that which the first one has told.  `hedged` makes the
+        requests of a piece, of which each is charged to the quota; None: there is one.
         """
         parts: list[bytes] = []
         at, size, reserved = start, None, _Reserved()
@@ -74,26 +81,22 @@ class Throttle:
             while True:
                 most = self._piece()
                 end = stop if most is None else at + most if stop is None else min(at + most, stop)
-                if end is not None:
-                    self._wait_for(reserved, at, end, end if size is None else size)
-                piece = ask(at, end, version)
-                with self._lock:
-                    self._nbytes += len(piece.data)
+                charged = _Charged(self, reserved, end if size is None else size)
+                piece = charged(ask, at, end, version) if hedged is None else hedged(ask, at, end, version, charged)
                 parts.append(piece.data)
                 at += len(piece.data)
                 version, size = version or piece.version, piece.size if stop is None else min(stop, piece.size)
                 if not piece.data or at >= size:
                     return piece if len(parts) == 1 else FileRange(b"".join(parts), piece.size, piece.version)
         finally:
-            with self._lock:
-                reserved.give_back(at, self._clock())
+            self.give_back(reserved, at)
 
     def _piece(self) -> int | None:
         """Return how many bytes are to be asked for at a time; None: all of them."""
         rate = self.bytes_per_s
         return None if rate is None else max(LEAST_PIECE, min(MOST_PIECE, int(rate * PIECE_S)))
 
-    def _wait_for(self, reserved: _Reserved, start: int, stop: int, end: int) -> None:
+    def wait_for(self, reserved: _Reserved, start: int, stop: int, end: int) -> None:
         """Wait until a piece may be read, of a read that will go on to its `end`."""
         with self._lock:
             bucket = self._bucket
@@ -107,6 +110,41 @@ class Throttle:
             if wait_s <= 0:
                 return
             self._sleep(min(wait_s, LOOK_S))
+
+    def came(self, nbytes: int) -> None:
+        """Note that so many bytes were read."""
+        with self._lock:
+            self._nbytes += nbytes
+
+    def give_back(self, reserved: _Reserved, start: int) -> None:
+        """Let others have what was reserved from `start` on."""
+        with self._lock:
+            reserved.give_back(start, self._clock())
+
+
+class _Charged:
+    """The requests for one piece of a read: the first one has what the read has reserved, another one reserves anew."""
+
+    def __init__(self, throttle: Throttle, reserved: _Reserved, end: int | None) -> None:
+        self._throttle, self._end = throttle, end
+        self._reserved = [reserved]
+
+    def __call__(self, ask: AskRange, start: int, stop: int | None, version: str, /) -> FileRange:
+        try:
+            reserved, again = self._reserved.pop(), False
+        except IndexError:
+            reserved, again = _Reserved(), True
+        came = 0
+        try:
+            if stop is not None:
+                self._throttle.wait_for(reserved, start, stop, stop if again or self._end is None else self._end)
+            piece = ask(start, stop, version)
+            came = len(piece.data)
+            self._throttle.came(came)
+            return piece
+        finally:
+            if again:
+                self._throttle.give_back(reserved, start + came)
 
 
 class _Reserved:

@@ -53,6 +53,7 @@ def length(row: dict[str, Any]) -> int:
     return int(row["i"]) % 40
 
 
+CHANGING = pecan.WeightSchedule([(0, [3, 1]), (60, [1, 3])], by="elements")
 PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "filtered and spread": lambda p: (
         p.filter(lambda i: i % 5 > 0, on="i").flat_map(spread).map(noisy, on="i").batch(SIZE)
@@ -60,7 +61,7 @@ PLANS: dict[str, Callable[[pecan.PecanPipeline], pecan.PecanPipeline]] = {
     "shuffled": lambda p: p.map(noisy, on="i").shuffle(60).batch(SIZE),
     "repeated": lambda p: p.map(noisy, on="i").repeat(2).shuffle(20).batch(SIZE, drop_remainder=True),
     "in buckets": lambda p: p.bucket_by_length([10, 20], sizes=[SIZE, 4, 2], length=length),
-    "mixed": lambda p: p.mix(numbers(200, 10_000), weights=[3, 1]).map(noisy, on="i").batch(SIZE),
+    "mixed": lambda p: p.mix(numbers(200, 10_000), weights=CHANGING).map(noisy, on="i").batch(SIZE),
 }
 
 

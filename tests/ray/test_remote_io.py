@@ -51,7 +51,7 @@ def proxy(clusters: Clusters) -> Iterator[FlakyProxy]:
 
 
 def pipe(**settings: object) -> pecan.PecanPipeline:
-    config = Config(reorder="off", **settings)  # type: ignore[arg-type]  # a test's own settings
+    config = Config(reorder="off", hedged_reads=False, **settings)  # type: ignore[arg-type]  # a test's own settings
     return pecan.PecanPipeline(pecan.sources.TextLines("s3://data/lines/*"), name="quota", config=config).batch(50)
 
 

@@ -42,9 +42,11 @@ def length(row: dict[str, Any]) -> int:
     return int(row["i"]) % 40
 
 
+CHANGING = pecan.WeightSchedule([(0, [3, 1]), (1, [1, 3])])
+
 PLANS: dict[str, Callable[[], pecan.PecanPipeline]] = {
     "buckets": lambda: numbers().bucket_by_length([10, 20], sizes=[8, 4, 2], length=length),
-    "mix": lambda: numbers().mix(numbers(1000), weights=[3, 1]).shuffle(30).batch(6),
+    "mix": lambda: numbers().mix(numbers(1000), weights=CHANGING).shuffle(30).batch(6),
     "concat": lambda: numbers().concat(numbers(1000)).batch(6),
     "zip": lambda: numbers().zip(numbers(1000, "j")).batch(6),
     "skip": lambda: numbers().skip(50).batch(6),

@@ -133,7 +133,10 @@ WRONG: list[tuple[Any, str]] = [
     (lambda p: p.zip(), "zip needs at least one other pipeline"),
     (lambda p: p.concat([1, 2]), "concat needs pipelines, but got list"),
     (lambda p: p.concat(numbers(engine="tensorflow")), r"pipelines of different engines \(python, tensorflow\)"),
-    (lambda p: p.mix(p, weights=[1]), r"weights needs one positive number per pipeline \(2\), but got \[1\]"),
+    (
+        lambda p: p.mix(p, weights=[1]),
+        r"mix\(weights=\.\.\.\) needs one positive number per pipeline \(2\), but got \[1\]",
+    ),
     (lambda p: p.mix(p, weights=[1, 0]), r"one positive number per pipeline \(2\), but got \[1, 0\]"),
     (lambda p: p.mix(p, weights=[1, float("nan")]), r"mix\(weights=\.\.\.\) .* each is a number, but got \[1, nan\]"),
     (lambda p: p.mix(p, weights=[1, 1], stop="last"), "mix: stop must be 'first' or 'all', but got 'last'"),

@@ -50,6 +50,39 @@ def test_a_program_is_run_as_python_runs_it_and_reported(tmp_path: Path) -> None
     assert report[0].startswith("pecan job ran (debug, in this process): 10 batches, 40 elements")
 
 
+def test_a_report_that_the_program_prints_comes_once_and_one_of_the_middle_is_none(tmp_path: Path) -> None:
+    done = ran(
+        tmp_path,
+        HEAD
+        + "with pipe.iter_batches(debug=True) as batches:\n"
+        + "    next(batches)\n"
+        + "    print('so far:', batches.report())\n"
+        + "    list(batches)\n"
+        + "    if 'print' in sys.argv:\n"
+        + "        print(batches.report())\n"
+        + "open('at_the_end', 'w').write(batches.report().to_json())\n"
+        + "print(sys.stdout.fileno(), sys.stdout.encoding, sys.stdout.isatty())\n",
+        "print",
+    )
+    assert done.returncode == 0, done.stderr
+    heads = [line for line in done.stdout.splitlines() if "pecan job" in line]
+    assert [line.split(" batches")[0].rpartition(" ")[2] for line in heads] == ["1", "10"]
+    assert "1 utf-8 False" in done.stdout
+
+
+def test_a_report_that_the_program_does_not_print_is_not_lost(tmp_path: Path) -> None:
+    done = ran(
+        tmp_path,
+        HEAD
+        + "with pipe.iter_batches(debug=True) as batches:\n"
+        + "    next(batches)\n"
+        + "    print('so far:', batches.report())\n"
+        + "    list(batches)\n"
+        + "batches.report().to_json()\n",
+    )
+    assert ": 1 batches, 4 elements" in done.stdout and ": 10 batches, 40 elements" in done.stdout
+
+
 def test_a_run_that_is_left_is_ended_and_reported(tmp_path: Path) -> None:
     done = ran(tmp_path, HEAD + "batches = pipe.iter_batches(debug=True)\nnext(batches)\nsys.exit(5)\n")
     assert done.returncode == 5, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -49,11 +49,15 @@ def test_what_a_report_says_of_workers_is_read_by_name_and_stays_an_object_in_js
         "remote_bytes": 0,
         "node_bytes": 0,
         "stages": {**asdict(StageSeconds()), "operators": []},
+        "hedged": 0,
+        "hedges_won": 0,
     }
     worker = WorkerReport("local", elements=40, batches=10, threads=0)
     assert worker["batches"] == worker.batches == 10
     report = Report(job="one", seconds=2.0, batches=10, elements=40, workers={"local-0": worker})
     assert "local-0 (local): 40 elements in 10 batches\n" in f"{report}\n"
+    report = replace(report, workers={"local-0": replace(worker, hedged=3, hedges_won=2)})
+    assert "in 10 batches, 3 late reads asked for twice (2 won)\n" in f"{report}\n"
 
 
 def test_simulate_draws_the_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

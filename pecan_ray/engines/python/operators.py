@@ -20,7 +20,7 @@ from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import Batch, BucketByLength, PaddedBatch
+from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
@@ -321,7 +321,7 @@ def _next_item(items: ItemIterator) -> Generator[None, None, Item | None]:
         yield None
 
 
-def mixed(branches: Sequence[ItemIterator], weights: Sequence[float], seed: int, stop_first: bool) -> ItemIterator:
+def mixed(branches: Sequence[ItemIterator], join: Join, seed: int) -> ItemIterator:
     """Draw from the branches at random, in proportion to their weights; each epoch draws differently."""
     firsts: list[Item | None] = []
     for branch in branches:
@@ -333,14 +333,16 @@ def mixed(branches: Sequence[ItemIterator], weights: Sequence[float], seed: int,
     ]
     rng = generator(random_key(seed, epoch, 0, 0, 0, 0, 0, "mix"))
     alive = list(range(len(streams)))
-    shares = np.asarray(weights, float)
+    drawn = 0
     while alive:
-        current = shares[alive] / shares[alive].sum()
+        shares = np.asarray(join.weights_at(epoch, drawn))[alive]
+        current = shares / shares.sum()
         place = alive[int(rng.choice(len(alive), p=current))]
         item = yield from _next_item(streams[place])
         if item is not None:
             yield item
-        elif stop_first:
+            drawn += 1
+        elif join.stop == "first":
             return
         else:
             alive.remove(place)

@@ -270,7 +270,7 @@ class ItemStream:
         if join.kind == "zip":
             return operators.zipped(inputs)
         if join.kind == "mix":
-            return operators.mixed(inputs, join.weights, self._options.seed, join.stop == "first")
+            return operators.mixed(inputs, join, self._options.seed)
         return itertools.chain.from_iterable(inputs)
 
     def _operator(self, op: Op, items: ItemIterator, *, final: bool, counted: bool) -> ItemIterator:

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from pecan_ray.engines.contract import EngineOptions
-from pecan_ray.engines.tensorflow import checks, meta
+from pecan_ray.engines.tensorflow import checks, meta, mixing
 from pecan_ray.engines.tensorflow.broadcast_constants import GraphFunction
 from pecan_ray.engines.tensorflow.columns import Tensor, TensorColumns
 from pecan_ray.engines.tensorflow.feed import GraphFeed, unbatched
@@ -132,8 +132,7 @@ class Graph:
             if join.kind == "zip":
                 return tf.data.Dataset.zip(*there).map(tf.autograph.experimental.do_not_convert(_merged))
             if join.kind == "mix":
-                weights = [w for w, data in zip(join.weights, branches, strict=True) if data is not None]
-                shares = [weight / sum(weights) for weight in weights]
+                shares = mixing.shares(join, self._epoch, [data is not None for data in branches])
                 first = join.stop == "first"
                 return tf.data.Dataset.sample_from_datasets(
                     there, shares, self._seed("mix"), stop_on_empty_dataset=first

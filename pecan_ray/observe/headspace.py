@@ -1,0 +1,39 @@
+"""One batch again and again: how fast a training loop would be if input cost nothing."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from pecan_ray.errors import PlanError
+from pecan_ray.job.trainer_events import EndOfEpoch
+from pecan_ray.options import IterOptions
+from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import num_batches
+
+logger = logging.getLogger("pecan_ray")
+
+
+def one_batch(batches: Iterator[Any], plan: Plan, options: IterOptions) -> Iterator[Any]:
+    """Return what gives the first of some batches as often as a run has batches, or as `headspace` says."""
+    of_all = num_batches(plan)
+    if options.headspace is True and of_all is None:
+        raise PlanError(
+            "headspace=True: how many batches an epoch has is not known without reading the data: say how many are "
+            "wanted, headspace=1000."
+        )
+    count = math.ceil((of_all or 0) / options.world_size) if options.headspace is True else options.headspace
+    logger.warning("headspace: one batch is given %d times an epoch, and nothing else is read: this is no run", count)
+    return _repeated(batches, count, options.epochs)
+
+
+def _repeated(batches: Iterator[Any], count: int, epochs: int | None) -> Iterator[Any]:
+    first = next((batch for batch in batches if not isinstance(batch, EndOfEpoch)), None)
+    if first is None:
+        raise PlanError("headspace: the pipeline yields nothing.")
+    for _ in itertools.count() if epochs is None else range(epochs):
+        yield from itertools.repeat(first, count)
+        yield EndOfEpoch()

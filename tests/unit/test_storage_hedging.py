@@ -1,0 +1,203 @@
+"""Late reads are asked for twice: the decision by numbers, the race with requests of the test's, and a real store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pecan_ray import storage
+from pecan_ray.errors import SourceNotFoundError, StorageOutageError
+from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
+from pecan_ray.storage.hedging import (
+    FEWEST,
+    LEAST_S,
+    MOST_SAVED,
+    SHARE,
+    HedgeBudget,
+    LateRead,
+    decide_hedge,
+    late_after,
+)
+from pecan_ray.storage.ranges import FileRange
+from pecan_ray.storage.retry import Backoff, retry
+from pecan_ray.storage.throttle import Throttle
+from tests.flaky_http import FlakyProxy
+from tests.object_stores import reaching_s3, s3_bucket, serving_s3
+
+PATH, NBYTES = "s3://data/object", 1000
+
+# --- the decision --------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_late_before_enough_reads_of_its_size_have_come() -> None:
+    assert late_after([1.0] * (FEWEST - 1)) is None
+    assert late_after([0.01] * FEWEST) == LEAST_S
+    assert late_after([1.0] * 95 + [3.0] * 5) == 6.0, "as the slowest of twenty, twice"
+
+
+@pytest.mark.parametrize(
+    ("read", "budget", "together", "reason"),
+    [
+        (LateRead(1.0, 10), HedgeBudget(), 0, "it is late after 2.00 s"),
+        (LateRead(3.0, 10, failing=True), HedgeBudget(), 0, "the store fails"),
+        (LateRead(3.0, 10), HedgeBudget(), MOST_SAVED, "4 others are late, too"),
+        (LateRead(3.0, 10), HedgeBudget(requests=0.9), 0, "5% of the requests"),
+        (LateRead(3.0, 10), HedgeBudget(nbytes=9), 0, "5% of the bytes"),
+        (LateRead(3.0, 10), HedgeBudget(), 0, "it has taken 3.00 s, where it is late after 2.00 s"),
+    ],
+)
+def test_a_decision_says_why(read: LateRead, budget: HedgeBudget, together: int, reason: str) -> None:
+    decision = decide_hedge(read, 2.0, budget, late_together=together)
+    assert decision.reason.startswith(reason) and decision.again == reason.startswith("it has taken")
+    assert decision.look_s > 0
+
+
+@given(st.lists(st.tuples(st.integers(1, 1 << 23), st.booleans()), max_size=300))
+def test_no_more_is_asked_for_again_than_its_share(reads: list[tuple[int, bool]]) -> None:
+    budget, first = HedgeBudget(), HedgeBudget()
+    asked = nbytes = 0
+    for size, late in reads:
+        if late and decide_hedge(LateRead(9.0, size), 1.0, budget, late_together=0).again:
+            budget, asked, nbytes = budget.spent(size), asked + 1, nbytes + size
+        budget = budget.earned(size)
+        assert asked <= first.requests + SHARE * len(reads) and 0 <= budget.requests <= MOST_SAVED
+        assert nbytes <= first.nbytes + SHARE * sum(size for size, _ in reads) + 1
+
+
+# --- the race ------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Answers at once, but for requests that a test has something else in mind for, by their number."""
+
+    def __init__(self) -> None:
+        self.reads, self.throttle = HedgedReads(), Throttle()
+        self.asked, self.lock = 0, threading.Lock()
+        self.special: dict[int, Callable[[], object]] = {}
+
+    def ask(self, start: int, stop: int | None, version: str) -> FileRange:
+        with self.lock:
+            self.asked += 1
+            special = self.special.get(self.asked)
+        if special is not None:
+            special()
+        return FileRange(b"x" * NBYTES, NBYTES, version)
+
+    def read(self) -> FileRange:
+        return self.throttle.read(self.ask, 0, NBYTES, "1", partial(self.reads.read, PATH))
+
+
+@pytest.fixture
+def store() -> Store:
+    """One whose reads have come at once so far."""
+    made = Store()
+    for _ in range(FEWEST):
+        made.read()
+    return made
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """What requests of a test wait for; set at its end."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def told(event: threading.Event) -> bool:
+    event.set()
+    return True
+
+
+def gone() -> bool:
+    raise SourceNotFoundError("gone", path=PATH)
+
+
+def test_a_read_that_hangs_is_answered_by_the_second_request(store: Store, hang: threading.Event) -> None:
+    store.special[FEWEST + 1] = lambda: hang.wait(60)
+    assert store.read().data == b"x" * NBYTES
+    assert store.reads.count == HedgeCount(1, 1) and store.asked == FEWEST + 2
+    assert store.throttle.nbytes == NBYTES * (FEWEST + 1), "what has not come does not count"
+
+
+def test_the_first_answer_is_taken_and_the_bytes_of_both_count(store: Store, hang: threading.Event) -> None:
+    second, both = threading.Event(), NBYTES * (FEWEST + 2)
+    store.special[FEWEST + 1] = lambda: second.wait(60)
+    store.special[FEWEST + 2] = lambda: told(second) and hang.wait(60)
+    assert store.read().data == b"x" * NBYTES
+    assert store.reads.count == HedgeCount(1, 0)
+    hang.set()
+    while store.throttle.nbytes != both:
+        second.wait(0.01)
+
+
+def test_a_second_request_that_fails_leaves_it_to_the_first(store: Store) -> None:
+    failed = threading.Event()
+    store.special[FEWEST + 1] = lambda: failed.wait(60)
+    store.special[FEWEST + 2] = lambda: told(failed) and gone()
+    assert store.read().data == b"x" * NBYTES
+    assert store.reads.count == HedgeCount(1, 0)
+
+
+def test_an_error_of_the_first_request_is_the_readers(store: Store, hang: threading.Event) -> None:
+    second = threading.Event()
+    store.special[FEWEST + 1] = lambda: (second.wait(60), gone())
+    store.special[FEWEST + 2] = lambda: told(second) and hang.wait(60)
+    with pytest.raises(SourceNotFoundError, match="gone"):
+        store.read()
+
+
+def test_a_store_that_fails_is_not_asked_twice(store: Store) -> None:
+    """Its request is tried again as it is, for as long as it would have been."""
+    tries: list[int] = []
+
+    def down() -> None:
+        tries.append(1)
+        raise ConnectionError
+
+    patience = Backoff(2 * LEAST_S, first_s=0.1, longest_s=0.2)
+    store.special[FEWEST + 1] = lambda: retry(down, passes=lambda error: True, backoff=patience)
+    with pytest.raises(StorageOutageError):
+        store.read()
+    assert store.reads.count == HedgeCount() and len(tries) > 2
+
+
+# --- a real store --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with serving_s3() as address:
+        yield address
+
+
+@pytest.fixture
+def proxy(endpoint: str) -> Iterator[FlakyProxy]:
+    with reaching_s3(endpoint) as reaching:
+        yield reaching
+
+
+@pytest.mark.parametrize("hedged", [True, False])
+def test_an_s3_that_does_not_answer_is_asked_by_a_second_request(
+    endpoint: str, proxy: FlakyProxy, hedged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with s3_bucket(endpoint) as url:
+        path, body = f"{url}/object", bytes(range(256)) * 40
+        storage.write_file(path, body)
+        version = storage.file_info(path).version
+        for _ in range(FEWEST):
+            assert storage.read_range(path, 0, version=version) == body
+        monkeypatch.setattr("pecan_ray.storage.access._hedging.on", hedged)
+        before = len(proxy.requests)
+        proxy.faults.append("hang")
+        if not hedged:
+            threading.Timer(2 * LEAST_S, proxy.stop_hanging.set).start()
+        assert storage.read_range(path, 0, version=version) == body
+        assert storage.reads_hedged() == (HedgeCount(1, 1) if hedged else HedgeCount())
+        assert proxy.requests[before:] == [f"GET {path.removeprefix('s3:/')}"] * 2, "the second is a retry, or a hedge"
+        assert storage.remote_bytes() > 0
