@@ -43,6 +43,7 @@ class KnownRun:
         self._converts = len(list(itertools.takewhile(lambda step: isinstance(step, ConvertStep), only)))
         behind = only[self._converts :]
         self._geometry = len(list(itertools.takewhile(lambda step: isinstance(step, GeometryStep), behind)))
+        self._tables = pixels.TensorTables()
         self._warps = reduces and self._geometry > 1 and any(getattr(step, "warps", False) for step in self._places())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -109,9 +110,9 @@ class KnownRun:
         """Do the other steps; of tensors, arithmetic on bytes by a table."""
         at = 0
         while at < len(steps):
-            run = list(itertools.takewhile(lambda named: isinstance(named[1], BytesStep), steps[at:]))
+            run = _arithmetic(steps[at:])
             if run and pixels.can_be_looked_up(value):
-                value = pixels.looked_up(value, [step.fn for _, step in run])
+                value = self._tables.looked_up(value, run)
                 at += len(run)
                 continue
             name, step = steps[at]
@@ -120,6 +121,16 @@ class KnownRun:
             value = step(value, rng(name) if step.wants_rng else None)
             at += 1
         return pixels.as_usual(value)
+
+
+def _arithmetic(steps: RunSteps) -> list[BytesStep]:
+    """Return the first steps, as far as they are arithmetic on bytes."""
+    found = list[BytesStep]()
+    for _, step in steps:
+        if not isinstance(step, BytesStep):
+            break
+        found.append(step)
+    return found
 
 
 def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from pecan_ray.known.steps import BytesStep
 from pecan_ray.warps import opencv
+
+NumberArray: TypeAlias = "npt.NDArray[Any]"
 
 VALUES = 256
 LEAST_NUMBERS = 4096
@@ -38,26 +42,43 @@ def can_be_looked_up(image: Any) -> bool:
     )
 
 
-def looked_up(image: Any, functions: Sequence[Callable[[Any], Any]]) -> Any:
-    """Return what functions in a row, each of which computes every number by itself, make of an image of bytes.
+class TensorTables:
+    """Makes tables of arithmetic on bytes, and keeps the last one: its steps depend on their parameters alone."""
 
-    They are run on an image that has each byte once in each channel, so that the arithmetic is theirs.
+    def __init__(self) -> None:
+        self._last: tuple[Any, Any, NumberArray | None] = (None, None, None)
+
+    def looked_up(self, image: Any, steps: Sequence[BytesStep]) -> Any:
+        """Return what steps in a row make of an image of bytes."""
+        key = (type(image), image.shape[0], tuple(step.parameters() for step in steps))
+        known, made, values = self._last
+        if known != key:
+            made, values = _table(image, steps)
+            self._last = (key, made, values)
+        if values is None:
+            for step in steps:
+                image = step.fn(image)
+            return image
+        channels, height, width = image.shape
+        found = np.empty((channels, height, width), values.dtype)
+        for channel, plane in enumerate(_planes(plain(image))):
+            opencv().LUT(plane, values[channel], dst=found[channel])
+        return like(sys.modules["torch"].from_numpy(found), made)
+
+
+def _table(image: Any, steps: Sequence[BytesStep]) -> tuple[Any, NumberArray | None]:
+    """Return what steps make of an image that has each byte once in each channel, and that as an array.
+
+    None where it is nothing that can be looked up.  They do it themselves, so that the arithmetic is theirs.
     """
-    torch, cv2 = sys.modules["torch"], opencv()
-    channels, height, width = image.shape
+    torch, channels = sys.modules["torch"], image.shape[0]
     made = like(torch.arange(VALUES, dtype=torch.uint8).expand(channels, 1, VALUES).contiguous(), image)
-    for function in functions:
-        made = function(made)
+    for step in steps:
+        made = step.fn(made)
     table = plain(made)
     if str(table.dtype).rpartition(".")[2] not in FLOATS or table.shape != (channels, 1, VALUES):
-        for function in functions:
-            image = function(image)
-        return image
-    values = np.ascontiguousarray(table.numpy())
-    found = np.empty((channels, height, width), values.dtype)
-    for channel, plane in enumerate(_planes(plain(image))):
-        cv2.LUT(plane, values[channel], dst=found[channel])
-    return like(torch.from_numpy(found), made)
+        return made, None
+    return made, np.ascontiguousarray(table.numpy())
 
 
 def any_layout_is_equal(steps: Sequence[Any]) -> bool:

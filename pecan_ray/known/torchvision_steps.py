@@ -106,6 +106,22 @@ class TorchCenterCrop(CropStep):
         return Cut(top, left, height, width)
 
 
+class TorchDtype(BytesStep):
+    """`ToDtype`."""
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Return the dtype, and whether values are scaled to it."""
+        return (self.fn.dtype, self.fn.scale)
+
+
+class TorchNormalize(BytesStep):
+    """`Normalize`."""
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Return means and deviations."""
+        return (*self.fn.mean, None, *self.fn.std)
+
+
 class TorchMirror(MirrorStep):
     """`RandomHorizontalFlip`, `RandomVerticalFlip`."""
 
@@ -250,7 +266,7 @@ KNOWN_TRANSFORMS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Cal
         ("degrees", "translate", "scale", "shear", "interpolation", "fill", "center"),
         lambda fn: _makes_params(fn) and _bilinear(fn) and fn.center is None and fn.fill == 0,
     ),
-    "ToDtype": (BytesStep, ("dtype", "scale"), _dtype_alone),
-    "Normalize": (BytesStep, ("mean", "std"), _numbers),
+    "ToDtype": (TorchDtype, ("dtype", "scale"), _dtype_alone),
+    "Normalize": (TorchNormalize, ("mean", "std"), _numbers),
 }
 """By the name of a class: its kind of step, the public parameters that must be there, and which of their values."""
