@@ -8,6 +8,8 @@ Pipelines of `pecan_ray.images` and of functions in NumPy, in batches of 32, of 
 - normalized: the same, mirror, cast to float32, subtract the means of the colours and divide by their deviations.
 - figure-3: decode, crop, flip, rotate, shear, resize (Figure 3 of the Pecan paper, without its cast to float16).
 - resnet50: decode, crop, cast to float32, flip, rotate, shear, resize, subtract the means (Table 1 of the paper).
+- torchvision, albumentations: decode, and the library's own random resized crop, mirror, cast and normalization;
+  with "-turned" also its rotation and shear.  Those that are not installed are left out.
 
 Sides take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly
 changes: the functions by hand with OpenCV on threads, the engine in the user's order, and in what AutoOrder makes of it
@@ -33,6 +35,7 @@ import cv2
 import numpy as np
 
 import pecan_ray as pecan
+from benchmarks.library_transforms import LIBRARIES, difference
 from benchmarks.reorder import BATCH, run
 from examples import image_ops
 from examples.photographs import derived_photographs
@@ -44,7 +47,7 @@ from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.registry import build_engine
 from pecan_ray.engines.slots import HeapSlots
-from pecan_ray.plan.operators import Plan, wants_rng
+from pecan_ray.plan.operators import Map, Plan, wants_rng
 from pecan_ray.reorder import Mode
 
 SIDE = 224
@@ -129,6 +132,17 @@ PIPELINES: dict[str, tuple[UserStep, ...]] = {
 }
 
 
+def steps_of(name: str) -> tuple[UserStep, ...] | None:
+    """Return the operators of a pipeline; None where its library is not installed."""
+    if name in PIPELINES:
+        return PIPELINES[name]
+    try:
+        return FIRST[0], UserStep(LIBRARIES[name]())
+    except ImportError as error:
+        print(f"{name} is left out: {error}")
+        return None
+
+
 def by_hand(files: list[bytes], steps: Sequence[UserStep], threads: int) -> float:
     """Return the CPU seconds of an image with functions on threads."""
 
@@ -162,6 +176,16 @@ def pixels(plan: Plan) -> list[Any]:
     return found
 
 
+def apart_from(usual: Plan, plan: Plan, files: list[bytes], steps: Sequence[UserStep]) -> float:
+    """Return the mean absolute difference of a plan's values from those of another order."""
+    transform = steps[-1].by_hand
+    if len(steps) == 2 and transform is not resize:  # it draws from a generator of its own
+        mine, theirs = ([op.fn for op in one.ops if isinstance(op, Map)] for one in (usual, plan))
+        return difference(mine, theirs, transform, files)
+    pairs = zip(pixels(plan), pixels(usual), strict=True)
+    return float(np.mean([np.abs(a.astype(np.float64) - b).mean() for a, b in pairs]))
+
+
 def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads: int) -> None:
     """Let the sides take turns, and print what each did."""
     usual = pipeline(files, steps).plan
@@ -176,15 +200,14 @@ def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads:
         times["OpenCV on threads"].append(by_hand(files, steps, threads))
         for name, plan in plans.items():
             times[name].append(run(plan, "python", threads).cpu_ms / 1000)
-    expected, base = pixels(usual), statistics.median(times["OpenCV on threads"])
+    base = statistics.median(times["OpenCV on threads"])
     for name, taken in times.items():
         each = statistics.median(taken)
-        made = pixels(plans.get(name, usual))
-        apart = [np.abs(a.astype(np.float64) - b).mean() for a, b in zip(made, expected, strict=True)]
+        apart = apart_from(usual, plans.get(name, usual), files, steps)
         ratios = sorted(one / other for one, other in zip(times["OpenCV on threads"], taken, strict=True))
         print(
             f"  {name:18s} {1 / each:5.0f} images/s of a CPU, {base / each:.2f}x "
-            f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {np.mean(apart):.3f}",
+            f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {apart:.3f}",
             flush=True,
         )
 
@@ -192,8 +215,9 @@ def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads:
 def main() -> None:
     """Measure, and print a table for each size."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [*PIPELINES, *LIBRARIES]
     parser.add_argument("--data", help="folder of folders of JPEGs (default: photographs derived from scikit-image's)")
-    parser.add_argument("--pipelines", nargs="+", choices=list(PIPELINES), default=list(PIPELINES))
+    parser.add_argument("--pipelines", nargs="+", choices=names, default=names)
     parser.add_argument("--images", type=int, default=96)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
@@ -204,10 +228,12 @@ def main() -> None:
     small = photographs(Path(args.data or derived_photographs()), args.images)
     for name, shape in SIZES.items():
         files = small if name == "small" else [enlarged(file, shape) for file in small]
-        for steps in args.pipelines:
+        for pipeline_name in args.pipelines:
+            if (steps := steps_of(pipeline_name)) is None:
+                continue
             mean = statistics.mean(map(len, files)) / 1000
-            print(f"{steps}, {name}: {len(files)} photographs of {mean:.0f} KB on average")
-            measure(files, PIPELINES[steps], args.rounds, args.threads)
+            print(f"{pipeline_name}, {name}: {len(files)} photographs of {mean:.0f} KB on average")
+            measure(files, steps, args.rounds, args.threads)
 
 
 if __name__ == "__main__":

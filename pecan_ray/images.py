@@ -20,7 +20,7 @@ from pecan_ray import part_decoding
 from pecan_ray.errors import PlanError
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
 
-__all__ = ["CenterCrop", "Decode", "RandomCrop", "RandomFlip", "RandomRotate", "RandomShear", "Resize"]
+__all__ = ["ByName", "CenterCrop", "Decode", "RandomCrop", "RandomFlip", "RandomRotate", "RandomShear", "Resize"]
 
 Image: TypeAlias = Any
 """A NumPy array, or a tensor inside of a graph."""
@@ -133,6 +133,20 @@ class Resize:
         """Return what it does to an image of that size."""
         target = (self.height, self.width)
         return Placed(scaled(size, target), target)
+
+
+@dataclass(frozen=True)
+class ByName:
+    """A transform that is given an image by name and returns it so, as those of Albumentations (python engine).
+
+    ``pipe.map(images.ByName(albumentations.HorizontalFlip()), on="image")`` calls ``transform(image=image)["image"]``.
+    """
+
+    transform: Any
+
+    def __call__(self, image: Image) -> Image:
+        """Transform an image."""
+        return self.transform(image=image)["image"]
 
 
 def _cropped(box: Box) -> Placed:

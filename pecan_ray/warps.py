@@ -142,6 +142,7 @@ def composed(steps: Sequence[tuple[str, Any]], size: ImageSize, draw: Draw) -> t
         one = fn.placed((height, width), draw(name))
         if one.box is not None and not begun:
             part = one.box
+            matrix = after(shifted(-part[0], -part[1]), one.matrix)
         else:
             matrix = after(matrix, one.matrix)
         height, width = one.size

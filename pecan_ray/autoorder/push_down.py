@@ -5,8 +5,10 @@ pixels that a bilinear resize would skip, and is for modes that may change them 
 part leaves pixels as they are in the python engine; in the tensorflow engine it differs at the border by the colour of
 the pixels outside (0.01 of 255 on average).
 
-The rule "lookup table" is none of decoders: maps of one column, of which the sample shows that they are arithmetic on
-the bytes of an image, become one table (`pecan_ray.engines.python.lookup_table`).
+The rule "known functions" does the same for functions of other libraries (`pecan_ray.known`), as they are themselves
+or in a row of torchvision's or Albumentations'.  The rule "lookup table" is none of decoders: maps of one column, of
+which the sample shows that they are arithmetic on the bytes of an image, become one table
+(`pecan_ray.engines.python.lookup_table`).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from typing import Any
 from pecan_ray import images
 from pecan_ray.engines.python.lookup_table import LookupTable
 from pecan_ray.fused_warps import DecodeWarp, Warp
+from pecan_ray.known.recognise import KnownFunctions, known_functions, steps_of
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Join, Map, Op, Plan
 
@@ -40,6 +43,8 @@ class Rule:
     """Whether the merged function is made of the first one too."""
     suffix: str = ""
     """Of what an order calls it by."""
+    steps: tuple[str, ...] = ()
+    """What is done at once of known functions."""
 
 
 WARPED = (images.RandomFlip, images.RandomRotate, images.RandomShear)
@@ -52,6 +57,11 @@ BY_TABLE = " by table"
 """How an order names that: after the operators, joined by a plus;"""
 EXACTLY = " exactly"
 """and behind it, that only arithmetic whose last bit is prescribed may be in it (mode "strict")."""
+KNOWN_FUNCTIONS = "known functions"
+AS_KNOWN = " as known"
+"""How an order names that: after the operators, joined by a plus; with `EXACTLY` behind it where pixels are equal."""
+EARLY = (*WARPS, KNOWN_FUNCTIONS)
+"""Rules that gain more than exchanges of what they merge."""
 KNOWN = (images.Decode, *GEOMETRY)
 """Operators that are no arithmetic on bytes."""
 RULES = (
@@ -95,6 +105,8 @@ class Pushed:
     """Whether images are decoded at a reduced size, so that pixels are others."""
     only_parts: bool = False
     """Whether the decoder does nothing else than decoding a part, by a library of its own (python engine)."""
+    steps: tuple[str, ...] = ()
+    """What is done at once of known functions."""
 
     @property
     def exactly(self) -> bool:
@@ -105,6 +117,9 @@ class Pushed:
         """Say it in words."""
         if self.rule == TABLE:
             return f"{', '.join(self.ops)} look up what becomes of each byte (rule {self.rule})"
+        if self.rule == KNOWN_FUNCTIONS:
+            known = ", ".join(self.steps)
+            return f"{', '.join(self.ops)} are one, since AutoOrder knows {known} (rule {self.rule})"
         if self.rule in WARPS:
             return f"{', '.join(self.ops)} are one warp (rule {self.rule})"
         return f"the decoder takes over {', '.join(self.ops[1:])} (rule {self.rule})"
@@ -154,8 +169,8 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
     """Return for each decoder what it could take over, the most first."""
     found, behind = list[list[Pushed]](), 0
     for at in range(len(ops)):
-        # What another one could take over with more begins no warp of its own.
-        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or rule.name not in WARPS]
+        # What another one could take over with more begins no warp of its own, and no run of known functions.
+        ways = [pushed for rule, pushed in _ways(ops[at:], engine) if at >= behind or rule.name not in EARLY]
         behind = max([behind, *(at + len(pushed.ops) for pushed in ways if pushed.rule != TABLE)])
         if ways:
             found.append(ways)
@@ -165,14 +180,39 @@ def choices(ops: Sequence[Op], engine: EngineName) -> list[list[Pushed]]:
 def _ways(ops: Sequence[Op], engine: EngineName) -> list[tuple[Rule, Pushed]]:
     """Return the rules that apply to the first operator and those behind it."""
     found = list[tuple[Rule, Pushed]]()
-    for rule in (*_warps(ops), *RULES, *_tables(ops)):
+    for rule in (*_known(ops), *_warps(ops), *RULES, *_tables(ops)):
         if _fits(rule, ops, engine):
             names = tuple(op.name for op in ops[: len(rule.pattern)])
-            decoder = "+".join(names) + rule.suffix if found or rule.of_all else names[0]
-            only_parts = engine == "python" and not rule.reduces and not rule.of_all
+            known = rule.name == KNOWN_FUNCTIONS
+            as_much_as_it_can = not (rule.of_all or known) and all(one.name == KNOWN_FUNCTIONS for one, _ in found)
+            decoder = names[0] if as_much_as_it_can else "+".join(names) + rule.suffix
+            only_parts = engine == "python" and not rule.reduces and not rule.of_all and not known
             into = names[0] if rule.of_all else names[1]
-            found.append((rule, Pushed(rule.name, names, into, decoder, rule.reduces, only_parts)))
+            found.append((rule, Pushed(rule.name, names, into, decoder, rule.reduces, only_parts, rule.steps)))
     return found
+
+
+def _known(ops: Sequence[Op]) -> Iterator[Rule]:
+    """Yield the rules that do the first operators at once, if their functions are known: with other pixels first."""
+    decodes = isinstance(ops[0], Map) and isinstance(ops[0].fn, images.Decode)
+    run = list(itertools.takewhile(_is_known, ops[1:] if decodes else ops))
+    named = [(op.name, op.fn) for op in run if isinstance(op, Map)]
+    found = known_functions(named, decodes=decodes) if named else None
+    if found is None:
+        return
+    pattern = (*((images.Decode,) if decodes else ()), *(type(fn) for _, fn in named))
+    for reduces, steps in ((True, found.unequal), (False, found.equal)):
+        if steps:
+            merge, suffix = functools.partial(_as_known, found, reduces), AS_KNOWN + EXACTLY * (not reduces)
+            yield Rule(KNOWN_FUNCTIONS, pattern, merge, ("python",), reduces, not decodes, suffix, steps)
+
+
+def _is_known(op: Op) -> bool:
+    return isinstance(op, Map) and op.on is not None and steps_of(op.fn) is not None
+
+
+def _as_known(found: KnownFunctions, reduces: bool, *fns: Any) -> Any:
+    return found.merged(reduces=reduces)
 
 
 def _warps(ops: Sequence[Op]) -> Iterator[Rule]:

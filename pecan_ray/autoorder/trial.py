@@ -14,7 +14,7 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import TABLE, WARPS, Pushed, choices, merged
+from pecan_ray.autoorder.push_down import EARLY, TABLE, Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.table_trial import TableTrial
@@ -247,11 +247,11 @@ class Trial:
         return self._taken_over[order]
 
     def warps(self, order: OpOrder) -> bool:
-        """Tell whether operators could become one warp in an order, where results may be others."""
+        """Tell whether operators could become one warp in an order, or are known, where results may be others."""
         if self._decoding is None or self._equal_results:
             return False
         ways = choices([self._ops[name] for name in order], self._decoding)
-        return any(one.rule in WARPS for found in ways for one in found)
+        return any(one.rule in EARLY for found in ways for one in found)
 
     def measure_taken_over(self, order: OpOrder) -> TakenOver:
         """Return what decoders take over in an order, which is nothing where that is not certainly faster.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -127,7 +128,7 @@ def test_a_table_gives_what_the_functions_give_to_the_last_bit(functions: tuple[
         "transposed": PICTURE.transpose(1, 0, 2),
     }[view]
     found = LookupTable(steps(*functions), exactly=True)
-    assert found.table(seen.shape, rng).shape == (256, 3)
+    assert found.table(seen.shape, rng).values.shape == (256, 3)
     assert_equal_bits(found(seen.copy(), rng), alone(functions, seen.copy()))
     if functions not in ((writes_into_what_it_is_given,), (aliased,)):
         assert_equal_bits(found(seen, rng), alone(functions, seen))
@@ -154,8 +155,18 @@ OTHER_THINGS: dict[str, tuple[Fn, str]] = {
     "extremes": (lambda image: image / 255 if image.max() > 1 else image, "max"),
     "noise": (lambda image, rng: image + rng.normal(size=image.shape), "not the same for all pixels"),
     "vignette": (lambda image: image * np.linspace(0, 1, 48)[None, :, None], "not the same for all pixels"),
-    "wide": (lambda image: image[..., :1] * MEAN, "parts of it"),
+    "wide": (lambda image: image[..., :1] * MEAN, "not the same for all pixels"),
     "mirrored": (lambda image: image[:, ::-1], "parts of it"),
+    "a part": (lambda image: image[2:, 3:], "parts of it"),
+    "a channel": (lambda image: image[..., 0], "parts of it"),
+    "a new axis": (lambda image: image[None], "parts of it"),
+    "chosen": (lambda image: image[image > 3], "parts of it"),
+    "set": (lambda image: image.__setitem__((0, 0), 3) or image, "parts of it"),
+    "two orders": (lambda image: image + image[..., ::-1] * 0.5, "in another order"),
+    "one for three": (lambda image: image * 0.5 + image[..., :1], "in another order"),
+    "constant of rows": (lambda image: image.transpose(2, 0, 1) * np.ones((1, 64, 1)), "not the same for all pixels"),
+    "a square's axes": (lambda image: image * 0.5 + image[..., ::-1].transpose(0, 1, 2), "in another order"),
+    "a table of its own": (lambda image: np.arange(256, dtype=np.uint8)[image], "__array|hands it"),
     "blurred": (lambda image: cv2.blur(image, (3, 3)), "blurred: "),
     "sorted": (lambda image: np.sort(image), "sort"),
     "tuple": (lambda image: (image, image), "tuple"),
@@ -183,7 +194,7 @@ def test_what_is_no_arithmetic_on_bytes_runs_as_it_is(name: str) -> None:
     if name == "tuple":
         assert type(made) is tuple
         made, plain = made[0], plain[0]
-    assert_equal_bits(made, plain)
+    assert_equal_bits(made, np.ascontiguousarray(plain))
 
 
 def test_after_several_failures_no_more_tables_are_tried() -> None:
@@ -217,6 +228,69 @@ def test_it_can_be_sent_and_forgets_its_failures() -> None:
     found = pickle.loads(pickle.dumps(LookupTable(steps(cast, normalize), exactly=True)))
     assert found.exactly and [name for name, _ in found.steps] == ["cast", "normalize"]
     assert_equal_bits(found(PICTURE, rng), normalize(cast(PICTURE)))
+
+
+# --- channels and axes -------------------------------------------------------------------------------------------
+
+
+def written_through_a_view(image: Any) -> Any:
+    backwards = image[..., ::-1]
+    backwards += np.array([1, 2, 3], np.uint8)
+    return image
+
+
+MOVING: dict[str, tuple[Fn, ...]] = {
+    "other order": (lambda image: image[..., ::-1],),
+    "other order, then floats": (lambda image: image[:, :, ::-1], cast, normalize),
+    "floats, then other order": (cast, normalize, lambda image: image[..., [2, 0, 1]]),
+    "flip": (lambda image: np.flip(image, axis=-1), normalize),
+    "back again": (lambda image: image[..., ::-1], normalize, lambda image: image[..., ::-1]),
+    "planes": (cast, normalize, lambda image: image.transpose(2, 0, 1)),
+    "planes, then floats": (
+        lambda image: np.moveaxis(image, -1, 0),
+        lambda image: (image - MEAN[:, None, None]) / DEVIATION.reshape(3, 1, 1),
+    ),
+    "planes of other channels": (lambda image: image[..., ::-1], cast, lambda image: np.transpose(image, (2, 0, 1))),
+    "planes, exchanged": (lambda image: image.transpose([2, 0, 1])[::-1] * 0.5,),
+    "some channels": (lambda image: image[..., :2], lambda image: image * np.array([0.5, 2])),
+    "one channel": (lambda image: image[..., 1:2] / 255,),
+    "all axes": (lambda image: image.T, cast),
+    "two axes": (lambda image: np.swapaxes(image, 0, 2), lambda image: image.swapaxes(0, 1) * 2.5),
+    "red and blue": (functools.partial(cv2.cvtColor, code=cv2.COLOR_BGR2RGB), cast, normalize),
+    "floats, red and blue": (cast, functools.partial(cv2.cvtColor, code=cv2.COLOR_RGB2BGR), normalize),
+    "shape": (lambda image: image.transpose(2, 0, 1), lambda image: image / image.shape[0] + image.ndim * image.size),
+    "through a view": (written_through_a_view,),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("view", ["whole", "mirrored", "part"])
+def test_channels_and_axes_may_be_moved(name: str, view: str) -> None:
+    functions = MOVING[name]
+    seen = {"whole": PICTURE, "mirrored": PICTURE[:, ::-1], "part": np.tile(PICTURE, (2, 2, 1))[3:70, 5:60]}[view]
+    found = LookupTable(tuple((str(number), fn) for number, fn in enumerate(functions)), exactly=True)
+    found.table(seen.shape, rng)
+    expected = seen.copy()
+    for fn in functions:
+        expected = fn(expected)
+    assert_equal_bits(found(seen.copy(), rng), np.ascontiguousarray(expected))
+
+
+@pytest.mark.parametrize("shape", [(64, 70), (64, 70, 1), (64, 70, 2), (40, 60, 4)])
+def test_axes_of_images_of_other_channels(shape: tuple[int, ...]) -> None:
+    image = np.random.default_rng(1).integers(0, 256, shape, dtype=np.uint8)
+    order = (2, 0, 1)[: len(shape)] if len(shape) == 3 else (1, 0)
+    found = LookupTable((("turn", lambda image: image.transpose(order)), ("halve", lambda image: image / 2)))
+    found.table(shape, rng)
+    assert_equal_bits(found(image, rng), np.ascontiguousarray(image.transpose(order) / 2))
+
+
+@pytest.mark.parametrize("code", [cv2.COLOR_RGB2GRAY, cv2.COLOR_BGR2HSV])
+def test_other_colours_are_no_table(code: int) -> None:
+    found = LookupTable((("colour", functools.partial(cv2.cvtColor, code=code)),))
+    with pytest.raises(NotInRowsError):
+        found.table(PICTURE.shape, rng)
+    assert_equal_bits(found(PICTURE, rng), cv2.cvtColor(PICTURE, code))
 
 
 # --- AutoOrder ---------------------------------------------------------------------------------------------------

@@ -8,13 +8,12 @@ that they draw and read what they would; then the image's pixels are looked up. 
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pecan_ray.engines.python.rows import NotInRowsError, NumberArray, RowsColumn, RowsWatch, array_of
+from pecan_ray.engines.python.pixel_column import PixelColumn, PixelLayout, PixelWatch, pixels_of, reordered_by
+from pecan_ray.engines.python.rows import NotInRowsError, NumberArray
 from pecan_ray.errors import is_interrupt, told
 from pecan_ray.plan.operators import wants_rng
 from pecan_ray.warps import Draw, opencv
@@ -32,31 +31,12 @@ TableSteps: TypeAlias = "tuple[tuple[str, Any], ...]"
 """Names of operators, by which they draw, and their functions."""
 
 
-@dataclass
-class PixelWatch(RowsWatch):
-    """What is known of one run over images of one pixel, one for each value."""
+class PixelTable(NamedTuple):
+    """What becomes of each byte."""
 
-    shape: tuple[int, ...] = ()
-    """That of the image whose pixels are looked up."""
-    writes: ClassVar[bool] = True
-    """These images are the function's own."""
-
-    def shape_of(self, array: NumberArray) -> tuple[int, ...]:
-        """Return that of the image."""
-        return self.shape
-
-    def check_constant(self, value: NumberArray) -> None:
-        """Refuse an array that is not the same for all pixels."""
-        channels = self.shape[2] if len(self.shape) == 3 else 1
-        if math.prod(value.shape[:-1]) != 1 or (value.ndim and value.shape[-1] not in (1, channels)):
-            self.refuse("it computes with an array that is not the same for all pixels")
-
-    def check_cast(self, array: NumberArray, wanted: np.dtype[Any]) -> None:
-        """Refuse a cast of what lies outside of the range: the processor makes of it what it likes."""
-        if wanted.kind in "iu" and array.dtype.kind == "f":
-            bounds = np.iinfo(wanted)
-            if not (np.isfinite(array).all() and array.min() > bounds.min - 1 and array.max() < bounds.max + 1):
-                self.refuse(f"it casts {array.dtype} to {wanted} beyond its range")
+    values: NumberArray
+    """[256, channels of the result]"""
+    layout: PixelLayout
 
 
 class LookupTable:
@@ -88,29 +68,33 @@ class LookupTable:
             image = function(image, **({"rng": rng(name)} if name in self._drawing else {}))
         return image
 
-    def table(self, shape: tuple[int, ...], rng: Draw) -> NumberArray:
-        """Return what becomes of each byte in each channel of an image of that shape: [256, channels].
+    def table(self, shape: tuple[int, ...], rng: Draw) -> PixelTable:
+        """Return what becomes of each byte in each channel of an image of that shape.
 
         Raises `NotInRowsError` where it depends on anything else.
         """
         channels = shape[2] if len(shape) == 3 else 1
         watch = PixelWatch(VALUES, self.exactly, shape=shape)
         bytes_each = np.repeat(np.arange(VALUES, dtype=np.uint8), channels)
-        value: Any = RowsColumn(bytes_each.reshape(VALUES, *(1,) * (len(shape) - 1), channels), watch)
+        pixel = bytes_each.reshape(VALUES, *(1,) * (len(shape) - 1), channels)
+        value: Any = PixelColumn(pixel, watch, PixelLayout.of(shape))
         for name, function in self.steps:
             try:
+                if (reordered := reordered_by(function, value)) is not None:
+                    value = reordered
+                    continue
                 with np.errstate(divide="raise", over="raise", invalid="raise"):  # which would be told of the image
                     value = function(value, **({"rng": rng(name)} if name in self._drawing else {}))
-                made = array_of(value, watch)
+                value = pixels_of(value, watch)
             except BaseException as error:
                 if is_interrupt(error) or isinstance(error, NotInRowsError):
                     raise
                 raise NotInRowsError(f"{name}: {told(error)}") from error
             if watch.refused:
                 raise NotInRowsError(f"{name}: {watch.refused}")
-        if made.dtype not in DTYPES:
-            raise NotInRowsError(f"it makes numbers of {made.dtype}")
-        return made.reshape(VALUES, channels)
+        if value.dtype not in DTYPES:
+            raise NotInRowsError(f"it makes numbers of {value.dtype}")
+        return PixelTable(value.values(), value.layout)
 
 
 def can_be_looked_up(image: Any) -> bool:
@@ -120,10 +104,32 @@ def can_be_looked_up(image: Any) -> bool:
     return image.ndim == 2 or (image.ndim == 3 and image.shape[2] <= MOST_CHANNELS)
 
 
-def looked_up(image: NumberArray, values: NumberArray) -> NumberArray:
-    """Return the table's values for the bytes of an image, channel by channel."""
-    cv2 = opencv()
+def looked_up(image: NumberArray, table: PixelTable) -> NumberArray:
+    """Return the table's values for the bytes of an image, channel by channel, in the layout that it says."""
+    cv2, layout = opencv(), table.layout
     if image.strides[1] < 0:  # a mirrored view, which OpenCV mirrors faster than NumPy copies it
         image = cv2.flip(image[:, ::-1], 1).reshape(image.shape)
-    made: NumberArray = cv2.LUT(image, np.ascontiguousarray(values[np.newaxis]))
-    return made.reshape(image.shape)
+    if layout.planes_first:
+        return _planes(image, table)
+    if layout.channels != PixelLayout.of(image.shape).channels:
+        image = _reordered(image, layout.channels)
+    made: NumberArray = cv2.LUT(image, np.ascontiguousarray(table.values[np.newaxis]))
+    return made.reshape(image.shape).transpose(layout.axes)
+
+
+def _planes(image: NumberArray, table: PixelTable) -> NumberArray:
+    """Write each channel of the result in one piece, and not pixel by pixel: they come first in it."""
+    cv2, channels = opencv(), table.layout.channels
+    planes = cv2.split(image) if image.shape[2] > 1 else [image[:, :, 0]]
+    made = np.empty((len(channels), *image.shape[:2]), table.values.dtype)
+    for place, channel in enumerate(channels):
+        cv2.LUT(planes[channel], np.ascontiguousarray(table.values[:, place])[np.newaxis], dst=made[place])
+    return made
+
+
+def _reordered(image: NumberArray, channels: tuple[int, ...]) -> NumberArray:
+    """Return an image with these of its channels, while they are bytes."""
+    if image.shape[2] == 3 and channels == (2, 1, 0):
+        made: NumberArray = opencv().cvtColor(image, opencv().COLOR_BGR2RGB)
+        return made
+    return np.ascontiguousarray(image[..., list(channels)])

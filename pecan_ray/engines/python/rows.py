@@ -143,7 +143,7 @@ class RowsColumn:
         self._watch.check_cast(self._array, wanted)
         if self._watch.writes and keywords.get("copy", True) is not True and wanted == self._array.dtype:
             return self  # what is written into one is written into the other
-        return RowsColumn(self._array.astype(wanted), self._watch)
+        return self._like(self._array.astype(wanted))
 
     def clip(self, min: Any = None, max: Any = None) -> RowsColumn:
         """Return it between two bounds."""
@@ -152,7 +152,19 @@ class RowsColumn:
 
     def copy(self) -> RowsColumn:
         """Return a copy."""
-        return RowsColumn(self._array.copy(), self._watch)
+        return self._like(self._array.copy())
+
+    def _like(self, array: NumberArray) -> RowsColumn:
+        """Return other numbers of the same elements."""
+        return RowsColumn(array, self._watch)
+
+    def _check_constant(self, value: NumberArray) -> None:
+        self._watch.check_constant(value)
+
+    def _check_alike(self, other: RowsColumn) -> None:
+        """Refuse a column whose numbers are not those of the same place in each element."""
+        if other._watch is not self._watch or other.ndim != self.ndim:
+            self._watch.refuse("it computes with columns of unlike dimensions")
 
     # --- what NumPy asks
 
@@ -184,19 +196,18 @@ class RowsColumn:
         made = function(*arrays, **keywords)
         if not isinstance(made, np.ndarray) or made.dtype.kind not in NUMBERS or len(made) != self._watch.rows:
             self._watch.refuse("it makes something else than numbers")
-        return RowsColumn(made, self._watch)
+        return self._like(made)
 
     def _given(self, value: Any) -> Any:
         """Return an argument as NumPy takes it for all rows; refuse one that would not be the same for each."""
-        if type(value) is RowsColumn:
-            if value._watch is not self._watch or value.ndim != self.ndim:
-                self._watch.refuse("it computes with columns of unlike dimensions")
+        if issubclass(type(value), RowsColumn):
+            self._check_alike(value)
             return value._array
         if value is None or type(value) in (bool, int, float):
             return value
         if isinstance(value, (np.ndarray, np.generic)) and type(value) is not np.ma.MaskedArray:
             if value.ndim <= self.ndim and value.dtype.kind in NUMBERS:
-                self._watch.check_constant(np.asarray(value))
+                self._check_constant(np.asarray(value))
                 return value
             self._watch.refuse("it computes with an array of more dimensions, or of no numbers")
         return self._watch.refuse(f"it computes with a {type(value).__name__}")
@@ -299,6 +310,7 @@ for _name in OPERATORS:
 
 def array_of(column: Any, watch: RowsWatch) -> NumberArray:
     """Return the array of a column that a function has returned."""
-    if type(column) is not RowsColumn or column._watch is not watch:
+    if not issubclass(type(column), RowsColumn) or column._watch is not watch:
         watch.refuse(f"it returns a {type(column).__name__}")
-    return column._array
+    found: NumberArray = column._array
+    return found

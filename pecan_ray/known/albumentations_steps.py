@@ -1,0 +1,161 @@
+"""Transforms of Albumentations as steps, which a pipeline is given by `pecan_ray.images.ByName`.
+
+What they draw is drawn by their own methods, with their own generators; what they do to pixels is done by their own
+`apply`, but for those that one warp takes over.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pecan_ray.images import ByName, resized
+from pecan_ray.known.steps import (
+    ARRAYS,
+    CropStep,
+    Cut,
+    KnownStep,
+    MirrorStep,
+    OtherStep,
+    ResizeStep,
+    WarpStep,
+    mirrored,
+)
+from pecan_ray.warps import ImageSize, Placed
+
+DRAWING = ("should_apply", "get_params", "update_transform_params", "get_params_dependent_on_data", "apply")
+"""Methods that Albumentations has users override: without them a transform is not known."""
+
+
+class NamedCrop(CropStep):
+    """`RandomResizedCrop`, `RandomCrop` and `CenterCrop`."""
+
+    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
+        """Have the transform draw the part."""
+        drawn = drawn_for(self.fn.transform, size)
+        left, top, right, bottom = drawn["crop_coords"]
+        return Cut(top, left, bottom - top, right - left, drawn)
+
+    def finish(self, image: Any, cut: Cut) -> Any:
+        """Have the transform cut out all of the part, and do what it does with it."""
+        whole = (0, 0, image.shape[1], image.shape[0])
+        image = np.ascontiguousarray(image)
+        made = self.fn.transform.apply(image, **{**cut.drawn, "shape": image.shape, "crop_coords": whole})
+        return np.ascontiguousarray(made)
+
+
+class NamedResizedCrop(NamedCrop):
+    """`RandomResizedCrop`."""
+
+    def target(self) -> ImageSize | None:
+        """Return the size to which the part is resized."""
+        return int(self.fn.transform.size[0]), int(self.fn.transform.size[1])
+
+
+class NamedResize(ResizeStep):
+    """`Resize`."""
+
+    def target(self, size: ImageSize) -> ImageSize:
+        """Return its size."""
+        return int(self.fn.transform.height), int(self.fn.transform.width)
+
+    def to(self, image: Any, target: ImageSize) -> Any:
+        """Resize an image."""
+        return resized(image, *target)
+
+
+class NamedMirror(MirrorStep):
+    """`HorizontalFlip`, `VerticalFlip`."""
+
+    axis: ClassVar[int] = 1
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Have the transform draw whether to mirror."""
+        return mirrored((self.axis,) if self.fn.transform.should_apply() else (), size)
+
+
+class NamedUpsideDown(NamedMirror):
+    """`VerticalFlip`."""
+
+    axis: ClassVar[int] = 0
+
+
+class NamedAffine(WarpStep):
+    """`Rotate` and `Affine`, whose parameters have a matrix from the image to the result."""
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Have the transform draw, and return what that does."""
+        if not self.fn.transform.should_apply():
+            return Placed(np.eye(2, 3), size)
+        matrix = np.asarray(drawn_for(self.fn.transform, size)["matrix"], np.float64)
+        return Placed(np.linalg.inv(np.vstack([matrix[:2], [0.0, 0.0, 1.0]]))[:2], size)
+
+
+def drawn_for(transform: Any, size: ImageSize) -> dict[str, Any]:
+    """Return what a transform draws for an image of that size: it looks at the shape alone."""
+    data = {"image": np.broadcast_to(np.zeros((), np.uint8), (*size, 3))}
+    drawn: dict[str, Any] = transform.update_transform_params(params=transform.get_params(), data=data)
+    drawn.update(transform.get_params_dependent_on_data(params=drawn, data=data))
+    return drawn
+
+
+def albumentations_steps(fn: Any) -> list[KnownStep] | None:
+    """Return the steps of a transform of Albumentations, or of several in a row; None where it is not known."""
+    library = sys.modules.get("albumentations")
+    if library is None or type(fn) is not ByName:
+        return None
+    transform = fn.transform
+    if type(transform) is not getattr(library, "Compose", None):
+        step = _step(transform, library)
+        return None if step is None else [step]
+    if transform.p != 1.0 or transform.processors or transform.save_applied_params:
+        return None
+    found = [_step(one, library) or OtherStep(type(one).__name__, ByName(one)) for one in transform.transforms]
+    return found if any(not isinstance(step, OtherStep) for step in found) else None
+
+
+def _step(transform: Any, library: Any) -> KnownStep | None:
+    for name, (kind, parameters, fits) in KNOWN_AUGMENTATIONS.items():
+        if type(transform) is getattr(library, name, None):
+            usual = not transform.deterministic and not transform.replay_mode
+            there = all(hasattr(transform, one) for one in (*DRAWING, *parameters))
+            changed = any(one in vars(transform) for one in DRAWING)
+            known = usual and there and not changed and fits(transform)
+            return kind(f"Albumentations {name}", ByName(transform), ARRAYS) if known else None
+    return None
+
+
+def _always_and_bilinear(transform: Any) -> bool:
+    return bool(transform.p >= 1.0 and transform.interpolation == 1 and not transform.area_for_downscale)
+
+
+def _always_inside(transform: Any) -> bool:
+    return bool(transform.p >= 1.0 and not transform.pad_if_needed)
+
+
+def _black_outside(transform: Any) -> bool:
+    return bool(transform.interpolation == 1 and transform.border_mode == 0 and not np.any(transform.fill))
+
+
+KNOWN_AUGMENTATIONS: dict[str, tuple[Callable[..., KnownStep], tuple[str, ...], Callable[[Any], bool]]] = {
+    "RandomResizedCrop": (NamedResizedCrop, ("size", "interpolation", "area_for_downscale"), _always_and_bilinear),
+    "RandomCrop": (NamedCrop, ("height", "width", "pad_if_needed"), _always_inside),
+    "CenterCrop": (NamedCrop, ("height", "width", "pad_if_needed"), _always_inside),
+    "Resize": (NamedResize, ("height", "width", "interpolation", "area_for_downscale"), _always_and_bilinear),
+    "HorizontalFlip": (NamedMirror, ("p",), lambda transform: True),
+    "VerticalFlip": (NamedUpsideDown, ("p",), lambda transform: True),
+    "Rotate": (
+        NamedAffine,
+        ("interpolation", "border_mode", "fill", "crop_border"),
+        lambda transform: _black_outside(transform) and not transform.crop_border,
+    ),
+    "Affine": (
+        NamedAffine,
+        ("interpolation", "border_mode", "fill", "fit_output"),
+        lambda transform: _black_outside(transform) and not transform.fit_output,
+    ),
+}
+"""By the name of a class: its kind of step, the public parameters that must be there, and which of their values."""

@@ -1,0 +1,148 @@
+"""The steps of several operators at once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pecan_ray.fused_warps import DecodeWarp, Warp
+from pecan_ray.images import cut_out, decoded, jpeg_shape, reduction
+from pecan_ray.known import torchvision_pixels as pixels
+from pecan_ray.known.steps import (
+    BytesStep,
+    ConvertStep,
+    CropStep,
+    Cut,
+    GeometryStep,
+    KnownStep,
+    MirrorStep,
+    OtherStep,
+    ResizeStep,
+)
+from pecan_ray.warps import Draw
+
+RunSteps: TypeAlias = "tuple[tuple[str, KnownStep], ...]"
+"""Names of operators, by which they draw, and their steps."""
+
+
+class KnownRun:
+    """Known functions in a row as one.
+
+    `decodes`: its input is an encoded image.  `reduces`: pixels may be others (decoded smaller, interpolated once).
+    """
+
+    draws_by_name = True
+    """It is given random numbers for each name."""
+
+    def __init__(self, steps: RunSteps, *, decodes: bool, reduces: bool) -> None:
+        self.steps, self.decodes, self.reduces = steps, decodes, reduces
+        only = [step for _, step in steps]
+        self._converts = len(list(itertools.takewhile(lambda step: isinstance(step, ConvertStep), only)))
+        behind = only[self._converts :]
+        self._geometry = len(list(itertools.takewhile(lambda step: isinstance(step, GeometryStep), behind)))
+        self._tables = pixels.TensorTables()
+        self._warps = reduces and self._geometry > 1 and any(getattr(step, "warps", False) for step in self._places())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _known_run, (self.steps, self.decodes, self.reduces)
+
+    def __call__(self, value: Any, rng: Draw) -> Any:
+        """Return what becomes of an image."""
+        shape = jpeg_shape(value) if self.decodes else None
+        if self.decodes and shape is None:
+            value = decoded(value)
+        if self._warps and (shape is not None or _is_picture(value)):
+            named = self.steps[self._converts : self._converts + self._geometry]
+            made = (Warp if shape is None else DecodeWarp)(named)(value, rng)
+            value, done = self._converted(made, rng, others_may_see=False), len(named)
+        elif shape is not None:
+            value, done = self._decoded(value, shape, rng)
+        else:
+            value, done = self._converted(value, rng, others_may_see=not self._places()), 0
+        return self._finished(value, self.steps[self._converts + done :], rng)
+
+    def _places(self) -> list[Any]:
+        return [step for _, step in self.steps[self._converts : self._converts + self._geometry]]
+
+    def _decoded(self, encoded: Any, shape: tuple[int, int], rng: Draw) -> tuple[Any, int]:
+        """Return what the first geometric steps make of a JPEG, and how many they are."""
+        places = self._places()
+        first = places[0] if places else None
+        name = self.steps[self._converts][0] if places else ""
+        if isinstance(first, CropStep) and (cut := first.cut(shape, rng(name) if first.wants_rng else None)):
+            return self._cut_out(encoded, first, cut, rng)
+        if isinstance(first, ResizeStep) and self.reduces:
+            target = first.target(shape)
+            return first.to(self._converted(decoded(encoded, reduction(shape, target)), rng), target), 1
+        return self._converted(decoded(encoded), rng), 0
+
+    def _cut_out(self, encoded: Any, first: CropStep, cut: Cut, rng: Draw) -> tuple[Any, int]:
+        """Decode a part, smaller where a resize follows and pixels may be others."""
+        behind = self.steps[self._converts + 1 : self._converts + self._geometry]
+        mirrors, resize = mirrors_and_resize([step for _, step in behind])
+        kept, wanted = (cut.height, cut.width), first.target()
+        if wanted is None and resize is not None:
+            wanted = resize.target(kept)
+        ratio = reduction(kept, wanted) if self.reduces and wanted is not None else 1
+        box = tuple(round(side / ratio) for side in cut[:4])
+        part = cut_out(encoded, (box[0], box[1], box[2], box[3]), ratio)
+        image = self._converted(part, rng)
+        if resize is None or wanted is None or ratio == 1 or first.target() is not None:
+            return first.finish(image, cut._replace(height=part.shape[0], width=part.shape[1])), 1
+        for name, step in behind[:mirrors]:
+            image = step(image, rng(name) if step.wants_rng else None)
+        return resize.to(image, wanted), mirrors + 2
+
+    def _converted(self, image: Any, rng: Draw, *, others_may_see: bool = False) -> Any:
+        """Convert a picture; without a copy where nothing but known steps is given the result."""
+        for name, step in self.steps[: self._converts]:
+            may_be_a_view = self.reduces or pixels.any_layout_is_equal(self._places())
+            if isinstance(step, ConvertStep) and may_be_a_view and not others_may_see and _is_picture(image):
+                image = step.without_copying(image)
+            else:
+                image = step(image, rng(name) if step.wants_rng else None)
+        return image
+
+    def _finished(self, value: Any, steps: RunSteps, rng: Draw) -> Any:
+        """Do the other steps; of tensors, arithmetic on bytes by a table."""
+        at = 0
+        while at < len(steps):
+            run = _arithmetic(steps[at:])
+            if run and pixels.can_be_looked_up(value):
+                value = self._tables.looked_up(value, run)
+                at += len(run)
+                continue
+            name, step = steps[at]
+            if isinstance(step, OtherStep):
+                value = pixels.as_usual(value)
+            value = step(value, rng(name) if step.wants_rng else None)
+            at += 1
+        return pixels.as_usual(value)
+
+
+def _arithmetic(steps: RunSteps) -> list[BytesStep]:
+    """Return the first steps, as far as they are arithmetic on bytes."""
+    found = list[BytesStep]()
+    for _, step in steps:
+        if not isinstance(step, BytesStep):
+            break
+        found.append(step)
+    return found
+
+
+def mirrors_and_resize(steps: Sequence[KnownStep]) -> tuple[int, ResizeStep | None]:
+    """Return how many steps mirror before a resize, and that; None where there is none behind them."""
+    mirrors = len(list(itertools.takewhile(lambda step: isinstance(step, MirrorStep), steps)))
+    behind = steps[mirrors] if mirrors < len(steps) else None
+    return mirrors, behind if isinstance(behind, ResizeStep) else None
+
+
+def _known_run(steps: RunSteps, decodes: bool, reduces: bool) -> KnownRun:
+    return KnownRun(steps, decodes=decodes, reduces=reduces)
+
+
+def _is_picture(value: Any) -> bool:
+    return type(value) is np.ndarray and value.dtype == np.uint8 and value.ndim == 3

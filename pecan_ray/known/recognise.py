@@ -1,0 +1,113 @@
+"""Which steps the functions of operators consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pecan_ray.known.albumentations_steps import albumentations_steps
+from pecan_ray.known.array_steps import OWN, array_step, own_step, picture_step
+from pecan_ray.known.merged_run import KnownRun, RunSteps, mirrors_and_resize
+from pecan_ray.known.steps import (
+    BytesStep,
+    ConvertStep,
+    CropStep,
+    GeometryStep,
+    ImageForm,
+    KnownStep,
+    OtherStep,
+    ResizeStep,
+)
+from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
+
+
+def steps_of(fn: Any) -> list[KnownStep] | None:
+    """Return the steps of a function; None where it is not known."""
+    for step_of in (own_step, array_step, picture_step, torchvision_step):
+        if (step := step_of(fn)) is not None:
+            return [step]
+    if (transforms := transforms_in(fn)) is None:
+        return albumentations_steps(fn)
+    found = list[KnownStep]()
+    for one in transforms:
+        known = None if isinstance(one, OWN) else steps_of(one)  # those want random numbers, which they are not given
+        found += known or [OtherStep(type(one).__name__, one)]
+    return found if any(not isinstance(step, OtherStep) for step in found) else None
+
+
+@dataclass(frozen=True)
+class KnownFunctions:
+    """What can be done with the functions of operators in a row."""
+
+    steps: RunSteps
+    decodes: bool
+    equal: tuple[str, ...]
+    """What is done at once with equal pixels; empty if nothing is,"""
+    unequal: tuple[str, ...]
+    """and with other ones."""
+
+    def merged(self, *, reduces: bool) -> KnownRun:
+        """Return the function that does it."""
+        return KnownRun(self.steps, decodes=self.decodes, reduces=reduces)
+
+
+def known_functions(named: Sequence[tuple[str, Any]], *, decodes: bool) -> KnownFunctions | None:
+    """Return what can be done with functions that stand behind a decoder, or behind anything else.
+
+    `named`: operators' names, and their functions, each of which is known.  None where there is nothing to do, or
+    where all of them are the package's own, which have rules by themselves.
+    """
+    steps = list[tuple[str, KnownStep]]()
+    for name, fn in named:
+        steps += [(name, step) for step in steps_of(fn) or ()]
+    if all(own_step(fn) is not None for _, fn in named):
+        return None
+    steps, leading = _in_form(steps)
+    places = [step for step in leading if isinstance(step, GeometryStep)]
+    tables = _tables([step for _, step in steps])
+    warps = [step.name for step in places] if len(places) > 1 and any(step.warps for step in places) else []
+    part, smaller = _decoded_less(places) if decodes and places else ([], [])
+    equal, unequal = (*part, *tables), (*(warps or smaller), *tables) if warps or smaller else ()
+    return KnownFunctions(tuple(steps), decodes, equal, unequal) if equal or unequal else None
+
+
+def _decoded_less(places: list[GeometryStep]) -> tuple[list[str], list[str]]:
+    """Return the names of the steps for which a part is decoded, and of those for which a smaller image is."""
+    first = places[0]
+    if isinstance(first, ResizeStep):
+        return [], [first.name]
+    if not isinstance(first, CropStep):
+        return [], []
+    resize = mirrors_and_resize(places[1:])[1]
+    if first.target() is not None:
+        return [first.name], [first.name]
+    return [first.name], [first.name, resize.name] if resize is not None else []
+
+
+def _in_form(named: list[tuple[str, KnownStep]]) -> tuple[list[tuple[str, KnownStep]], list[KnownStep]]:
+    """Return steps, of which those that would be given what they do not work on are no longer known; and the first
+    ones, which convert and move pixels.
+    """
+    form: ImageForm = "array"
+    found, leading = list[tuple[str, KnownStep]](), list[KnownStep]()
+    begun = True
+    for name, step in named:
+        fits = begun and form in step.forms
+        if fits and isinstance(step, ConvertStep) and not any(isinstance(one, GeometryStep) for one in leading):
+            form = step.gives
+            leading.append(step)
+        elif fits and isinstance(step, GeometryStep):
+            leading.append(step)
+        else:
+            begun = False
+        if begun or isinstance(step, BytesStep):
+            found.append((name, step))
+        else:
+            found.append((name, OtherStep(step.name, step.fn, step.forms, step.wants_rng)))
+    return found, leading
+
+
+def _tables(steps: Sequence[KnownStep]) -> list[str]:
+    """Return the names of the steps that become a table."""
+    return [step.name for step in steps if isinstance(step, BytesStep)]

@@ -1,0 +1,167 @@
+"""What known functions consist of: steps on one image, each able to say what it would do to an image of some size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from pecan_ray.warps import ImageSize, Matrix, Placed, after, scaled, shifted
+
+ImageForm: TypeAlias = Literal["array", "tensor", "picture"]
+"""An array of NumPy [height, width, channels], a tensor of PyTorch [channels, height, width], an image of Pillow."""
+Forms: TypeAlias = "tuple[ImageForm, ...]"
+ARRAYS: Forms = ("array",)
+
+
+class Cut(NamedTuple):
+    """The part of an image that a crop keeps."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+    drawn: Any = None
+    """What its library has drawn, for `finish`."""
+
+
+@dataclass(frozen=True)
+class KnownStep:
+    """One step of a known function."""
+
+    name: str
+    """The library's name for it."""
+    fn: Any
+    """It, as it is called with an image."""
+    forms: Forms = ARRAYS
+    """What it works on; with anything else it may do nothing."""
+    wants_rng: bool = False
+    """Whether it is given random numbers."""
+
+    def __call__(self, image: Any, rng: Any) -> Any:
+        """Do it, as the function itself would."""
+        return self.fn(image, rng=rng) if self.wants_rng else self.fn(image)
+
+
+class OtherStep(KnownStep):
+    """A function of which nothing is known, behind others within one operator."""
+
+
+class ConvertStep(KnownStep):
+    """An array to a tensor, or to an image of Pillow, with the same pixels."""
+
+    gives: ClassVar[ImageForm] = "tensor"
+
+    def without_copying(self, image: Any) -> Any:
+        """Return what may be a view of the array."""
+        return self(image, None)
+
+
+class BytesStep(KnownStep):
+    """Arithmetic on each number by itself, with constants for channels."""
+
+    def parameters(self) -> tuple[Any, ...]:
+        """Return all that its results depend on, beside the numbers."""
+        raise NotImplementedError
+
+
+class GeometryStep(KnownStep):
+    """Gives a pixel the value at another place."""
+
+    warps: ClassVar[bool] = False
+    """Whether one warp of several is worth it where this is among them."""
+    any_layout: ClassVar[bool] = False
+    """Whether pixels are the same whatever their order in memory, where PyTorch computes with whole numbers."""
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Draw, and return what it does to an image of that size."""
+        raise NotImplementedError
+
+
+class ResizeStep(GeometryStep):
+    """Resizes, bilinear."""
+
+    def target(self, size: ImageSize) -> ImageSize:
+        """Return the size of what becomes of an image of that size."""
+        raise NotImplementedError
+
+    def to(self, image: Any, target: ImageSize) -> Any:
+        """Resize an image, of which a decoder has made a smaller one, to that size."""
+        raise NotImplementedError
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        target = self.target(size)
+        return Placed(scaled(size, target), target)
+
+
+class CropStep(GeometryStep):
+    """Keeps a part, and may resize that."""
+
+    def cut(self, size: ImageSize, rng: Any) -> Cut | None:
+        """Draw the part that is kept of an image of that size; None where it is no part (the image is too small)."""
+        raise NotImplementedError
+
+    def target(self) -> ImageSize | None:
+        """Return the size to which the part is resized; None where it is not."""
+        return None
+
+    def finish(self, image: Any, cut: Cut) -> Any:
+        """Do to the part alone what comes behind cutting it out; a decoder may have made it smaller."""
+        return image
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Draw, and return what it does to an image of that size."""
+        cut = self.cut(size, rng)
+        if cut is None:
+            raise ValueError(f"an image of {size[0]} x {size[1]} is smaller than what {self.name} cuts out")
+        kept, target = (cut.height, cut.width), self.target()
+        matrix: Matrix = shifted(cut.top, cut.left)
+        if target is not None:
+            matrix = after(matrix, scaled(kept, target))
+        return Placed(matrix, target or kept, cut[:4])
+
+
+class MirrorStep(GeometryStep):
+    """Mirrors, which moves pixels and leaves them as they are."""
+
+
+class WarpStep(GeometryStep):
+    """Rotates, shears or scales, bilinear."""
+
+    warps: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class FixedMirrorStep(MirrorStep):
+    """Does the same to every image."""
+
+    axes: tuple[int, ...] = ()
+    """Mirrored are rows (0), columns (1) or both."""
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        return mirrored(self.axes, size)
+
+
+def mirrored(axes: tuple[int, ...], size: ImageSize) -> Placed:
+    """Return what mirroring rows (0) or columns (1) does."""
+    matrix = np.eye(2, 3)
+    for axis in axes:
+        matrix[1 - axis, 1 - axis], matrix[1 - axis, 2] = -1.0, size[axis] - 1.0
+    return Placed(matrix, size)
+
+
+@dataclass(frozen=True)
+class FixedWarpStep(WarpStep):
+    """Does the same to every image of a size."""
+
+    place: Callable[[ImageSize], Placed] | None = None
+    """What it does."""
+
+    def placed(self, size: ImageSize, rng: Any) -> Placed:
+        """Return what it does to an image of that size."""
+        assert self.place is not None
+        return self.place(size)
