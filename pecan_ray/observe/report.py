@@ -153,7 +153,7 @@ class Report:
         cls, facts: JobFacts, trainer: TrainerProgress, first_batch_s: float | None, *, over: bool = False
     ) -> Report:
         """Combine the controller's facts with what a trainer has seen; `over`: the job has ended."""
-        cost = cost_so_far(facts, trainer)
+        cost, step = cost_so_far(facts, trainer), next_step_of(facts)
         workers = {
             name: WorkerReport(
                 *(worker.placement, worker.elements, worker.batches, worker.threads),
@@ -191,7 +191,7 @@ class Report:
             trainers=facts.trainers,
             held_up=facts.held_up,
             steps=trainer.steps,
-            next_step="" if facts.lost else f"{'had the job gone on, ' if over else ''}{next_step_of(facts)}",
+            next_step="" if facts.lost else ("had the job gone on, " if over and step.acts else "") + str(step),
         )
 
     @classmethod

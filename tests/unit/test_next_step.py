@@ -53,17 +53,16 @@ def test_the_report_tells_it_behind_the_verdict_and_explain_at_its_end() -> None
     report = Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0)
     assert "\n  next: AutoPlacement does nothing as long as" in str(report)
     assert report.next_step in explain_and_announce(facts()).splitlines()[-1]
-    over = Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0, over=True)
-    assert over.next_step == f"had the job gone on, {report.next_step}"
+    assert Report.of_job(facts(), TrainerProgress(elapsed_s=20.0), 1.0, over=True).next_step == report.next_step
     gone = replace(facts(), lost="it is gone")
     assert "next" not in explain_and_announce(gone) and not Report.of_job(gone, TrainerProgress(), None).next_step
 
 
 def test_while_it_looks_the_report_says_where_it_goes() -> None:
     looking = replace(facts(), timeline=TIMELINE[:1], deployments=((0.0, Deployment(1, 0)),))
-    assert "next: AutoPlacement goes from 1 local + 0 remote to 1 local + 2 remote: it is cheap enough" in str(
-        Report.of_job(looking, TrainerProgress(elapsed_s=20.0), 1.0)
-    )
+    goes = "AutoPlacement goes from 1 local + 0 remote to 1 local + 2 remote: it is cheap enough"
+    assert f"next: {goes}" in str(Report.of_job(looking, TrainerProgress(elapsed_s=20.0), 1.0))
+    assert f"next: had the job gone on, {goes}" in str(Report.of_job(looking, TrainerProgress(), 1.0, over=True))
 
 
 @pytest.mark.parametrize(("placing", "told"), [("", ""), ("keeps", ", which AutoPlacement keeps")])
