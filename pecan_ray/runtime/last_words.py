@@ -14,7 +14,7 @@ from pecan_ray.job.events import DIED
 TAIL_BYTES = 16 << 10
 MOST_CHARACTERS = 300
 _MEMORY = re.compile(r"Memory on the node .*? was ([\d.]+) ?GB(?: used)? ?/ ?([\d.]+) ?GB", re.DOTALL)
-_SHORT_OF_MEMORY = re.compile(r"running low on memory|memory pressure")
+_SHORT_OF_MEMORY = re.compile(r"running low on memory|memory pressure|OUT_OF_MEMORY")
 
 
 def why_it_died(said: str, pid: int | None) -> str:
@@ -24,6 +24,18 @@ def why_it_died(said: str, pid: int | None) -> str:
         return memory
     words = "" if pid is None else last_line(_logs(), pid)
     return f"{DIED}; it wrote last: {words}" if words else DIED
+
+
+def why_it_ended(name: str) -> str:
+    """Return why the newest actor of a name ended for which nobody waited, as far as Ray knows; empty: it is not known.
+
+    Where a node is short of memory Ray ends first what it can start again, the job's controller and keeper among them,
+    and with these their workers: nobody is there to be told.
+    """
+    dead: Any = ray._private.state.actors(None, None, "DEAD")
+    found = [one for one in dead.values() if one["Name"] == name]
+    newest = max(found, key=lambda one: int(one["EndTime"]), default=None)
+    return "" if newest is None else killed_for_memory(str(newest["DeathCause"]))
 
 
 def killed_for_memory(said: str) -> str:

@@ -39,7 +39,7 @@ from pecan_ray.runtime.cluster import (
 )
 from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.keeper import Keeping
-from pecan_ray.runtime.last_words import why_it_died
+from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.worker import make_worker
 
@@ -158,7 +158,8 @@ class WorkerActors:
             actor.handle = None
         if actor.handle is None:
             actor.ended = True
-            self._happened(WorkerLost(actor.name, "restart", "it ended while the job had no controller"))
+            why = await asyncio.to_thread(why_it_ended, actor.name)
+            self._happened(WorkerLost(actor.name, "restart", why or "it ended while the job had no controller"))
             return
         self._happened(WorkerAdopted(actor.name))
         await actor.handle.run.remote()

@@ -37,8 +37,8 @@ MOST_IN_LOT = 4096
 LEAST_LOOK = 32
 """So many of the next splits are looked at, to find some that are at hand, however few are wanted."""
 AHEAD_S = 1.0
-"""The next lot is asked for while the last one is being worked on, if a lease takes less than this: what a worker
-holds and has not begun, no other one can do at the end of an epoch."""
+"""The next lot is asked for while half of one is left, if a lease takes less than this: what a worker holds and has not
+begun, no other one can do at the end of an epoch."""
 
 
 def ask_again(method: Any, *arguments: Any) -> Any:
@@ -104,6 +104,8 @@ class Branch:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Whoever takes a lease waits for it with this."""
     here: deque[Lease] = field(default_factory=deque)
+    lot: int = 0
+    """So many leases came with the last answer."""
     asked: PendingQuestion | None = None
     """Whose answer is to come."""
     offered: tuple[Split, ...] = ()
@@ -167,17 +169,24 @@ class WorkerLeases:
                 mine.asked = None
                 answer = self._asking.answer(asked)
                 mine.here.extend(_leases(answer))
+                mine.lot = len(mine.here)
                 mine.offered = answer.splits if isinstance(answer, Offered) else ()
                 if not unread:
                     self._coming(branch, tuple(mine.here))
             if not mine.here:
                 return None
             lease = mine.here.popleft()
-            if self._ahead and not mine.here and mine.lease_s is not None and mine.lease_s < AHEAD_S:
+            if self._ahead and self._wants_more(mine):
                 mine.asked = self._ask(branch, mine)
                 mine.asked.when_there(lambda answer: self._coming(branch, _leases(answer)))
             mine.given = None if unread else time.monotonic()
             return lease
+
+    @staticmethod
+    def _wants_more(mine: Branch) -> bool:
+        """Tell whether to ask for the next lot: its files come while the other half of this one is read."""
+        soon = mine.lease_s is not None and mine.lease_s < AHEAD_S
+        return soon and mine.asked is None and len(mine.here) <= mine.lot // 2
 
     def _ask(self, branch: int, mine: Branch, *, unread: bool = False) -> PendingQuestion:
         most = MOST_IN_LOT if unread else lot_of(mine.lease_s, self.lot_s) if self._ahead else 1

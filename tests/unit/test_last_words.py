@@ -22,6 +22,10 @@ def test_a_worker_that_was_killed_for_memory_is_told_with_sizes_and_what_to_chan
     assert "\n" not in said and "of whose 23.5 GB 22.9 were used" in said and "cpus_per_worker" in said
     older = killed_for_memory("Memory on the node (IP: 192.0.2.2, ID: x) was 30.26GB / 31.00GB (0.976160), ...")
     assert "of whose 31.0 GB 30.3 were used" in older
+    owner = (
+        "The actor is dead because its owner has died. Owner Id: 1c54 Owner worker exit type: NODE_OUT_OF_MEMORY ..."
+    )
+    assert "is short of memory: run fewer" in killed_for_memory(owner)
     assert "is short of memory: run fewer" in killed_for_memory(
         "1 worker(s) were killed: the node running low on memory"
     )
