@@ -28,12 +28,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 import ray
 from ray import serve
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
+from benchmarks.first_program import first_pipeline
 from pecan_ray.job.heartbeat import HEARTBEAT_S
 from pecan_ray.job.messages import Acknowledgement, TrainerProgress, TrainerReport, WorkerProgress
 from pecan_ray.job.outgoing import REPORT_S
@@ -60,25 +60,6 @@ class Controller:
     def view(self) -> JobView:
         """Return what the job's page shows."""
         return self._view
-
-
-def random_flip(image: np.ndarray[Any, Any], rng: np.random.Generator) -> np.ndarray[Any, Any]:
-    """Flip half of the images."""
-    return image[:, ::-1] if rng.random() < 0.5 else image
-
-
-def normalize(image: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Bring bytes to -1 to 1."""
-    return (image / 127.5 - 1).astype(np.float32)
-
-
-def first_pipeline(name: str, batch: int = 64) -> pecan.PecanPipeline:
-    """Return the pipeline of README's program."""
-    images = np.random.default_rng(0).integers(0, 256, (512, 64, 64, 3), np.uint8)
-    arrays = pecan.sources.Arrays(image=images, label=np.arange(512) % 10)
-    config = pecan.Config(progress=False)
-    pipe = pecan.PecanPipeline(arrays, name=name, config=config).map(random_flip, on="image")
-    return pipe.map(normalize, on="image").shuffle(128).batch(batch)
 
 
 def first_batches(rounds: int) -> None:

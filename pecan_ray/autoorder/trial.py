@@ -14,7 +14,7 @@ from pecan_ray.autoorder.facts import OpLoad
 from pecan_ray.autoorder.op_runner import Stage, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
-from pecan_ray.autoorder.push_down import EARLY, TABLE, Pushed, choices, merged
+from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, TABLE, Pushed, choices, merged
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, Sampled
 from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.table_trial import TableTrial
@@ -35,7 +35,10 @@ REST_S = 1.0
 TAKEN_OVER_ELEMENTS = 64
 """Elements on which decoders take over what follows them, to see whether results stay,"""
 TAKEN_OVER_S = 0.7
-"""and the time for that."""
+"""and the time for that;"""
+RUNS_OF_LEAST = 3
+"""where operators are slow, it is enough to run the least number of elements so many times in the user's order."""
+NO_TIME_TO_MEASURE = "there was no time to measure it"
 TAKEN_OVER_PATIENCE_S = 0.7
 """Measured seconds that show whether it is faster so."""
 SLOWED_SHARE = 0.02
@@ -259,20 +262,24 @@ class Trial:
         In another order than the user's it stays where there is no time to tell: the whole is compared with it.
         """
         found = self.taken_over(order)
-        if not found.pushed or found.measured is not None:
-            return found
-        stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
-        measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
-        if measured is None and not failed and order != self._names:
-            return found
-        if measured is not None and measured.faster:
-            found = replace(found, measured=measured)
-        else:
-            why = f"it is not faster: {measured.told()}" if measured else failed or "there was no time to measure it"
-            refused = tuple(_not_taken_over(one, why) for one in found.pushed)
-            self._no_faster.update(found.pushed)
-            found = TakenOver(refused=(*found.refused, *refused))
-        self._taken_over[order] = found
+        while found.pushed and found.measured is None:
+            stages = [self._runner.stages(order, fused=True, decoders=one) for one in ((), found.decoders)]
+            measured, failed = self._in_turn(stages, TAKEN_OVER_PATIENCE_S)
+            if measured is None and not failed and order != self._names:
+                return found
+            if measured is not None and measured.faster:
+                found = replace(found, measured=measured)
+            else:
+                why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
+                refused = tuple(_not_taken_over(one, why) for one in found.pushed)
+                self._no_faster.update(found.pushed)
+                # Known functions may be faster with equal pixels: one warp is not always less than several functions.
+                smaller = measured is not None and any(
+                    one.rule == KNOWN_FUNCTIONS and one.reduces for one in found.pushed
+                )
+                again = self._try_taking_over(order) if smaller and self.in_time() else NOTHING_TAKEN_OVER
+                found = replace(again, refused=(*found.refused, *refused, *again.refused))
+            self._taken_over[order] = found
         return found
 
     def _try_taking_over(self, order: OpOrder) -> TakenOver:
@@ -314,7 +321,7 @@ class Trial:
         """Return why decoders may not take over what they could in an order; empty if they may."""
         made = self._made(order, decoders)
         self._values.begin(made)
-        until = self._sampled.clock() + TAKEN_OVER_S
+        until = self._sampled.clock() + max(TAKEN_OVER_S, RUNS_OF_LEAST * LEAST_ELEMENTS * self._user_seconds)
         refused, ran = self._verify(order, range(TAKEN_OVER_ELEMENTS), until, decoders=decoders)
         self.failed = ""
         if not refused and ran < min(LEAST_ELEMENTS, len(self._sampled.held)):

@@ -111,7 +111,8 @@ def albumentations_steps(fn: Any) -> list[KnownStep] | None:
     if type(transform) is not getattr(library, "Compose", None):
         step = _step(transform, library)
         return None if step is None else [step]
-    if transform.p != 1.0 or transform.processors or transform.save_applied_params:
+    notes = getattr(transform, "processors", True) or getattr(transform, "save_applied_params", False)
+    if notes or getattr(transform, "p", 0.0) != 1.0:
         return None
     found = [_step(one, library) or OtherStep(type(one).__name__, ByName(one)) for one in transform.transforms]
     return found if any(not isinstance(step, OtherStep) for step in found) else None
@@ -120,7 +121,7 @@ def albumentations_steps(fn: Any) -> list[KnownStep] | None:
 def _step(transform: Any, library: Any) -> KnownStep | None:
     for name, (kind, parameters, fits) in KNOWN_AUGMENTATIONS.items():
         if type(transform) is getattr(library, name, None):
-            usual = not transform.deterministic and not transform.replay_mode
+            usual = not any(getattr(transform, mode, True) for mode in ("deterministic", "replay_mode"))
             there = all(hasattr(transform, one) for one in (*DRAWING, *parameters))
             changed = any(one in vars(transform) for one in DRAWING)
             known = usual and there and not changed and fits(transform)

@@ -243,7 +243,7 @@ def picture_step(fn: Any) -> KnownStep | None:
     for name, axis in (("mirror", 1), ("flip", 0)):
         if ops is not None and fn is getattr(ops, name, None):
             return FixedMirrorStep(f"Pillow {name}", fn, PICTURES, axes=(axis,))
-    if type(fn) is not operator.methodcaller:
+    if type(fn) is not operator.methodcaller or not hasattr(pillow, "Resampling") or not hasattr(pillow, "Transpose"):
         return None
     name, args, keywords = called_method(fn)
     numbers = len(args) == 1 and not keywords and isinstance(args[0], (tuple, list))

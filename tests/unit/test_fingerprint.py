@@ -343,3 +343,18 @@ def test_pickling_an_instance_does_not_change_what_its_class_is() -> None:
     copy.copy(Add(1))  # Python notes the names of slots in the class
     assert "__slotnames__" in vars(Add)
     assert PecanPipeline(source).map(Add(1), on="i", name="add").fingerprint() == before
+
+
+def test_a_tensor_counts_by_its_numbers() -> None:
+    torch = pytest.importorskip("torch")
+
+    def spelled(*args: Any, **keywords: Any) -> str:
+        return spelled_out(torch.tensor(*args, **keywords))
+
+    assert spelled([1.0, 2.0]) == spelled([1.0, 2.0])
+    others = ([1.0, 3.0], [[1.0, 2.0]], 1.0, [], [1, 2])
+    assert len({spelled([1.0, 2.0]), *map(spelled, others), spelled([1.0, 2.0], dtype=torch.bfloat16)}) == 7
+    assert spelled_out(torch.arange(4)[::2]) == spelled([0, 2]), "a view counts by what is seen of it"
+    assert spelled_out(torch.tensor([1 + 2j]).conj()) == spelled([1 - 2j])
+    sparse = torch.eye(2).to_sparse()
+    assert isinstance(spelled_out(sparse), str) and spelled_out(torch.nn.Linear(2, 2)) != spelled_out(sparse)

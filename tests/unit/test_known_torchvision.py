@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+import pecan_ray as pecan
+from pecan_ray import images
+from pecan_ray.autoorder.explain import explain
+from pecan_ray.autoorder.order import order_plan
+from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.push_down import AS_KNOWN, EXACTLY, push_down
+from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.known.recognise import steps_of
+from pecan_ray.reorder import Mode
 from tests.unit.known_functions import at_once, found, generators, import_torchvision, photograph, usual
 
 import_torchvision()
@@ -171,3 +179,24 @@ def test_errors_are_those_of_the_transforms() -> None:
             usual(fns, small, 0)
         with pytest.raises(type(theirs.value), match=r"larger than|float tensor|zero"):
             at_once([*fns, *TO_FLOATS], reduces=False)(small, generators(0))
+
+
+@pytest.mark.parametrize("mode", ["strict", "cost"])
+def test_autoorder_adopts_it_and_says_so(mode: Mode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
+    items = [{"image": photograph(900, 1200, seed), "label": seed} for seed in range(12)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), name="album").map(images.Decode(), on="image")
+    pipe = pipe.map(v2.Compose(RUNS["training"]), on="image", name="augment").batch(4)
+    for _ in range(3):  # other load may hide what it gains
+        found = order_plan(OrderRequest(pipe.plan, "python", mode, seed=0, seconds=120.0, elements=12))
+        if found.decoders:
+            break
+    name = f"Decode+augment{AS_KNOWN}"
+    assert found.decoders in ([(f"{name}{EXACTLY}",)] if mode == "strict" else [(name,), (f"{name}{EXACTLY}",)])
+    text = explain("album", found)
+    assert "AutoOrder knows torchvision RandomResizedCrop, torchvision ToDtype, torchvision Normalize" in text
+    assert ("'image': equal on" in text) == found.decoders[0].endswith(EXACTLY)
+    plan, _ = push_down(found.plan, "python", found.decoders)
+    assert [op.name for op in plan.ops] == ["augment", "batch"]
+    (first, *_) = run_inprocess(plan)
+    assert first["image"].shape == (4, 3, 224, 224) and first["image"].dtype == np.float32
