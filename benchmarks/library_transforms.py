@@ -13,8 +13,9 @@ import numpy as np
 from pecan_ray import images
 
 SIDE = 224
-DEGREES, SHEAR = 5.0, 5.7
-"""Of a rotation, and of a shear: the angle of `pecan_ray.images.RandomShear`."""
+DEGREES = 5.0
+SHEAR = 5.7
+"""In degrees: what `pecan_ray.images.RandomShear` has at most."""
 OPERATORS = 32
 """torchvision has fewer of its own in C++."""
 

@@ -8,15 +8,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pecan_ray.known.steps import BytesStep
 from pecan_ray.warps import opencv
-
-NumberArray: TypeAlias = "npt.NDArray[Any]"
 
 VALUES = 256
 LEAST_NUMBERS = 4096
@@ -46,7 +44,7 @@ class TensorTables:
     """Makes tables of arithmetic on bytes, and keeps the last one: its steps depend on their parameters alone."""
 
     def __init__(self) -> None:
-        self._last: tuple[Any, Any, NumberArray | None] = (None, None, None)
+        self._last: tuple[Any, Any, npt.NDArray[Any] | None] = (None, None, None)
 
     def looked_up(self, image: Any, steps: Sequence[BytesStep]) -> Any:
         """Return what steps in a row make of an image of bytes."""
@@ -66,7 +64,7 @@ class TensorTables:
         return like(sys.modules["torch"].from_numpy(found), made)
 
 
-def _table(image: Any, steps: Sequence[BytesStep]) -> tuple[Any, NumberArray | None]:
+def _table(image: Any, steps: Sequence[BytesStep]) -> tuple[Any, npt.NDArray[Any] | None]:
     """Return what steps make of an image that has each byte once in each channel, and that as an array.
 
     None where it is nothing that can be looked up.  They do it themselves, so that the arithmetic is theirs.

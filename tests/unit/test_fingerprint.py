@@ -352,7 +352,7 @@ def test_a_tensor_counts_by_its_numbers() -> None:
         return spelled_out(torch.tensor(*args, **keywords))
 
     assert spelled([1.0, 2.0]) == spelled([1.0, 2.0])
-    others = ([1.0, 3.0], [[1.0, 2.0]], 1.0, [], [1, 2])
+    others: tuple[Any, ...] = ([1.0, 3.0], [[1.0, 2.0]], 1.0, [], [1, 2])
     assert len({spelled([1.0, 2.0]), *map(spelled, others), spelled([1.0, 2.0], dtype=torch.bfloat16)}) == 7
     assert spelled_out(torch.arange(4)[::2]) == spelled([0, 2]), "a view counts by what is seen of it"
     assert spelled_out(torch.tensor([1 + 2j]).conj()) == spelled([1 - 2j])
