@@ -133,7 +133,11 @@ WORKERS = (
         "Reads asked for twice",
         "That an object store was late with, in 5 minutes.",
         "short",
-        ("sum by (pecan_job) (increase(ray_pecan_worker_hedged_reads_total{}[5m]))", "{{pecan_job}}"),
+        (
+            "sum by (pecan_job) (increase(ray_pecan_worker_hedged_reads_total{}[5m])) or "
+            "0 * sum by (pecan_job) (ray_pecan_workers{})",  # a counter that has not counted is not there
+            "{{pecan_job}}",
+        ),
     ),
 )
 
