@@ -58,16 +58,16 @@ def test_every_query_of_the_boards_names_a_metric_and_labels_that_exist() -> Non
     asked = set()
     for panel in (panel for panels in BOARDS.values() for panel in panels):
         for query in panel.queries:
-            (name,) = re.findall(r"ray_pecan_\w+", query.promql)
-            assert f"{name}{{{CHOSEN}}}" in query.promql, query.promql
-            labels = {*known[name].info["tag_keys"], *OF_RAY}
+            names = re.findall(r"ray_pecan_\w+", query.promql)
+            assert names and all(f"{name}{{{CHOSEN}}}" in query.promql for name in names), query.promql
+            labels = set.intersection(*({*known[name].info["tag_keys"], *OF_RAY} for name in names))
             used = {*re.findall(r"(\w+)=~", query.promql), *re.findall(r"\{\{(\w+)\}\}", query.legend)}
             used |= {label.strip() for by in re.findall(r"by \(([^)]*)\)", query.expr) for label in by.split(",")}
             assert used <= labels, (query.promql, used - labels)
             grouped = re.findall(r"by \(([^)]*)\)", query.expr)
             shown = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
             assert not grouped or shown <= {label.strip() for label in grouped[0].split(",")}, query
-            asked.add(name)
+            asked.update(names)
     assert asked == set(known), "each metric is on a board"
 
 
