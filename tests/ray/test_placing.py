@@ -67,7 +67,8 @@ def test_the_cheapest_deployment_is_found(per_element: float, step: float, max_l
         explained, report = batches.explain(), batches.report()
     assert near(report.timeline[-1].decision.target, best)
     assert all(str(step.decision.target) in step.decision.reason for step in report.timeline)
-    why, rows = explained.splitlines()[0], explained.splitlines()[3:]
+    why, _, _, *rows, then = explained.splitlines()
+    assert then.strip().startswith("next: AutoPlacement ")
     assert "AutoPlacement looks for the cheapest deployment." in why and "per 1000 batches" in explained
     ran = {str(step.deployment) for step in report.timeline if step.decision.phase != "discarded"}
     assert {row.strip().split("  ")[0] for row in rows} == ran
