@@ -85,7 +85,7 @@ def test_a_terminal_that_is_gone_ends_no_training(wanted: bool | None, monkeypat
     monkeypatch.setattr(sys, "stderr", gone)
     monkeypatch.setattr(progress, "TERMINAL_S", 0.0)
     shown = Progress("job", wanted, RecentPace(None, None))
-    orders = SimpleNamespace(wanted=(1, 0), running=1)
+    orders = SimpleNamespace(wanted=(1, 0), running=1, placing="")
     state = SimpleNamespace(yielded=1, orders=orders)
     client = cast(BatchClient, SimpleNamespace(progress=lambda: TrainerProgress(1, 10, 0.0, 1.0), state=state))
     shown.show(client, 0)
