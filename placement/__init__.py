@@ -1,12 +1,19 @@
 """Where workers run, beside the trainer or on other nodes: the AutoPlacement policy."""
 
-from pecan_ray.placement.auto_settings import AutoSettings
-from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
-from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, Foreseen, Objective, rank
-from pecan_ray.placement.policy import MODES, AutoPlacement, expected_workers
-from pecan_ray.placement.spread import spread_by_power, spread_local
-from pecan_ray.plan.prices import Prices, PriceTier
-from pecan_ray.plan.windows import Decision, Deployment, Window
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pecan_ray.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from pecan_ray.placement.auto_settings import AutoSettings
+    from pecan_ray.placement.costs import Cost, Host, UnitPrices, WorkerUse, cost_by_use, cost_of, cost_of_epoch
+    from pecan_ray.placement.objective import COST, NO_WAIT, ComparedDeployment, Foreseen, Objective, rank
+    from pecan_ray.placement.policy import MODES, AutoPlacement, expected_workers
+    from pecan_ray.placement.spread import spread_by_power, spread_local
+    from pecan_ray.plan.prices import Prices, PriceTier
+    from pecan_ray.plan.windows import Decision, Deployment, Window
 
 __all__ = [
     "COST",
@@ -34,3 +41,37 @@ __all__ = [
     "spread_by_power",
     "spread_local",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "AutoPlacement": "pecan_ray.placement.policy",
+        "AutoSettings": "pecan_ray.placement.auto_settings",
+        "COST": "pecan_ray.placement.objective",
+        "ComparedDeployment": "pecan_ray.placement.objective",
+        "Cost": "pecan_ray.placement.costs",
+        "Decision": "pecan_ray.plan.windows",
+        "Deployment": "pecan_ray.plan.windows",
+        "Foreseen": "pecan_ray.placement.objective",
+        "Host": "pecan_ray.placement.costs",
+        "MODES": "pecan_ray.placement.policy",
+        "NO_WAIT": "pecan_ray.placement.objective",
+        "Objective": "pecan_ray.placement.objective",
+        "PriceTier": "pecan_ray.plan.prices",
+        "Prices": "pecan_ray.plan.prices",
+        "UnitPrices": "pecan_ray.placement.costs",
+        "Window": "pecan_ray.plan.windows",
+        "WorkerUse": "pecan_ray.placement.costs",
+        "cost_by_use": "pecan_ray.placement.costs",
+        "cost_of": "pecan_ray.placement.costs",
+        "cost_of_epoch": "pecan_ray.placement.costs",
+        "expected_workers": "pecan_ray.placement.policy",
+        "rank": "pecan_ray.placement.objective",
+        "spread_by_power": "pecan_ray.placement.spread",
+        "spread_local": "pecan_ray.placement.spread",
+    },
+)
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job.fleet import FleetWorker
+from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.instructions import Instructions, Log
 
 if TYPE_CHECKING:
     from pecan_ray.job.staffing import Staffing
     from pecan_ray.job.state import JobState
 
-NOTICE_S = 30.0
-"""Between an announcement that does not say how long it is and the end: what Kubernetes and Slurm give, and Google's
-cloud."""
 HAND_OVER_S = 15.0
 """So long before its end a worker takes no more work, also if no other one has come."""
 

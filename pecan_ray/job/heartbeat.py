@@ -9,6 +9,9 @@ HEARTBEAT_S = 10.0
 """Longest time that a worker does not tell how it gets on, but where lots last longer, with many workers."""
 BEATS = 3
 """It says something, if only by asking for work, so often within the time after which it is taken for lost."""
+NOTICE_S = 30.0
+"""Between an announcement that does not say how long it is and the end: what Kubernetes and Slurm give, and Google's
+cloud."""
 
 
 @dataclass

@@ -11,7 +11,8 @@ from pecan_ray.job.kept_share import KeptShare
 from pecan_ray.job.messages import Placement, PlacingNow
 from pecan_ray.job.observed import Observed
 from pecan_ray.job.pacing import Pacing
-from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, Room, begin
+from pecan_ray.job.placing import TRIES_BOTH_SIDES, PlacementStep, Placing, begin
+from pecan_ray.job.room import Room
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.windows import StepTotals

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from pecan_ray.errors import PlanError
 from pecan_ray.job.kept_share import is_other_work
+from pecan_ray.job.room import Room
 from pecan_ray.job.windows import StepTotals, WindowMeter
 from pecan_ray.options import AutoWorkers, Visitation
 from pecan_ray.placement import COST, NO_WAIT, AutoPlacement, expected_workers
@@ -26,16 +27,6 @@ WORTH_IT = 2
 """So many times the present workers must be expected: a sample and a few steps tell no less."""
 TRIES_BOTH_SIDES = ("auto", "pecan", "pecan-code")
 """Modes that may begin on the other side where the one they begin with has no room at all."""
-
-
-@dataclass(frozen=True)
-class Room:
-    """What the cluster offers a job."""
-
-    host_cpus: tuple[float, ...]
-    """CPUs of each trainer's node."""
-    remote_cpus: tuple[float, ...]
-    """CPUs of each node that remote workers may run on."""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.messages import Placement
-from pecan_ray.job.placing import Room
+from pecan_ray.job.room import Room
 from pecan_ray.runtime.long_wait import LongWait
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from pecan_ray.job.departures import NOTICE_S
+from pecan_ray.job.heartbeat import NOTICE_S
 
 
 class SigtermNotice:

@@ -17,7 +17,7 @@ import ray
 from ray.core.generated import autoscaler_pb2
 
 import pecan_ray as pecan
-from pecan_ray.job.departures import NOTICE_S
+from pecan_ray.job.heartbeat import NOTICE_S
 from tests.ray.waiting import until
 from tests.ray.workers import ONE_BY_ONE, living_worker, process_of
 

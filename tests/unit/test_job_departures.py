@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.departures import HAND_OVER_S, NOTICE_S
+from pecan_ray.job.departures import HAND_OVER_S
+from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.messages import WorkerProgress

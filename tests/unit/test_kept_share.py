@@ -6,7 +6,8 @@ import pytest
 
 from pecan_ray.job.kept_share import KeptShare, is_other_work
 from pecan_ray.job.messages import WorkerProgress
-from pecan_ray.job.placing import Placing, Room, begin
+from pecan_ray.job.placing import Placing, begin
+from pecan_ray.job.room import Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers
 from pecan_ray.plan.windows import Deployment

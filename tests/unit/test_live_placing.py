@@ -10,7 +10,8 @@ from pecan_ray.errors import PlanError
 from pecan_ray.job import events
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import TrainerProgress
-from pecan_ray.job.placing import MOST_STEPS, PlacementStep, Placing, Room, begin, fitting
+from pecan_ray.job.placing import MOST_STEPS, PlacementStep, Placing, begin, fitting
+from pecan_ray.job.room import Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers, IterOptions
 from pecan_ray.placement import AutoPlacement

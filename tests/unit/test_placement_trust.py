@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from benchmarks.hiccups import FAR, KINDS, NEAR, HiccupJob, answers, draw_job, jobs, percentile_95, run
 from pecan_ray.errors import PlanError
-from pecan_ray.job.placing import Placing, Room, begin
+from pecan_ray.job.placing import Placing, begin
+from pecan_ray.job.room import Room
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.options import AutoWorkers
 from pecan_ray.placement import MODES, AutoPlacement, Decision, Deployment, Prices, PriceTier, Window

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from pecan_ray.job import events
-from pecan_ray.job.departures import NOTICE_S
+from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.simulator.protocol.scenario import Fault
 
 if TYPE_CHECKING:

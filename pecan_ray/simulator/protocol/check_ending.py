@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pecan_ray.job.departures import NOTICE_S
+from pecan_ray.job.heartbeat import NOTICE_S
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.suspects import MOST_IN_VAIN
 from pecan_ray.simulator.protocol.audit import Audit, must, undisturbed
