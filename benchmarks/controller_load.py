@@ -38,15 +38,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import pecan_ray as pecan
 from benchmarks.simulated_members import ELEMENTS, MemberPace, SimulatedMembers
 from pecan_ray.job.events import WorkerPlaced, WorkerReady
-from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.runtime.cluster import NAMESPACE
-from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.controller import JobController
 from pecan_ray.runtime.messages import Job, WorkerInfo
 from pecan_ray.runtime.session import MOST_CALLS
 from pecan_ray.runtime.worker_actors import WorkerActors
@@ -156,7 +156,7 @@ class Felt:
             self._longest = max(self._longest, time.monotonic() - before - FEEL_S)
 
 
-class LoadedController(AutoPlacementController):
+class LoadedController(JobController):
     """The controller of a job whose workers are simulated."""
 
     def __init__(self, name: str, journal: str | None) -> None:
@@ -167,7 +167,7 @@ class LoadedController(AutoPlacementController):
         """Begin with a job whose workers are simulated."""
         await super().open(job)
         host = self._host
-        host.workers = SimulatedActors(host.job, None, None, host.happened, host.board.add_worker, host.fail)
+        host.workers = SimulatedActors(host.job, job, None, None, host.happened, host.board.add_worker, host.fail)
 
     async def running(self) -> list[str]:
         """Return the names of the workers that run."""

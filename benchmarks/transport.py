@@ -40,11 +40,12 @@ import pecan_ray as pecan
 from pecan_ray.engines.contract import Produced
 from pecan_ray.job.messages import Orders, TrainerReport
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, IterOptions
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.runtime.client import BatchClient
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.worker import PreprocessingWorker
+from pecan_ray.runtime.worker_actor import PreprocessingWorker
 
 LARGE = 64 * 224 * 224 * 3
 SMALL = 1 << 10
@@ -66,13 +67,13 @@ class EmptyWorker(PreprocessingWorker):
         """
         written: set[int] = set()
         for number in range(batches):
-            slot = self._slots.acquire(nbytes)
+            slot = self._process._slots.acquire(nbytes)
             memory = np.frombuffer(slot.buffer, np.uint8)[:nbytes]
             if slot.number not in written:
                 written.add(slot.number)
                 memory[:] = photograph(nbytes) if shrinks else noise(nbytes)
             spans = {(0, 0, 0): [(number << 32, (number + 1) << 32)]}
-            self._outbox.put(Produced({"x": memory}, spans, 1, 0, slot=slot), None)
+            self._process._outbox.put(Produced({"x": memory}, spans, 1, 0, slot=slot), None)
 
 
 def photograph(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -129,10 +130,11 @@ def through_pecan(
     options = IterOptions(workers=pecan.Workers(local=1))
     job = Job(JobSpec("transport"), b"", b"", plan_shape(pipe.plan), "python", 0, options, config)
     keeper: Any = None
-    groups = {"run": 1, "stream": 64, "control": 2}
+    groups = {"run": 1, "stream": 64, "control": 2, "quota": 1}
     node = nodes.other if other else nodes.mine
     actor: Any = remote(num_cpus=1, concurrency_groups=groups)(EmptyWorker)
-    worker = actor.options(label_selector={"ray.io/node-id": node}).remote("worker", job, None, 1)
+    began = StartWorker("worker", "local", node, 1)
+    worker = actor.options(label_selector={"ray.io/node-id": node}).remote(began, pickle.dumps(job), None)
     try:
         node_id, pid = ray.get(worker.placed.remote())
         assert node_id == node

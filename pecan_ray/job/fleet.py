@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.losses import Losses
 from pecan_ray.job.messages import Acknowledgement, DatasetRooms, Placement, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.placement import spread_by_power
 from pecan_ray.plan.windows import Deployment
 

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from pecan_ray.errors import PecanError
 from pecan_ray.job.messages import DatasetRooms, LogLevel, Placement, Reply
+from pecan_ray.job.start_worker import StartWorker
 
 
 @dataclass(frozen=True)
@@ -31,24 +32,6 @@ class BeginListing:
 
     known: tuple[int | None, ...] = ()
     """So many splits of each are known from before, and told of by `ListingResumed`; None: all of them."""
-
-
-@dataclass(frozen=True)
-class StartWorker:
-    """Start a worker, unless the controller's process before this one has, and follow it to its end."""
-
-    worker: str
-    placement: Placement
-    host: str
-    """The trainer's node that it must run on; empty for remote workers."""
-    sharing: int
-    """So many workers of the job share that node."""
-    reserve: bool = True
-    """Reserve CPUs for it; if not, it runs beside whatever has them."""
-    remote_io: float | None = None
-    """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
-    rooms: DatasetRooms = ()
-    """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ray
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.job.messages import Placement
 from pecan_ray.job.room import Room
 from pecan_ray.runtime.long_wait import LongWait
+
+if TYPE_CHECKING:
+    from pecan_ray.job.messages import Placement
 
 logger = logging.getLogger(__name__)
 
@@ -210,6 +212,11 @@ def room_for(trainer_nodes: Sequence[str], selector: Mapping[str, str]) -> Room:
     cpus = {node["NodeID"]: float(node["Resources"].get("CPU", 0)) for node in alive}
     remote = tuple(cpus[node["NodeID"]] for node in alive if _matches(node.get("Labels", {}), selector))
     return Room(tuple(cpus.get(node, 1.0) for node in dict.fromkeys(trainer_nodes)), remote)
+
+
+def cpus_of(node_id: str) -> float:
+    """Return the CPUs that a node has for Ray; 1 for one that is not known."""
+    return next((float(one["Resources"].get("CPU", 0)) for one in _nodes() if one["NodeID"] == node_id), 1.0)
 
 
 @dataclass(frozen=True)

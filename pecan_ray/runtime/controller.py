@@ -1,4 +1,4 @@
-"""The actor of a job: what trainers and workers call.
+"""What a controller's process does: it holds a job, and answers trainers, workers and those who look on.
 
 It is off the data path: batches go from workers to clients.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import pickle
 import time
 from collections.abc import Mapping
@@ -35,8 +34,8 @@ JOB_COMES_S = 60.0
 """A controller to which nobody sends a job within this time ends."""
 
 
-class AutoPlacementController:
-    """Controller of one job; run as a named Ray actor in the namespace `pecan`."""
+class JobController:
+    """Controller of one job.  Its methods are those of the actor, in which they are called."""
 
     def __init__(self, name: str, journal: str | None) -> None:
         """`journal`: its folder, or a bucket, as in `Config`.
@@ -226,7 +225,3 @@ class AutoPlacementController:
             for op, count in counts.items():
                 sums[op] = sums.get(op, OpCount()) + count
         return sums
-
-    async def process_id(self) -> int:
-        """Return the process id, for those who want to look at it from outside."""
-        return os.getpid()

@@ -20,6 +20,7 @@ from pecan_ray.job import events, instructions
 from pecan_ray.job.awake_clock import LONGEST_GAP_S, TICK_S
 from pecan_ray.job.messages import Reply
 from pecan_ray.job.speed import JobSpeed, SpeedMeter
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.viewing import LiveJob, live_job
 from pecan_ray.options import ClusterIo
 from pecan_ray.plan.splits import Source
@@ -60,7 +61,8 @@ class JobHost:
         self._meter, self._speed = SpeedMeter(), JobSpeed()
         self._io = IoSharing(self.job, self.state, lambda: self._speed, self.happened)
         controller = ray.get_runtime_context().current_actor
-        self.workers = WorkerActors(self.job, controller, keeping, self.happened, self.board.add_worker, self.fail)
+        acts = self.happened, self.board.add_worker, self.fail
+        self.workers = WorkerActors(self.job, pickled, controller, keeping, *acts)
         self._keeping = keeping
         if again:
             self.workers.find(worker.name for worker in self.state.fleet.workers.values() if worker.running)
@@ -79,7 +81,7 @@ class JobHost:
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
             instructions.BeginListing: lambda one: list_sources(self._sources, one.known, self._happened_elsewhere),
-            instructions.StartWorker: lambda one: self.workers.start(one),
+            StartWorker: lambda one: self.workers.start(one),
             instructions.AdoptWorker: lambda one: self.workers.adopt(one),
             instructions.EndStrangers: lambda _: self.workers.end_strangers(self.state.fleet.past),
             instructions.DrainWorker: lambda one: self.workers.drain(one.worker),

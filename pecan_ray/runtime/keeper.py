@@ -10,18 +10,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import ray
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.registering import RESTART_S
 from pecan_ray.runtime.calls import PAUSE_S
 from pecan_ray.runtime.cluster import NAMESPACE, local_selector, this_node
-from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.worker import make_worker
+from pecan_ray.runtime.worker_actor import Hiring, make_worker
 
 ORPHAN_S = RESTART_S + 30.0
 """A controller that has not come again after so long is given up, as its trainers have before."""
@@ -39,6 +36,8 @@ class WorkerKeeper:
         self._generation = 0
         self._workers: dict[str, asyncio.Future[Any]] = {}
         """Their handles, as soon as Ray has made them: it ends an actor of which nobody has a handle."""
+        self._expected: Hiring | None = None
+        """The worker that is being started before a controller has asked for it."""
         ray.get_runtime_context().current_actor.watch.remote()
 
     async def watch(self) -> None:
@@ -61,30 +60,45 @@ class WorkerKeeper:
         Returns this process's id, and all workers that it was asked for.
         """
         self._generation = max(self._generation, generation)
+        await self._settle(None)
         if self._workers:
             await asyncio.wait(self._workers.values())
         return os.getpid(), list(self._workers)
 
-    async def start(
-        self, generation: int, instruction: StartWorker, selector: Mapping[str, str], job: Job
-    ) -> tuple[Any, int]:
+    async def expect(self, hiring: Hiring) -> None:
+        """Start a worker that the controller will ask for, unless it has asked for one: it starts as slowly as that."""
+        if not self._workers:
+            self._expected = hiring
+            self._workers[hiring.began.worker] = asyncio.ensure_future(self._made(hiring))
+
+    async def _settle(self, asked: Hiring | None) -> None:
+        """End the worker that was expected, if it is another one than what is asked for first."""
+        expected, self._expected = self._expected, None
+        if expected is not None and expected != asked:
+            made = self._workers.pop(expected.began.worker)
+            await asyncio.wait([made])
+            if made.exception() is None:
+                ray.kill(made.result())
+
+    async def start(self, generation: int, hiring: Hiring) -> tuple[Any, int]:
         """Start a worker, unless it was; return its handle and this process's id."""
+        name = hiring.began.worker
         if generation < self._generation:
-            raise ClusterError(f"{instruction.worker} is not started: another process is the job's controller now.")
-        name = instruction.worker
+            raise ClusterError(f"{name} is not started: another process is the job's controller now.")
+        await self._settle(hiring)
         if name not in self._workers:
-            self._workers[name] = asyncio.ensure_future(self._made(instruction, selector, job))
+            self._workers[name] = asyncio.ensure_future(self._made(hiring))
         try:
             return await asyncio.shield(self._workers[name]), os.getpid()
         except ray.exceptions.RayError:
             self._workers.pop(name, None)
             raise
 
-    async def _made(self, instruction: StartWorker, selector: Mapping[str, str], job: Job) -> Any:
+    async def _made(self, hiring: Hiring) -> Any:
         until = time.monotonic() + NAME_FREE_S
         while True:
             try:
-                return await asyncio.to_thread(make_worker, instruction, selector, job, self._controller)
+                return await asyncio.to_thread(make_worker, hiring, self._controller)
             except ray.exceptions.ActorAlreadyExistsError:
                 if time.monotonic() > until:
                     raise
@@ -125,9 +139,9 @@ class Keeping:
         found: tuple[int, list[str]] = await self._ask("begin", self.generation)
         return found
 
-    async def start(self, instruction: StartWorker, selector: Mapping[str, str], job: Job) -> tuple[Any, int]:
+    async def start(self, hiring: Hiring) -> tuple[Any, int]:
         """Start a worker, unless it was; return its handle, and the id of the process that owns it."""
-        made: tuple[Any, int] = await self._ask("start", self.generation, instruction, selector, job)
+        made: tuple[Any, int] = await self._ask("start", self.generation, hiring)
         return made
 
     async def _ask(self, method: str, *arguments: Any) -> Any:

@@ -22,6 +22,7 @@ import ray
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
+from pecan_ray.job.first_worker import first_worker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.registering import GiveUp, Hindered, Registration, TurnedAway
 from pecan_ray.job.resume_point import ResumePoint
@@ -37,7 +38,7 @@ from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
 from pecan_ray.runtime.calls import LOOK_S
 from pecan_ray.runtime.client import BatchClient, KeepBad
-from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.controller_actor import AutoPlacementController
 from pecan_ray.runtime.journal_file import OFF
 from pecan_ray.runtime.keeper import keeper_of
 from pecan_ray.runtime.leaving import Leaving
@@ -45,6 +46,7 @@ from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.paid import PaidSoFar
 from pecan_ray.runtime.pickling import pickle_plan
+from pecan_ray.runtime.worker_actor import hiring
 from pecan_ray.storage import is_remote
 
 logger = logging.getLogger("pecan_ray")
@@ -132,7 +134,7 @@ class Session:
         while True:
             try:
                 if controller is None:
-                    controller = self._controller(job.config.journal)
+                    controller = self._controller(job, pickled)
                 me = self._options.rank, self._incarnation, self._node
                 if self._answered(controller, controller.register.remote(*me, parts), wait):
                     return controller
@@ -162,8 +164,8 @@ class Session:
                 if cluster.lives(controller):
                     wait.becomes(f"job {self.name}: {NO_ANSWER}")
 
-    def _controller(self, journal: str | os.PathLike[str] | None) -> Any:
-        shared = self._options.world_size > 1
+    def _controller(self, job: Job, pickled: bytes) -> Any:
+        journal, shared = job.config.journal, self._options.world_size > 1
         actor: Any = ray.remote(AutoPlacementController)
         controller = actor.options(
             name=f"pecan:{self.name}:controller",
@@ -180,7 +182,10 @@ class Session:
             label_selector=cluster.local_selector(self._node),
         ).remote(self.name, None if journal is None else os.fspath(journal))
         if journal != OFF:  # it would be started by the controller, but half a second later
-            keeper_of(self.name, controller._actor_id.hex())
+            keeper = keeper_of(self.name, controller._actor_id.hex())
+            began = None if shared else first_worker(job.spec, self._node, cluster.cpus_of(self._node))
+            if began is not None:  # as that would be asked for by the controller, seconds later
+                keeper.expect.remote(hiring(began, cluster.local_selector(self._node), job, pickled))
         return controller
 
     def begin(

@@ -1,4 +1,4 @@
-"""A worker: an actor that runs the plan on leases and streams batches to clients."""
+"""What a worker's process does: it runs the plan on leases and streams batches to clients."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import pickle
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
-
-import ray
 
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
@@ -22,17 +20,16 @@ from pecan_ray.engines.registry import build_engine, load_framework
 from pecan_ray.engines.tuning import MOST_PER_CPU
 from pecan_ray.engines.under_way import counted_from, long_retry
 from pecan_ray.engines.users_order import RunOrders, UsersOrder, orders_of
-from pecan_ray.errors import ClusterError, PecanError, WorkerStartError, told
+from pecan_ray.errors import PecanError, WorkerStartError, told
 from pecan_ray.job.heartbeat import HEARTBEAT_S, Heartbeat
-from pecan_ray.job.instructions import StartWorker
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import DatasetRooms, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.splits import AtWork, Lease, Source, Split
 from pecan_ray.runtime.cache_node import keep_blocks
-from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.sigterm import SigtermNotice
 from pecan_ray.runtime.stage_watch import StageWatch
@@ -61,12 +58,10 @@ LOADING_S = 300.0
 """Frameworks are imported from slow disks: no loading that is shorter is taken for a hang."""
 QUIET_CPU_PROCESS = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 """Accelerators belong to the trainer; and a worker's log is for what it has to say itself."""
-USUAL_STREAMS = 64
-"""Clients that a worker of any job can serve; one of a job with more trainers gets a thread for each."""
 
 
-class PreprocessingWorker:
-    """Runs a job's plan; one process on one node."""
+class WorkerProcess:
+    """Runs a job's plan; one process on one node.  Its methods are those of the actor, in which they are called."""
 
     def __init__(self, began: StartWorker, job: Job, controller: Any) -> None:
         self._name, self._job, self._controller, self._sharing = began.worker, job, controller, began.sharing
@@ -97,12 +92,6 @@ class PreprocessingWorker:
         self._draining, self._over = threading.Event(), threading.Event()
         self._stages = StageWatch(lambda: self._engine, self._over)
 
-    @ray.method(concurrency_group="control")
-    def placed(self) -> tuple[str, int]:
-        """Return the node id and the process id, as soon as the process runs."""
-        return str(ray.get_runtime_context().get_node_id()), os.getpid()
-
-    @ray.method(concurrency_group="run")
     def set_up(self) -> None:
         """Load the plan and build its engine, which may import a framework; nothing to do a second time."""
         if not self._telling.ident:
@@ -142,7 +131,6 @@ class PreprocessingWorker:
         if self._use_users_order:  # another thread may have been told meanwhile, and is not undone
             self._users_order.taken = True
 
-    @ray.method(concurrency_group="control")
     def use_users_order(self) -> None:
         """Run the operators in the user's order from now on, also on what is under way."""
         self._use_users_order = True
@@ -159,7 +147,6 @@ class PreprocessingWorker:
         """Return which of some splits of a source had better go first; None where it does not matter."""
         return on_node(self._sources[branch], splits)
 
-    @ray.method(concurrency_group="run")
     def run(self) -> None:
         """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
         if self._over.is_set():
@@ -189,13 +176,11 @@ class PreprocessingWorker:
                 self._engine.flush()  # what this node alone has may go with it
             self._over.set()
 
-    @ray.method(concurrency_group="quota")
     def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
         """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""
         limit_remote_io(bytes_per_s)
         bound_datasets(rooms)
 
-    @ray.method(concurrency_group="control")
     def flush(self) -> None:
         """Wait until what was kept is where other machines find it, for a few seconds at most."""
         if self._engine is not None:
@@ -285,32 +270,26 @@ class PreprocessingWorker:
         made = (done.elements + produced.rows, done.batches + 1, done.bytes + nbytes)
         self._progress = WorkerProgress(*made, threads)
 
-    @ray.method(concurrency_group="control")
     def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
         """Say how batches will travel to a client."""
         return self._streams.offer(rank, node_id, sees_process)
 
-    @ray.method(concurrency_group="stream")
     def attend(self, rank: int) -> None:
         """Wait until a client has received everything by Flight; its caller learns of this process's death."""
         self._streams.attend(rank)
 
-    @ray.method(concurrency_group="stream")
     def send(self, rank: int) -> None:
         """Write messages with batches in shared memory into a client's pipe, until there are no more."""
         self._streams.send(rank)
 
-    @ray.method(concurrency_group="stream")
     def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
         """Yield messages with batches by value for a client; `received`: by Flight, which has failed."""
         yield from self._streams.stream(rank, received)
 
-    @ray.method(concurrency_group="control")
     def grant(self, rank: int, count: int) -> None:
         """Let so many more messages go to a client through Ray's object store."""
         self._streams.grant(rank, count)
 
-    @ray.method(concurrency_group="control")
     def drain(self) -> None:
         """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
         self._draining.set()
@@ -396,31 +375,3 @@ def usual_threads(job: Job, sharing: int) -> int:
     if isinstance(job.options.workers, AutoWorkers):
         return max(1, round(job.config.cpus_per_worker))
     return max(1, len(os.sched_getaffinity(0)) // (1 if job.spec.shape.one_at_a_time else sharing))
-
-
-@functools.lru_cache(maxsize=8)
-def worker_actor(world_size: int) -> Any:
-    """Return the actor class; its groups keep long runs and streams from delaying control messages.
-
-    Of two quotas the one that was sent last holds: one thread takes them in their order.
-    """
-    groups = {"run": 1, "stream": max(USUAL_STREAMS, world_size), "control": 2, "quota": 1}
-    remote: Any = ray.remote
-    return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)
-
-
-def make_worker(instruction: StartWorker, selector: Mapping[str, str], job: Job, controller: Any) -> Any:
-    """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
-    try:
-        made = worker_actor(job.options.world_size).options(
-            name=instruction.worker,
-            namespace=NAMESPACE,
-            num_cpus=job.config.cpus_per_worker if instruction.reserve else 0,
-            label_selector=dict(selector),
-        )
-    except (TypeError, ValueError) as error:
-        raise ClusterError(
-            f"Ray refuses the labels {dict(selector)} with which nodes are chosen for {instruction.worker}: "
-            f"{error}. Correct Config(remote_labels=...)."
-        ) from error
-    return made.remote(instruction, job, controller)

@@ -26,7 +26,8 @@ from pecan_ray.job.events import (
     WorkerUnplaced,
 )
 from pecan_ray.job.fleet import FleetWorker
-from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo, StartWorker
+from pecan_ray.job.instructions import AdoptWorker, LimitRemoteIo
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.cluster import (
     NAMESPACE,
     alive_nodes,
@@ -41,7 +42,7 @@ from pecan_ray.runtime.job_tasks import Failed, JobTasks
 from pecan_ray.runtime.keeper import Keeping
 from pecan_ray.runtime.last_words import why_it_died, why_it_ended
 from pecan_ray.runtime.messages import Job, WorkerInfo
-from pecan_ray.runtime.worker import make_worker
+from pecan_ray.runtime.worker_actor import hiring, make_worker
 
 logger = logging.getLogger("pecan_ray.controller")
 
@@ -77,14 +78,15 @@ class WorkerActors:
     def __init__(
         self,
         job: Job,
+        pickled: bytes,
         controller: Any,
         keeping: Keeping | None,
         happened: Callable[[Event], None],
         met: Callable[[WorkerInfo], None],
         failed: Failed,
     ) -> None:
-        """`keeping`: what owns the workers; None: this process does, and they end with it."""
-        self._job, self._controller, self._keeping = job, controller, keeping
+        """`pickled`: the job; `keeping`: what owns the workers; None: this process does, and they end with it."""
+        self._job, self._pickled, self._controller, self._keeping = job, pickled, controller, keeping
         self._happened, self._met = happened, met
         self._found: dict[str, Any] = {}
         """Handles of workers that another process has started."""
@@ -123,10 +125,11 @@ class WorkerActors:
 
     async def _create(self, actor: WorkerActor, instruction: StartWorker, selector: Mapping[str, str]) -> None:
         """Have Ray make a worker's actor: it answers once the name is registered, too late for the job's event loop."""
+        wanted = hiring(instruction, selector, self._job, self._pickled)
         if self._keeping is not None:
-            actor.handle, actor.keeper = await self._keeping.start(instruction, selector, self._job)
+            actor.handle, actor.keeper = await self._keeping.start(wanted)
         else:
-            actor.handle = await asyncio.to_thread(make_worker, instruction, selector, self._job, self._controller)
+            actor.handle = await asyncio.to_thread(make_worker, wanted, self._controller)
         if actor.killed:
             ray.kill(actor.handle)
 

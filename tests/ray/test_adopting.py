@@ -17,7 +17,7 @@ import pytest
 import ray
 
 import pecan_ray as pecan
-from pecan_ray.job.instructions import StartWorker
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
 from tests.ray import workers
 from tests.ray.conftest import ROOT, living_actors

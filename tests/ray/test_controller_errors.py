@@ -16,7 +16,7 @@ import pecan_ray as pecan
 from pecan_ray import errors
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.runtime import session
-from pecan_ray.runtime.controller import AutoPlacementController
+from pecan_ray.runtime.controller_actor import AutoPlacementController
 
 pytestmark = pytest.mark.usefixtures("one_node", "no_actor_left")
 

@@ -15,6 +15,7 @@ import ray
 
 import pecan_ray as pecan
 from pecan_ray.runtime import leaving
+from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.session import Session
 from tests.ray.waiting import until
 
@@ -50,9 +51,9 @@ def test_who_registers_with_it_is_told_that_it_does_not_answer(
     frozen: list[int] = []
     start = Session._controller
 
-    def started(self: Session, journal: Any) -> Any:
+    def started(self: Session, job: Job, pickled: bytes) -> Any:
         """Start a controller, and freeze it as soon as it has answered once."""
-        controller = start(self, journal)
+        controller = start(self, job, pickled)
         frozen.append(ray.get(controller.process_id.remote()))
         os.kill(frozen[0], signal.SIGSTOP)
         return controller

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass, field
 
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Answer, Instruction, KillWorker, StartWorker
+from pecan_ray.job.instructions import Answer, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
     Acknowledgement,
@@ -17,6 +17,7 @@ from pecan_ray.job.messages import (
     GivenBack,
     WorkerQuestion,
 )
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Split
 from pecan_ray.sampling.spans import Span

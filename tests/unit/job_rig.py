@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from pecan_ray.job import events
 from pecan_ray.job.delivery_log import Delivery
-from pecan_ray.job.instructions import Answer, Instruction, Log, StartWorker
+from pecan_ray.job.instructions import Answer, Instruction, Log
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
 from pecan_ray.job.messages import (
@@ -22,6 +22,7 @@ from pecan_ray.job.messages import (
     WorkerQuestion,
 )
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.splits import OUTPUT_BITS, Lease, Split

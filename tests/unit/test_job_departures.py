@@ -9,9 +9,10 @@ import pytest
 from pecan_ray.job import events
 from pecan_ray.job.departures import HAND_OVER_S
 from pecan_ray.job.heartbeat import NOTICE_S
-from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from tests.unit.job_rig import JobRig, elements, of_kind, said
 

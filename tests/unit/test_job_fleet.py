@@ -8,9 +8,10 @@ import pytest
 
 from pecan_ray.job import events
 from pecan_ray.job.fleet import Fleet
-from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker, StartWorker
+from pecan_ray.job.instructions import DrainWorker, Instruction, KillWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import Acknowledgement, AskAssignment, AskLeases, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Workers
 from pecan_ray.plan.windows import Deployment
 from tests.unit.job_rig import JobRig, elements, of_kind, said

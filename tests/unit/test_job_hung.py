@@ -9,9 +9,10 @@ import pytest
 
 from pecan_ray.errors import ClusterError, OpError, PlanError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import KillWorker, StartWorker
+from pecan_ray.job.instructions import KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW
 from pecan_ray.job.messages import WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Config, OnError, Workers
 from pecan_ray.plan.splits import AtWork, Lease, Origin, origin_of
 from pecan_ray.simulator.protocol import Scenario, SplitModel, World

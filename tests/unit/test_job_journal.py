@@ -19,14 +19,7 @@ import pytest
 
 from pecan_ray.errors import JournalError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import (
-    AdoptWorker,
-    DrainWorker,
-    EndStrangers,
-    Instruction,
-    StartWorker,
-    UseUsersOrder,
-)
+from pecan_ray.job.instructions import AdoptWorker, DrainWorker, EndStrangers, Instruction, UseUsersOrder
 from pecan_ray.job.journal import (
     HEAD,
     Handled,
@@ -44,6 +37,7 @@ from pecan_ray.job.journal import (
 )
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Split

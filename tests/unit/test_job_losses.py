@@ -7,8 +7,9 @@ import pytest
 from pecan_ray.errors import ClusterError
 from pecan_ray.job import events
 from pecan_ray.job.events import LossCause
-from pecan_ray.job.instructions import KillWorker, StartWorker
+from pecan_ray.job.instructions import KillWorker
 from pecan_ray.job.losses import MOST_IN_A_ROW, TOGETHER_S, Loss, Losses
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import OUTPUT_BITS
 from tests.unit.job_rig import JobRig, of_kind

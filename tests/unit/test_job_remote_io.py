@@ -9,7 +9,8 @@ import random
 import pytest
 
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Instruction, LimitRemoteIo, StartWorker
+from pecan_ray.job.instructions import Instruction, LimitRemoteIo
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from tests.unit.job_rig import JobRig, of_kind
 

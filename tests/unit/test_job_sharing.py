@@ -9,11 +9,12 @@ import pytest
 
 from pecan_ray.autoscaler.search import DeploymentLimits, Pilot, Probe, Search
 from pecan_ray.job.events import BidsHeard
-from pecan_ray.job.instructions import DrainWorker, StartWorker
+from pecan_ray.job.instructions import DrainWorker
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import WorkerProgress
 from pecan_ray.job.placing import PlacementStep
 from pecan_ray.job.sharing import STALE_S, PoolBid, Sharing
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, Sharding, Workers
 from pecan_ray.placement import AutoPlacement, Prices
 from pecan_ray.placement.evidence import KEPT, pooled

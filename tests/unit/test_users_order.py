@@ -17,8 +17,9 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.users_order import UsersOrder, orders_of
 from pecan_ray.errors import BatchShapeError, OpError, OrderError
 from pecan_ray.job import events
-from pecan_ray.job.instructions import Answer, KillWorker, Log, StartWorker, UseUsersOrder
+from pecan_ray.job.instructions import Answer, KillWorker, Log, UseUsersOrder
 from pecan_ray.job.messages import AskAssignment, Assigned, WorkerProgress
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import Workers
 from pecan_ray.plan.operators import Plan
 from pecan_ray.plan.stretches import Names, element_run, reordered

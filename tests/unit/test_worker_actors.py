@@ -46,7 +46,7 @@ def reasons(*rounds: Mapping[str, str]) -> list[set[str]]:
         raise AssertionError(doing) from error
 
     async def ask() -> list[set[str]]:
-        actors = WorkerActors(job, None, None, lambda event: None, lambda worker: None, failed)
+        actors = WorkerActors(job, b"", None, None, lambda event: None, lambda worker: None, failed)
         return [set(await asyncio.gather(*(actors._reason(one) for _ in range(WORKERS)))) for one in rounds]
 
     return asyncio.run(ask())
@@ -69,7 +69,7 @@ def test_a_worker_whose_node_was_lost_before_it_was_made_is_no_crash_of_its_proc
         raise ActorUnschedulableError("the node is dead")
 
     async def follow() -> None:
-        actors = WorkerActors(job, None, None, happened.append, lambda worker: None, lambda doing, error: None)
+        actors = WorkerActors(job, b"", None, None, happened.append, lambda worker: None, lambda doing, error: None)
         await actors._follow(WorkerActor("remote-0"), life())
 
     asyncio.run(follow())

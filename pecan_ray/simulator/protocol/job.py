@@ -12,6 +12,7 @@ from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.messages import EndData, TrainerReport
 from pecan_ray.job.notices import Notices
 from pecan_ray.job.sharing import ROUND_S
+from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.job.state import JobState
 from pecan_ray.plan.splits import Split
 from pecan_ray.simulator.protocol.audit import must
@@ -82,7 +83,7 @@ class JobModel(Party):
             instructions.FindRoom: self._find_room,
             instructions.Refuse: self._refuse,
             instructions.BeginListing: self._begin_listing,
-            instructions.StartWorker: self._start_worker,
+            StartWorker: self._start_worker,
             instructions.AdoptWorker: self._adopt_worker,
             instructions.EndStrangers: self._end_strangers,
             instructions.DrainWorker: self._drain_worker,
@@ -266,7 +267,7 @@ class JobModel(Party):
     def _about(self, seconds: float) -> float:
         return seconds * (0.2 + 1.6 * self.world.clock.random.random())
 
-    def _start_worker(self, instruction: instructions.StartWorker) -> None:
+    def _start_worker(self, instruction: StartWorker) -> None:
         name, clock = instruction.worker, self.world.clock
         self._mine.add(name)
         if name not in self.processes:  # no process before this one has come to it

@@ -1,0 +1,27 @@
+"""Which worker a job will ask for first, known before its controller runs: so that both can start at a time."""
+
+from __future__ import annotations
+
+from pecan_ray.job.fleet import Fleet
+from pecan_ray.job.spec import JobSpec
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.options import AutoWorkers
+from pecan_ray.plan.windows import Deployment
+
+
+def first_worker(spec: JobSpec, node: str, cpus: float) -> StartWorker | None:
+    """Return what a job of one trainer, on a node of so many CPUs, will ask for first; None: that cannot be told.
+
+    A wrong answer costs a process that starts in vain, and nothing else.
+    """
+    workers = spec.workers
+    if isinstance(workers, AutoWorkers):
+        remote_only = workers.mode.startswith("cachew") or 0 in (workers.max_local, workers.max_local_cpu_fraction)
+        target = Deployment(0 if remote_only else max(1, workers.min_local), workers.min_remote)
+    else:
+        target = Deployment(workers.local, workers.remote)
+    if spec.shape.world_size > 1 or not target.local:
+        return None
+    fleet = Fleet(spec.name, spec.cpus_per_worker, spec.remote_io)
+    fleet.hosts = {node: cpus}
+    return next(one for one in fleet.scale(target, 0.0) if isinstance(one, StartWorker))

@@ -1,0 +1,27 @@
+"""The instruction to start a worker, apart from the others: what keeps workers imports little, so as to start soon."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pecan_ray.job.messages import DatasetRooms, Placement
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """Start a worker, unless the controller's process before this one has, and follow it to its end."""
+
+    worker: str
+    placement: Placement
+    host: str
+    """The trainer's node that it must run on; empty for remote workers."""
+    sharing: int
+    """So many workers of the job share that node."""
+    reserve: bool = True
+    """Reserve CPUs for it; if not, it runs beside whatever has them."""
+    remote_io: float | None = None
+    """Bytes a second that it may read of object stores until it is told; None: as many as it can."""
+    rooms: DatasetRooms = ()
+    """What its node may keep of each dataset, until it is told; empty: nobody bounds that."""

@@ -1,0 +1,141 @@
+"""A worker's actor: what Ray starts, and what controllers and clients call.
+
+It imports little, and so does what keeps workers: what a worker works with is imported in its own process.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+from pecan_ray.errors import ClusterError
+from pecan_ray.job.start_worker import StartWorker
+from pecan_ray.runtime.cluster import NAMESPACE
+
+if TYPE_CHECKING:
+    from pecan_ray.job.messages import DatasetRooms
+    from pecan_ray.runtime.messages import Job
+    from pecan_ray.transport.choice import Offer
+    from pecan_ray.transport.messages import Message
+
+USUAL_STREAMS = 64
+"""Clients that a worker of any job can serve; one of a job with more trainers gets a thread for each."""
+
+
+@dataclass(frozen=True)
+class Hiring:
+    """A worker's actor as Ray is to make it, and what that is given."""
+
+    began: StartWorker
+    selector: Mapping[str, str]
+    """The labels of nodes that it may run on."""
+    cpus: float
+    """That Ray reserves for it; 0: none."""
+    streams: int
+    """Clients that it can serve at a time."""
+    job: bytes
+    """The job, pickled."""
+
+
+def hiring(began: StartWorker, selector: Mapping[str, str], job: Job, pickled: bytes) -> Hiring:
+    """Return how a worker of a job is to be made; `pickled`: the same job."""
+    cpus = job.config.cpus_per_worker if began.reserve else 0.0
+    return Hiring(began, dict(selector), cpus, max(USUAL_STREAMS, job.options.world_size), pickled)
+
+
+class PreprocessingWorker:
+    """The actor around a worker's process; its groups keep long runs and streams from delaying control messages."""
+
+    def __init__(self, began: StartWorker, job: bytes, controller: Any) -> None:
+        from pecan_ray.runtime.worker import WorkerProcess  # in this process alone
+
+        self._process = WorkerProcess(began, pickle.loads(job), controller)
+
+    @ray.method(concurrency_group="control")
+    def placed(self) -> tuple[str, int]:
+        """Return the node id and the process id, as soon as the process runs."""
+        return str(ray.get_runtime_context().get_node_id()), os.getpid()
+
+    @ray.method(concurrency_group="run")
+    def set_up(self) -> None:
+        """Load the plan and build its engine, which may import a framework; nothing to do a second time."""
+        self._process.set_up()
+
+    @ray.method(concurrency_group="run")
+    def run(self) -> None:
+        """Work until the job says stop; errors of the pipeline go to the controller.  Called again, wait for that."""
+        self._process.run()
+
+    @ray.method(concurrency_group="control")
+    def use_users_order(self) -> None:
+        """Run the operators in the user's order from now on, also on what is under way."""
+        self._process.use_users_order()
+
+    @ray.method(concurrency_group="quota")
+    def limit_remote_io(self, bytes_per_s: float | None, rooms: DatasetRooms = ()) -> None:
+        """Read no more than so much of object stores from now on (None: as fast as it can), and keep no more of it."""
+        self._process.limit_remote_io(bytes_per_s, rooms)
+
+    @ray.method(concurrency_group="control")
+    def flush(self) -> None:
+        """Wait until what was kept is where other machines find it, for a few seconds at most."""
+        self._process.flush()
+
+    @ray.method(concurrency_group="control")
+    def offer(self, rank: int, node_id: str, sees_process: bool) -> Offer:
+        """Say how batches will travel to a client."""
+        return self._process.offer(rank, node_id, sees_process)
+
+    @ray.method(concurrency_group="stream")
+    def attend(self, rank: int) -> None:
+        """Wait until a client has received everything by Flight; its caller learns of this process's death."""
+        self._process.attend(rank)
+
+    @ray.method(concurrency_group="stream")
+    def send(self, rank: int) -> None:
+        """Write messages with batches in shared memory into a client's pipe, until there are no more."""
+        self._process.send(rank)
+
+    @ray.method(concurrency_group="stream")
+    def stream(self, rank: int, received: dict[int, int] | None = None) -> Iterator[list[Message]]:
+        """Yield messages with batches by value for a client; `received`: by Flight, which has failed."""
+        yield from self._process.stream(rank, received)
+
+    @ray.method(concurrency_group="control")
+    def grant(self, rank: int, count: int) -> None:
+        """Let so many more messages go to a client through Ray's object store."""
+        self._process.grant(rank, count)
+
+    @ray.method(concurrency_group="control")
+    def drain(self) -> None:
+        """Stop taking work; what is finished can still be fetched, what is not goes back to the job."""
+        self._process.drain()
+
+
+@functools.lru_cache(maxsize=8)
+def worker_actor(streams: int) -> Any:
+    """Return the actor's class; of two quotas the last one sent holds: one thread takes them in their order."""
+    groups = {"run": 1, "stream": streams, "control": 2, "quota": 1}
+    remote: Any = ray.remote
+    return remote(num_cpus=1, concurrency_groups=groups)(PreprocessingWorker)
+
+
+def make_worker(hiring: Hiring, controller: Any) -> Any:
+    """Have Ray make a worker's actor, which ends with this process; return its handle once the name is registered."""
+    name, selector = hiring.began.worker, dict(hiring.selector)
+    try:
+        made = worker_actor(hiring.streams).options(
+            name=name, namespace=NAMESPACE, num_cpus=hiring.cpus, label_selector=selector
+        )
+    except (TypeError, ValueError) as error:
+        raise ClusterError(
+            f"Ray refuses the labels {selector} with which nodes are chosen for {name}: {error}. Correct "
+            "Config(remote_labels=...)."
+        ) from error
+    return made.remote(hiring.began, hiring.job, controller)
