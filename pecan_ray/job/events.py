@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.job.messages import DatasetRooms, Placement, TrainerReport, WorkerProgress, WorkerQuestion
+from pecan_ray.job.messages import DatasetRooms, Placement, TrainerReport, WorkerProgress
+from pecan_ray.job.messages import WorkerAsked as WorkerAsked  # workers send it, and import no other event
 from pecan_ray.job.sharing import PoolBid
 from pecan_ray.plan.splits import Split
 from pecan_ray.plan.stretches import OpOrders
@@ -172,17 +173,6 @@ class NodesLeave:
 
     nodes: tuple[tuple[str, float | None], ...]
     """Their ids, and in how many seconds each is gone; None: that was not said."""
-
-
-@dataclass(frozen=True)
-class WorkerAsked:
-    """A worker asks or tells something; perhaps not for the first time."""
-
-    worker: str
-    channel: str
-    """Questions of one channel come one after the other."""
-    number: int
-    question: WorkerQuestion
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,15 @@ from typing import Literal, TypeAlias
 from pecan_ray.job.delivery_log import Delivery
 from pecan_ray.job.holdings import LeaseSpans
 from pecan_ray.job.ledger_shape import Assignment
+from pecan_ray.job.room import DatasetRooms as DatasetRooms
+from pecan_ray.job.room import Placement as Placement
 from pecan_ray.job.rounds import Turns
 from pecan_ray.job.windows import StepTotals
 from pecan_ray.plan.splits import AtWork, Lease, LeaseKey, Origin, Split
 from pecan_ray.plan.stage_seconds import StageSeconds
 
 PlacingNow: TypeAlias = Literal["", "keeps", "measures"]
-Placement: TypeAlias = Literal["local", "remote"]
 LogLevel: TypeAlias = Literal["info", "warning", "error"]
-DatasetRooms: TypeAlias = tuple[tuple[str, int], ...]
-"""Datasets by their names, with the bytes of them that a node may keep."""
 Lengths: TypeAlias = tuple[tuple[LeaseKey, int], ...]
 """Splits that were read to their ends, and how many elements they hold."""
 
@@ -131,6 +130,17 @@ class EndData:
 
 
 WorkerQuestion: TypeAlias = AskAssignment | AskLeases | EndAssignment | EndData
+
+
+@dataclass(frozen=True)
+class WorkerAsked:
+    """A worker asks or tells something; perhaps not for the first time."""
+
+    worker: str
+    channel: str
+    """Questions of one channel come one after the other."""
+    number: int
+    question: WorkerQuestion
 
 
 @dataclass(frozen=True)

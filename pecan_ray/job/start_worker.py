@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pecan_ray.job.messages import DatasetRooms, Placement
+from pecan_ray.job.room import DatasetRooms, Placement
 
 
 @dataclass(frozen=True)

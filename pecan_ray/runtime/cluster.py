@@ -12,16 +12,13 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from pecan_ray.errors import ClusterError
-from pecan_ray.job.room import Room
+from pecan_ray.job.room import Placement, Room
 from pecan_ray.runtime.long_wait import LongWait
-
-if TYPE_CHECKING:
-    from pecan_ray.job.messages import Placement
 
 logger = logging.getLogger(__name__)
 

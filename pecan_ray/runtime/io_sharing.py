@@ -19,7 +19,6 @@ from pecan_ray.job.speed import JobSpeed
 from pecan_ray.job.state import JobState
 from pecan_ray.options import ClusterIo
 from pecan_ray.runtime.messages import Job
-from pecan_ray.runtime.service import service_actor
 from pecan_ray.storage import dataset_of, is_remote
 
 logger = logging.getLogger("pecan_ray.controller")
@@ -62,6 +61,8 @@ class IoSharing:
             return REPORT_S
         try:
             if self._service is None:
+                from pecan_ray.runtime.service import service_actor  # few jobs share, and no other one waits for it
+
                 self._service = await asyncio.to_thread(service_actor)
             quota: IoQuota = await asyncio.wait_for(_answered(self._service.share_io.remote(report)), ANSWER_S)
         except (ray.exceptions.RayError, asyncio.TimeoutError, ValueError) as error:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from pecan_ray.errors import ClusterError
+from pecan_ray.job.room import DatasetRooms
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.cluster import NAMESPACE
 
 if TYPE_CHECKING:
-    from pecan_ray.job.messages import DatasetRooms
     from pecan_ray.runtime.messages import Job
     from pecan_ray.transport.choice import Offer
     from pecan_ray.transport.messages import Message

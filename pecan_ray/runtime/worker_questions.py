@@ -15,7 +15,6 @@ import ray
 
 from pecan_ray.cache.substitution import LOOK_AHEAD
 from pecan_ray.engines.contract import BadElement, SpansByKey
-from pecan_ray.job.events import WorkerAsked
 from pecan_ray.job.heartbeat import Heartbeat
 from pecan_ray.job.ledger_shape import Assignment
 from pecan_ray.job.messages import (
@@ -26,6 +25,7 @@ from pecan_ray.job.messages import (
     EndData,
     Lengths,
     Offered,
+    WorkerAsked,
     WorkerProgress,
     WorkerQuestion,
 )

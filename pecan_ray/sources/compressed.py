@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
-import pyarrow as pa
-
 from pecan_ray.errors import CorruptSourceError, PecanError, SourceError, SourceReplacedError
 from pecan_ray.plan.splits import Split
 from pecan_ray.storage import open_random, open_stream, read_range
@@ -166,7 +164,9 @@ class _Zstandard:
     """The decompressed bytes of a zstd file, which pyarrow reads."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self._file, self._any = file, False
+        import pyarrow as pa  # which takes long, and few files are of this kind
+
+        self._file, self._any, self._broken = file, False, pa.ArrowException
         self._stream = pa.CompressedInputStream(pa.PythonFile(file, mode="r"), "zstd")
 
     @property
@@ -174,7 +174,10 @@ class _Zstandard:
         return self._file.tell()
 
     def read(self, count: int) -> bytes:
-        out: bytes = self._stream.read(count)
+        try:
+            out: bytes = self._stream.read(count)
+        except self._broken as error:
+            raise OSError(str(error)) from error
         if not out and not self._any and self._file.tell() == 0:
             raise EOFError("it has no bytes")
         self._any = True
@@ -201,7 +204,7 @@ class _Checked(io.RawIOBase):
             data = self._plain.read(len(target))
         except PecanError:
             raise
-        except (EOFError, zlib.error, lzma.LZMAError, OSError, pa.ArrowException) as error:
+        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
             raise CorruptSourceError(
                 f"{self._path} is broken or cut off after {self.offset} decompressed bytes: {error}. "
                 f"Check it with `{self._kind} -t` and copy it again.",

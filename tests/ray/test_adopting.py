@@ -19,6 +19,7 @@ import ray
 import pecan_ray as pecan
 from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.runtime.journal_file import JournalPlace, kept_job
+from pecan_ray.runtime.worker_actor import hiring
 from tests.ray import workers
 from tests.ray.conftest import ROOT, living_actors
 from tests.ray.test_journal import controller, kill, process_of
@@ -136,14 +137,14 @@ def test_a_worker_that_the_job_has_done_with_is_ended_by_the_next_controller(tmp
         job = kept_job(JournalPlace(tmp_path / "journals", "stranger", "").job_file)
         assert job is not None
         instruction = StartWorker("pecan:stranger:remote-7", "remote", "", 1)
-        ray.get(keeper("stranger").start.remote(0, instruction, {}, pickle.loads(job[1])))
+        ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
         assert workers.living_worker("remote", but=[]) == instruction.worker
         kill("stranger")
         until(lambda: instruction.worker not in living_actors(), "it lives on")
         next(batches)
         assert process_of("stranger") and "pecan:stranger:local-0" in living_actors()
         with pytest.raises(ray.exceptions.RayTaskError, match="another process is the job's controller now"):
-            ray.get(keeper("stranger").start.remote(0, instruction, {}, pickle.loads(job[1])))
+            ray.get(keeper("stranger").start.remote(0, hiring(instruction, {}, pickle.loads(job[1]), job[1])))
 
 
 def test_nothing_is_left_of_a_job_whose_trainer_is_killed_while_its_workers_wait_for_a_place(three_nodes: Any) -> None:
