@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,8 +44,19 @@ REMOTE_BENCH_S = 10.0
 DELIVERED = ((512, 64), (512, 4 << 10), (128, 64 << 10), (64, 512 << 10))
 """Elements, and bytes of each, that are put into batches to know how long that takes,"""
 DELIVERED_ROWS = 16
-"""so many into each."""
-SPEED = "speed 3"
+"""so many into each,"""
+DELIVERED_TIMES = 5
+"""each so often."""
+SLOTS = 4
+"""In so many pieces of memory in turn, as in a job: together with the elements they are larger than a processor's cache
+where elements are large."""
+HANDED_S = 2e-3
+"""CPU time of a batch beside the engine, in the worker, the trainer and the controller: measured in jobs on 2 CPUs
+(x86_64, Python 3.11; `benchmarks/autocache.py`), since it would take a job to measure it."""
+PAUSE_S = 0.05
+"""From the last batch of an epoch to the first one of the next, of which the first lease is only then asked for, and
+until all threads are at work again: measured likewise."""
+SPEED = "speed 4"
 """Under which note of a store its speed is written down."""
 
 
@@ -189,17 +201,17 @@ def _delivery() -> DeliveryCost:
     """
     measured = []
     for elements, nbytes in DELIVERED:
-        items = Items([{"x": np.zeros(nbytes, np.uint8), "i": number} for number in range(elements)])
+        # Zeros would be one page of memory, however many there are.
+        items = Items([{"x": np.ones(nbytes, np.uint8), "i": number} for number in range(elements)])
         plan = Plan(head=items, ops=(Map(name="same", fn=_same), Batch(name="batch", size=DELIVERED_ROWS)))
-        slots = WarmSlots()
-        engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(), slots)
+        engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(), WarmSlots(SLOTS))
         try:
-            least = min(_delivery_seconds(engine, plan) for _ in range(BENCHED_TIMES))
+            least = min(_delivery_seconds(engine, plan) for _ in range(DELIVERED_TIMES))
         finally:
             engine.close()
         measured.append((float(elements * nbytes), float(elements), least))
     fitted = StoreModel.fit(measured)
-    return DeliveryCost(fitted.per_element_s, fitted.per_byte_s)
+    return DeliveryCost(fitted.per_element_s, fitted.per_byte_s, HANDED_S, PAUSE_S)
 
 
 def _same(value: dict[str, Any]) -> dict[str, Any]:
@@ -218,18 +230,23 @@ def _delivery_seconds(engine: PythonEngine, plan: Plan) -> float:
 class WarmSlots:
     """Slots that are used again, as those of a ring are: fresh memory takes several times as long to write."""
 
-    def __init__(self) -> None:
-        self._free: list[_WarmSlot] = []
+    def __init__(self, count: int = 1) -> None:
+        """`count`: so many are used in turn, or more where more are held at a time."""
+        self._free: deque[_WarmSlot] = deque()
+        self._missing = count
 
     def acquire(self, nbytes: int) -> _WarmSlot:
-        """Return a slot that was given back, or a new one: all that are asked for are of one size."""
-        return self._free.pop() if self._free else _WarmSlot(nbytes, self._free)
+        """Return the slot that was given back first, or a new one: all that are asked for are of one size."""
+        if self._missing <= 0 and self._free:
+            return self._free.popleft()
+        self._missing -= 1
+        return _WarmSlot(nbytes, self._free)
 
 
 class _WarmSlot(HeapSlot):
     """A piece of memory that goes back where it came from."""
 
-    def __init__(self, nbytes: int, free: list[_WarmSlot]) -> None:
+    def __init__(self, nbytes: int, free: deque[_WarmSlot]) -> None:
         super().__init__(nbytes)
         self._free = free
 
