@@ -145,7 +145,8 @@ class _Decision:
         if profile is None:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
-        profile = replace(profile, delivery=speed.delivery)
+        given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
+        profile = replace(profile, delivery=speed.delivering(given))
         notes = self._notes(plan)
         took = {
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))

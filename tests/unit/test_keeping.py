@@ -220,7 +220,8 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
         speed = store_speed.store_speed(store)
         assert speed.reading.read_seconds(1 << 20, 8) > 0 and speed.reading.measurements == 15
-        assert speed.delivery.per_element_s > 0 and speed.delivery.per_byte_s > 0
+        assert len(speed.delivery) == len(store_speed.DELIVERED)
+        assert speed.delivering(64).per_element_s > 0 and speed.delivering(1 << 20).per_byte_s > 0
         assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
         monkeypatch.setattr(store_speed, "measured_speed", lambda store: None)
         assert store_speed.store_speed(store) == speed
@@ -261,7 +262,7 @@ def test_what_is_kept_right_before_a_batch_goes_into_it_in_rows(cache: Cache) ->
         return full.compute_seconds
 
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        each = store_speed.store_speed(store).delivery.per_element_s
+        each = store_speed.store_speed(store).delivery[0][1]
     kept = pecan.PecanPipeline(source()).map(waits).autocache()
     assert handled(kept.shuffle(8).batch(4)) - handled(kept.batch(4)) == pytest.approx(ROWS * each)
 
