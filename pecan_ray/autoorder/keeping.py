@@ -146,7 +146,7 @@ class _Decision:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
         given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
-        profile = replace(profile, delivery=speed.delivering(given))
+        profile = replace(profile, delivery=speed.delivering(given, _rows(self.whole)))
         notes = self._notes(plan)
         took = {
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))

@@ -50,9 +50,11 @@ DELIVERED_TIMES = 8
 SLOTS = 4
 """In so many pieces of memory in turn, as in a job: together with the elements they are larger than a processor's cache
 where elements are large."""
-HANDED_S = 2e-3
-"""CPU time of a batch beside the engine, in the worker, the trainer and the controller: measured in jobs on 2 CPUs
-(x86_64, Python 3.11; `benchmarks/autocache.py`), since it would take a job to measure it."""
+HANDED_S = 0.5e-3
+"""CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes,"""
+HANDED_BYTE_S = 1.6e-10
+"""and of each of its bytes: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to 19 MB, since it
+would take a job to measure it."""
 PAUSE_S = 0.05
 """From the last batch of an epoch to the first one of the next, of which the first lease is only then asked for, and
 until all threads are at work again: measured likewise."""
@@ -68,8 +70,8 @@ class StoreSpeed:
     delivery: tuple[tuple[float, float], ...]
     """Bytes of an element, and what one thread takes to put one of so many into a batch: more for more bytes."""
 
-    def delivering(self, nbytes: float) -> DeliveryCost:
-        """Return what elements of so many bytes take to be put into batches, and what it takes to hand these over.
+    def delivering(self, nbytes: float, rows: int = 0) -> DeliveryCost:
+        """Return what elements of so many bytes take to be put into batches of `rows`, and to be handed over in these.
 
         Between two sizes that were measured it lies on the line through both: a single line through all of them misses
         some by half, since small copies are faster and handling elements is the larger part of theirs.
@@ -77,7 +79,8 @@ class StoreSpeed:
         sizes, seconds = zip(*self.delivery, strict=True)
         each = float(np.interp(nbytes, sizes, seconds)) * max(1.0, nbytes / sizes[-1])
         handling = min(seconds[0], each)
-        return DeliveryCost(handling, (each - handling) / nbytes if nbytes else 0.0, HANDED_S, PAUSE_S)
+        handed = HANDED_S + HANDED_BYTE_S * nbytes * rows
+        return DeliveryCost(handling, (each - handling) / nbytes if nbytes else 0.0, handed, PAUSE_S)
 
 
 def store_speed(store: EntryStore) -> StoreSpeed:

@@ -249,7 +249,7 @@ def test_what_is_promised_has_batches_the_pause_and_locks_of_all_workers_in_it(c
     kept = pecan.PecanPipeline(source()).map(waits).autocache()
     pipe, few = kept.batch(4), kept.batch(40)
     one, large = decide(pipe, cache).choices[0], decide(few, cache).choices[0]
-    handed = (ROWS / 4 - ROWS / 40) * store_speed.HANDED_S
+    handed = (ROWS / 4 - ROWS / 40) * store_speed.HANDED_S  # their bytes are as many
     assert one.seconds - large.seconds == pytest.approx(handed)
     four = decide(pipe, cache, cpus=4).choices[0].seconds
     apart = decide(pipe, cache, cpus=4, workers=4).choices[0].seconds
