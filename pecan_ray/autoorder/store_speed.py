@@ -53,8 +53,8 @@ where elements are large."""
 HANDED_S = 0.5e-3
 """CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes,"""
 HANDED_BYTE_S = 1.6e-10
-"""and of each of its bytes: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to 19 MB, since it
-would take a job to measure it."""
+"""and of each of its bytes: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to 19 MB, since
+it would take a job to measure it."""
 PAUSE_S = 0.05
 """From the last batch of an epoch to the first one of the next, of which the first lease is only then asked for, and
 until all threads are at work again: measured likewise."""
