@@ -4,11 +4,13 @@ Cachew projects, for one worker, M g(bytes) + (N t_last - M t_point) seconds for
 N t_last where nothing is kept.  These two parts, reading R and computing C, are used here for every option, but they
 are not simply added: reading needs a CPU for a part of its time only (1 - w, `waiting`), and meanwhile others compute:
 
-    seconds = max( R / (workers * readers),  ((1 - w) R + C) / (workers * threads),  bytes / most_bytes_per_s )
+    seconds = pause + max( R / (workers * readers),  shared((1 - w) R + C),  bytes / most_bytes_per_s )
 
-C has the making of batches in it, which is the same for every option but bounds what keeping can gain.
-With one thread that never waits this is Cachew's sum; where all of reading is waiting it is the larger of both, as
-Cachew's Figure 8 shows it.
+C has the making of batches and their handing over in it, which bounds what keeping can gain, and `pause` is what lies
+between two epochs.  `shared` divides the work by workers and threads, as far as threads can work at once: of L seconds
+(`locked_seconds`) each takes its turn, so that a worker's threads wait for each other as customers of one till do, and
+never come below L.  With one thread that never waits this is Cachew's sum; where all of reading is waiting it is the
+larger of both, as Cachew's Figure 8 shows it.
 """
 
 from __future__ import annotations
@@ -129,10 +131,10 @@ def _options(
     remote: StoreModel | None,
 ) -> tuple[ExecutionOption, ...]:
     source = profile.source
-    reading, computing = source.seconds * profile.elements, profile.seconds_from(0) + profile.delivery_seconds
+    reading, computing = source.seconds * profile.elements, _computing(profile, 0)
     bound = profile.bytes_at(0) / source.most_bytes_per_s
     compute = ExecutionOption(
-        "compute", None, _epoch(profile, reading, computing, source.waiting, bound), reading, computing, 0.0
+        "compute", None, _epoch(profile, 0, reading, source.waiting, bound), reading, computing, 0.0
     )
     places: list[tuple[str | None, int, float]] = [
         (point.name, profile.place_of(point), point.refresh) for point in profile.points
@@ -148,8 +150,8 @@ def _options(
             model, most = memory
             there = min(1.0, most / nbytes) if nbytes else 1.0
             reading = (1 - there) * reading + there * model.read_seconds(nbytes, elements, profile.splits)
-        computing = profile.seconds_from(place) + profile.delivery_seconds
-        seconds = _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
+        computing = _computing(profile, place)
+        seconds = _epoch(profile, place, reading, store.waiting, nbytes / store.most_bytes_per_s)
         share = min(1.0, room / nbytes) if nbytes else 1.0
         far = math.inf if remote is None else _from_store(profile, place, remote)
         used = far < compute.seconds * (1 - LEAST_GAIN)
@@ -164,14 +166,36 @@ def _from_store(profile: ExecutionProfile, place: int, store: StoreModel) -> flo
     """Return the seconds of an epoch for which all that a place gives is read from a store."""
     nbytes = profile.bytes_at(place)
     reading = store.read_seconds(nbytes, profile.elements_at(place), profile.splits)
-    computing = profile.seconds_from(place) + profile.delivery_seconds
-    return _epoch(profile, reading, computing, store.waiting, nbytes / store.most_bytes_per_s)
+    return _epoch(profile, place, reading, store.waiting, nbytes / store.most_bytes_per_s)
 
 
-def _epoch(profile: ExecutionProfile, reading: float, computing: float, waiting: float, bound: float) -> float:
+def _computing(profile: ExecutionProfile, place: int) -> float:
+    """Return the thread-seconds of the operators behind a place, and of making batches."""
+    return profile.seconds_from(place) + profile.delivery_seconds(place)
+
+
+def _epoch(profile: ExecutionProfile, place: int, reading: float, waiting: float, bound: float) -> float:
     """Return the seconds of an epoch: reading beside computing, neither faster than the storage gives."""
-    readers, threads = profile.workers * profile.readers, profile.workers * profile.threads
-    return max(reading / readers, ((1 - waiting) * reading + computing) / threads, bound)
+    delivery = profile.delivery
+    work = (1 - waiting) * reading + _computing(profile, place) + delivery.per_batch_s * profile.batches
+    shared = shared_seconds(work, profile.locked_seconds(place), profile.threads) / profile.workers
+    return delivery.per_epoch_s + max(reading / (profile.workers * profile.readers), shared, bound)
+
+
+def shared_seconds(work: float, locked: float, threads: int) -> float:
+    """Return how long threads take for so many thread-seconds of work, of which `locked` can be spent by one at a time.
+
+    That is a closed queue of as many customers as there are threads, one till, and as much time in between as is left
+    of the work; by mean value analysis: who comes to the till meets there whom one customer less would leave there.
+    """
+    if work <= 0:
+        return 0.0
+    waiting, round_trip = 0.0, work
+    for count in range(1, threads + 1):
+        held = locked * (1 + waiting)
+        round_trip = work - locked + held
+        waiting = count * held / round_trip
+    return round_trip / threads
 
 
 def _mode(place: int, operators: int) -> ExecutionMode:

@@ -10,6 +10,9 @@ from itertools import accumulate
 from pecan_ray.cache.checked import checked_amount, checked_count, checked_share
 from pecan_ray.errors import PlanError
 
+LOCKED_BYTES = 128 << 10
+"""What is no larger is copied under Python's lock: to let it go and take it again takes longer than that."""
+
 
 @dataclass(frozen=True)
 class SourceCost:
@@ -54,14 +57,20 @@ class OperatorCost:
 
 @dataclass(frozen=True)
 class DeliveryCost:
-    """What one thread takes to put an element into a batch, wherever the element comes from."""
+    """What it takes to put elements into batches and to hand these over, wherever the elements come from."""
 
     per_element_s: float = 0.0
+    """Of one thread, in Python."""
     per_byte_s: float = 0.0
+    """Of one thread, copying."""
+    per_batch_s: float = 0.0
+    """CPU time of everything that is busy with a finished batch: the worker, the trainer, the job's controller."""
+    per_epoch_s: float = 0.0
+    """From the last batch of an epoch until the work on the next one is in full swing."""
 
     def __post_init__(self) -> None:
-        checked_amount("DeliveryCost(per_element_s=...)", self.per_element_s)
-        checked_amount("DeliveryCost(per_byte_s=...)", self.per_byte_s)
+        for field in ("per_element_s", "per_byte_s", "per_batch_s", "per_epoch_s"):
+            checked_amount(f"DeliveryCost({field}=...)", getattr(self, field))
 
 
 @dataclass(frozen=True)
@@ -97,11 +106,17 @@ class ExecutionProfile:
     """Threads of a worker that compute, as far as they have CPUs (or wait)."""
     delivery: DeliveryCost = DeliveryCost()
     """Of what the last operator gives."""
+    batches: float = 0.0
+    """In one epoch."""
+    rows: bool = False
+    """Whether what the last operator gives is all that a batch is made of: if it is kept, whole runs of rows are copied
+    from there, and no element is handled by itself."""
 
     def __post_init__(self) -> None:
         for field in ("ops", "points"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
         checked_amount("ExecutionProfile(elements=...)", self.elements, positive=True)
+        checked_amount("ExecutionProfile(batches=...)", self.batches)
         for field in ("splits", "workers", "readers", "threads"):
             checked_count(f"ExecutionProfile({field}=...)", getattr(self, field))
         _distinct("operators", (op.name for op in self.ops))
@@ -131,11 +146,28 @@ class ExecutionProfile:
         """Return the thread-seconds of an epoch that the operators behind a place take: Cachew's N t_L - M t_A."""
         return sum(op.seconds * self.elements_at(at) for at, op in enumerate(self.ops) if at >= place)
 
-    @property
-    def delivery_seconds(self) -> float:
-        """Thread-seconds of an epoch that making batches takes, whatever is kept."""
+    def delivery_seconds(self, place: int) -> float:
+        """Return the thread-seconds of an epoch that making batches takes of what comes from a place on."""
         last = len(self.ops)
-        return self.delivery.per_element_s * self.elements_at(last) + self.delivery.per_byte_s * self.bytes_at(last)
+        handled = 0.0 if self.rows and place == last else self.delivery.per_element_s * self.elements_at(last)
+        return handled + self.delivery.per_byte_s * self.bytes_at(last)
+
+    def locked_seconds(self, place: int) -> float:
+        """Return how much of the thread-seconds behind a place only one thread of a worker can spend at a time.
+
+        That is the Python around each call of an operator, as far as it is known: what an element takes to be handled.
+        And making batches: up to `LOCKED_BYTES` of an element are copied under Python's lock; of what is more half
+        counts, since threads that copy at once take the memory's speed from each other.
+        """
+        last = len(self.ops)
+        elements, nbytes = self.elements_at(last), self.bytes_at(last)
+        around = sum(
+            min(op.seconds, self.delivery.per_element_s) * self.elements_at(at)
+            for at, op in enumerate(self.ops)
+            if at >= place
+        )
+        small = min(nbytes, LOCKED_BYTES * elements)
+        return around + self.delivery_seconds(place) - self.delivery.per_byte_s * (nbytes - small) / 2
 
     def random_before(self, place: int) -> tuple[str, ...]:
         """Name the operators before a place that draw random numbers."""

@@ -171,7 +171,7 @@ class JobOrder:
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
         plan, rewritten_told = rewritten(plan, self._engine, ordering.decoders)
-        keeps = self._keeps(plan, ordering, 1.0 if job is None else job.cpus)
+        keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
         plan = keeps.plan
         told = (*rewritten_told, *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
@@ -204,7 +204,7 @@ class JobOrder:
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
         plan, _ = rewritten(plan, self._engine, found.decoders)
-        keeps = self._keeps(plan, found, float(len(os.sched_getaffinity(0))))
+        keeps = self._keeps(plan, found, JobSize(1.0, float(len(os.sched_getaffinity(0)))))
         return replace(found, notes=(*found.notes, *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
@@ -222,7 +222,7 @@ class JobOrder:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _keeps(self, plan: Plan, ordering: Ordering, cpus: float) -> Kept:
+    def _keeps(self, plan: Plan, ordering: Ordering, job: JobSize) -> Kept:
         """Return a plan that was ordered, with what it keeps."""
         return with_kept_points(
             plan,
@@ -231,7 +231,8 @@ class JobOrder:
             engine=self._engine,
             seed=self._seed,
             cache=self._config.cache,
-            cpus=cpus,
+            cpus=job.cpus,
+            workers=job.workers,
         )
 
     def _seed_matters(self) -> tuple[str, ...]:

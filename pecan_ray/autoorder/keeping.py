@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -25,7 +26,7 @@ from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
 from pecan_ray.options import Cache, EngineName
 from pecan_ray.plan.fingerprint import described
-from pecan_ray.plan.operators import Autocache, ElementOp, Join, Plan
+from pecan_ray.plan.operators import Autocache, Batch, ElementOp, Join, PaddedBatch, Plan, Prefetch
 from pecan_ray.plan.renaming import free_name
 from pecan_ray.plan.shape import element_ops_from, name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, Source
@@ -90,10 +91,19 @@ def has_points(plan: Plan) -> bool:
 
 
 def with_kept_points(
-    plan: Plan, facts: Callable[[], Ordering], *, name: str, engine: EngineName, seed: int, cache: Cache, cpus: float
+    plan: Plan,
+    facts: Callable[[], Ordering],
+    *,
+    name: str,
+    engine: EngineName,
+    seed: int,
+    cache: Cache,
+    cpus: float,
+    workers: int = 1,
 ) -> Kept:
     """Return a plan with what it is to keep; `facts` gives what a sample shows, and is asked where it is not known.
 
+    `workers`: processes that have the CPUs, all together.
     What cannot be decided is computed, as if there were no point, and said.
     """
     if not has_points(plan):
@@ -102,7 +112,7 @@ def with_kept_points(
         return Kept(plan, said=(f"autocache: the {engine} engine keeps nothing yet, so everything is computed",))
     try:
         with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-            return _Decision(plan, name, facts, store, engine, seed, cache, cpus).made(plan)
+            return _Decision(plan, name, facts, store, engine, seed, cache, cpus, workers).made(plan)
     except (CacheError, PlanError) as error:
         return Kept(plan, said=(f"autocache: everything is computed, since {error.message}",))
 
@@ -119,6 +129,7 @@ class _Decision:
     seed: int
     cache: Cache
     cpus: float
+    workers: int
 
     def made(self, plan: Plan) -> Kept:
         """Return a plan, or an input of a join, with what it is to keep."""
@@ -134,7 +145,8 @@ class _Decision:
         if profile is None:
             return Kept(plan, said=("autocache: everything is computed, since the sample did not show what it takes",))
         speed = store_speed(self.store)
-        profile = replace(profile, delivery=speed.delivery)
+        given = profile.ops[-1].nbytes if profile.ops else profile.source.nbytes
+        profile = replace(profile, delivery=speed.delivering(given, _rows(self.whole)))
         notes = self._notes(plan)
         took = {
             place: float(each) * profile.elements for place, note in notes.items() if (each := self.store.noted(note))
@@ -221,7 +233,12 @@ class _Decision:
             points=_points(plan),
             elements=elements,
             splits=len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each)),
-            threads=max(1, round(self.cpus)),
+            workers=self.workers,
+            threads=max(1, round(self.cpus / self.workers)),
+            batches=elements * math.prod(op.elements for op in costs.ops) / rows
+            if (rows := _rows(self.whole))
+            else 0.0,
+            rows=_in_rows(plan, self.whole),
         )
 
 
@@ -255,6 +272,19 @@ def _measured(op: OpSample) -> bool:
 def _cost(op: OpSample) -> OperatorCost:
     size = op.bytes_out / op.elements_out if op.elements_out else 0.0
     return OperatorCost(op.name, op.seconds or 0.0, size, op.elements_out / op.elements_in, op.random)
+
+
+def _rows(plan: Plan) -> int:
+    """Return the elements of a batch, in the last operator that makes batches; 0 where none says it."""
+    sizes = [op.size for op in plan.ops if isinstance(op, (Batch, PaddedBatch))]
+    return sizes[-1] if sizes else 0
+
+
+def _in_rows(plan: Plan, whole: Plan) -> bool:
+    """Tell whether what the last operator on elements gives goes right into batches."""
+    last = max((number for number, op in enumerate(plan.ops) if isinstance(op, ElementOp)), default=-1)
+    behind = [op for op in plan.ops[last + 1 :] if not isinstance(op, (Autocache, Prefetch))]
+    return plan is whole and [type(op) for op in behind] == [Batch]
 
 
 def _costs_from_json(text: str) -> _Costs | None:

@@ -30,6 +30,8 @@ class JobSize:
     passes: float
     """Infinity for a job without an end."""
     cpus: float
+    workers: int = 1
+    """Processes that these are divided among, as far as it is known."""
 
 
 def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> JobSize:
@@ -45,7 +47,8 @@ def job_size(options: IterOptions, config: Config, *, debug: bool = False) -> Jo
         return JobSize(passes, here)
     each = config.threads_per_worker or here
     local = min(here, each * options.workers.local)
-    return JobSize(passes, max(1, local + each * options.workers.remote))
+    workers = max(1, options.workers.local + options.workers.remote)
+    return JobSize(passes, max(1, local + each * options.workers.remote), workers)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import deque
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -43,8 +44,21 @@ REMOTE_BENCH_S = 10.0
 DELIVERED = ((512, 64), (512, 4 << 10), (128, 64 << 10), (64, 512 << 10))
 """Elements, and bytes of each, that are put into batches to know how long that takes,"""
 DELIVERED_ROWS = 16
-"""so many into each."""
-SPEED = "speed 3"
+"""so many into each,"""
+DELIVERED_TIMES = 8
+"""each so often."""
+SLOTS = 4
+"""In so many pieces of memory in turn, as in a job: together with the elements they are larger than a processor's cache
+where elements are large."""
+HANDED_S = 0.5e-3
+"""CPU time of a batch beside the engine, in the worker, the trainer, the controller, and Ray's processes,"""
+HANDED_BYTE_S = 1.6e-10
+"""and of each of its bytes: both measured in jobs on 2 CPUs (x86_64, Python 3.11) with batches of 2 KB to 19 MB, since
+it would take a job to measure it."""
+PAUSE_S = 0.05
+"""From the last batch of an epoch to the first one of the next, of which the first lease is only then asked for, and
+until all threads are at work again: measured likewise."""
+SPEED = "speed 4"
 """Under which note of a store its speed is written down."""
 
 
@@ -53,7 +67,20 @@ class StoreSpeed:
     """What was measured of a folder, and of the machine that it is on."""
 
     reading: StoreModel
-    delivery: DeliveryCost
+    delivery: tuple[tuple[float, float], ...]
+    """Bytes of an element, and what one thread takes to put one of so many into a batch: more for more bytes."""
+
+    def delivering(self, nbytes: float, rows: int = 0) -> DeliveryCost:
+        """Return what elements of so many bytes take to be put into batches of `rows`, and to be handed over in these.
+
+        Between two sizes that were measured it lies on the line through both: a single line through all of them misses
+        some by half, since small copies are faster and handling elements is the larger part of theirs.
+        """
+        sizes, seconds = zip(*self.delivery, strict=True)
+        each = float(np.interp(nbytes, sizes, seconds)) * max(1.0, nbytes / sizes[-1])
+        handling = min(seconds[0], each)
+        handed = HANDED_S + HANDED_BYTE_S * nbytes * rows
+        return DeliveryCost(handling, (each - handling) / nbytes if nbytes else 0.0, handed, PAUSE_S)
 
 
 def store_speed(store: EntryStore) -> StoreSpeed:
@@ -62,7 +89,7 @@ def store_speed(store: EntryStore) -> StoreSpeed:
     if written is not None:
         try:
             told = json.loads(written)
-            return StoreSpeed(StoreModel(**told["reading"]), DeliveryCost(**told["delivery"]))
+            return StoreSpeed(StoreModel(**told["reading"]), tuple((size, took) for size, took in told["delivery"]))
         except (KeyError, TypeError, ValueError):
             logger.info("the speed of the cache in %s is measured again", store.folder)
     speed = measured_speed(store)
@@ -84,7 +111,7 @@ def memory_speed(cache: Cache) -> tuple[StoreModel, int] | None:
 
 def note_speed(store: EntryStore, speed: StoreSpeed) -> None:
     """Write a store's speed down for later jobs."""
-    store.note(SPEED, json.dumps({"reading": _noted(speed.reading), "delivery": asdict(speed.delivery)}))
+    store.note(SPEED, json.dumps({"reading": _noted(speed.reading), "delivery": speed.delivery}))
 
 
 def measured_speed(store: EntryStore) -> StoreSpeed:
@@ -181,25 +208,27 @@ def _reading(store: EntryStore) -> StoreModel:
     return StoreModel.fit(reads)
 
 
-def _delivery() -> DeliveryCost:
+def _delivery() -> tuple[tuple[float, float], ...]:
     """Measure what the engine takes for elements that need neither reading nor computing.
 
     The whole engine runs: what its threads take for handing elements to each other is a part of it, and for small
-    elements the larger one.
+    elements the larger one.  A quarter of the times may be shorter than the one that counts: in a job the caches of the
+    processor are in use too, as in most of them.
     """
-    measured = []
+    measured, longest = [], 0.0
     for elements, nbytes in DELIVERED:
-        items = Items([{"x": np.zeros(nbytes, np.uint8), "i": number} for number in range(elements)])
+        # Zeros would be one page of memory, however many there are.
+        items = Items([{"x": np.ones(nbytes, np.uint8), "i": number} for number in range(elements)])
         plan = Plan(head=items, ops=(Map(name="same", fn=_same), Batch(name="batch", size=DELIVERED_ROWS)))
-        slots = WarmSlots()
-        engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(), slots)
+        engine = PythonEngine(plan, tuple(plan.sources()), EngineOptions(), WarmSlots(SLOTS))
         try:
-            least = min(_delivery_seconds(engine, plan) for _ in range(BENCHED_TIMES))
+            _delivery_seconds(engine, plan)  # memory is touched for the first time
+            took = sorted(_delivery_seconds(engine, plan) / elements for _ in range(DELIVERED_TIMES))
         finally:
             engine.close()
-        measured.append((float(elements * nbytes), float(elements), least))
-    fitted = StoreModel.fit(measured)
-    return DeliveryCost(fitted.per_element_s, fitted.per_byte_s)
+        longest = max(longest, took[len(took) // 4])
+        measured.append((float(nbytes), longest))
+    return tuple(measured)
 
 
 def _same(value: dict[str, Any]) -> dict[str, Any]:
@@ -218,18 +247,23 @@ def _delivery_seconds(engine: PythonEngine, plan: Plan) -> float:
 class WarmSlots:
     """Slots that are used again, as those of a ring are: fresh memory takes several times as long to write."""
 
-    def __init__(self) -> None:
-        self._free: list[_WarmSlot] = []
+    def __init__(self, count: int = 1) -> None:
+        """`count`: so many are used in turn, or more where more are held at a time."""
+        self._free: deque[_WarmSlot] = deque()
+        self._missing = count
 
     def acquire(self, nbytes: int) -> _WarmSlot:
-        """Return a slot that was given back, or a new one: all that are asked for are of one size."""
-        return self._free.pop() if self._free else _WarmSlot(nbytes, self._free)
+        """Return the slot that was given back first, or a new one: all that are asked for are of one size."""
+        if self._missing <= 0 and self._free:
+            return self._free.popleft()
+        self._missing -= 1
+        return _WarmSlot(nbytes, self._free)
 
 
 class _WarmSlot(HeapSlot):
     """A piece of memory that goes back where it came from."""
 
-    def __init__(self, nbytes: int, free: list[_WarmSlot]) -> None:
+    def __init__(self, nbytes: int, free: deque[_WarmSlot]) -> None:
         super().__init__(nbytes)
         self._free = free
 

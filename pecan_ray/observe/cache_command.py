@@ -18,6 +18,8 @@ from pecan_ray.observe.remote_cache_command import run_remote
 from pecan_ray.options import MIB, Cache
 
 CACHE_HELP = "look at what autocache points have kept on this machine, check it, remove it, measure its speed"
+LARGE_ELEMENT = 512 << 10
+"""Bytes of the element of which it is told how fast it is put into a batch."""
 HEADINGS = ("entries", "elements", "MB", "computed in", "name", "of")
 
 
@@ -103,7 +105,7 @@ def bench(store: EntryStore, asked: argparse.Namespace) -> int:
     """Measure and note the speed of the folder."""
     speed = measured_speed(store)
     note_speed(store, speed)
-    delivery = speed.delivery
+    delivery = speed.delivering(LARGE_ELEMENT)
     sys.stdout.write(
         f"{spoken(speed.reading)} (entries that were just written, so from the system's memory if there is room)\n"
         f"{1e6 * delivery.per_element_s:,.1f} us to put an element into a batch, {rate(delivery.per_byte_s)}\n"

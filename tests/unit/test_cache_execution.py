@@ -21,6 +21,8 @@ from pecan_ray.cache import (
     StoreModel,
     choose_execution,
 )
+from pecan_ray.cache.execution import shared_seconds
+from pecan_ray.cache.execution_profile import LOCKED_BYTES
 from pecan_ray.errors import PlanError
 from pecan_ray.simulator.paper.cachew_caching import BATCH, IMAGES, experiment
 from pecan_ray.simulator.paper.reported_caches import CACHEW_8
@@ -160,8 +162,54 @@ def test_making_batches_takes_its_time_whatever_is_kept() -> None:
     free = choose_execution(profile, store)
     bound = choose_execution(replace(profile, delivery=DeliveryCost(per_element_s=1e-4, per_byte_s=1e-9)), store)
     assert free.seconds == pytest.approx(0.1) and free.mode == bound.mode == "full"
-    assert bound.seconds == pytest.approx((0.1 + 1000 * (1e-4 + 1e-3)) / 2)
-    assert bound.options[0].seconds == pytest.approx(free.options[0].seconds + 1000 * (1e-4 + 1e-3) / 2)
+    small = LOCKED_BYTES * 1e-9
+    made, locked = 1000 * (1e-4 + 1e-3), 1000 * (1e-4 + small + (1e-3 - small) / 2)
+    assert bound.options[-1].compute_seconds == pytest.approx(made)
+    assert bound.seconds == pytest.approx(shared_seconds(0.1 + made, locked, 2)) and bound.seconds > locked
+    computed = shared_seconds(10 + made, locked + 1000 * 1e-4, 2)
+    assert bound.options[0].seconds == pytest.approx(computed), "and what Python takes around each call"
+    one = replace(profile, delivery=DeliveryCost(per_element_s=1e-4, per_byte_s=1e-9), threads=1)
+    assert choose_execution(one, store).seconds == pytest.approx(0.1 + made), "one thread waits for nobody"
+
+
+def test_what_goes_into_batches_in_rows_is_not_handled_one_by_one() -> None:
+    costs = DeliveryCost(per_element_s=1e-3, per_byte_s=1e-9)
+    ops = (OperatorCost("decode", 0.009, 1e5),)
+    profile = ExecutionProfile(SourceCost(0.001, 1e5), ops, (CachePoint("end", "decode"),), 1000, delivery=costs)
+    store = StoreModel(per_byte_s=1e-9)
+    assert choose_execution(profile, store).seconds == pytest.approx(1000 * (1e-4 + 1e-3 + 1e-4))
+    in_rows = choose_execution(replace(profile, rows=True), store)
+    assert in_rows.seconds == pytest.approx(1000 * (1e-4 + 1e-4))
+    assert in_rows.options[0].seconds == choose_execution(profile, store).options[0].seconds, "computed ones are"
+
+
+def test_batches_that_are_handed_over_and_the_pause_between_epochs_are_promised_too() -> None:
+    """On 2 CPUs that are shared with the trainer; four workers hand theirs over side by side."""
+    profile = replace(pipeline(4e-3), batches=100, threads=2)
+    plain = choose_execution(profile, StoreModel()).options[0].seconds
+    costs = DeliveryCost(per_batch_s=2e-3, per_epoch_s=0.05)
+    assert choose_execution(replace(profile, delivery=costs), StoreModel()).options[0].seconds == pytest.approx(
+        plain + 100 * 2e-3 / 2 + 0.05
+    )
+    four = choose_execution(replace(profile, delivery=costs, workers=4), StoreModel()).options[0].seconds
+    assert four == pytest.approx((plain + 100 * 2e-3 / 2) / 4 + 0.05)
+
+
+def test_threads_share_what_one_may_do_at_a_time() -> None:
+    """By hand: two threads that are at the till for 0.3 of each second meet there with a chance of 0.3."""
+    assert shared_seconds(10, 0, 4) == pytest.approx(2.5)
+    assert shared_seconds(10, 10, 4) == pytest.approx(10)
+    assert shared_seconds(0, 0, 2) == 0
+    assert shared_seconds(1, 0.3, 2) == pytest.approx((0.7 + 0.3 * 1.3) / 2)
+    assert shared_seconds(1, 0.3, 1000) == pytest.approx(0.3, rel=1e-2), "however many there are"
+
+
+@given(work=st.floats(0, 1e6), share=st.floats(0, 1), threads=st.integers(1, 64))
+def test_more_threads_are_never_slower_nor_faster_than_their_number(work: float, share: float, threads: int) -> None:
+    locked = share * work
+    found = shared_seconds(work, locked, threads)
+    assert found <= shared_seconds(work, locked, max(1, threads - 1)) * (1 + 1e-9)
+    assert found >= max(locked, work / threads) * (1 - 1e-9)
 
 
 def test_what_is_renewed_is_computed_in_each_epoch() -> None:

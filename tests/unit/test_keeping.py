@@ -56,10 +56,19 @@ def drawn(value: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
     return {**value, "r": rng.random()}
 
 
-def decide(pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python", cpus: float = 1) -> Kept:
+def decide(
+    pipe: PecanPipeline, cache: Cache, *, engine: EngineName = "python", cpus: float = 1, workers: int = 1
+) -> Kept:
     request = OrderRequest(pipe.plan, elements=40, sample_all=True, mode="off")
     return with_kept_points(
-        pipe.plan, lambda: order_plan(request), name="ours", engine=engine, seed=0, cache=cache, cpus=cpus
+        pipe.plan,
+        lambda: order_plan(request),
+        name="ours",
+        engine=engine,
+        seed=0,
+        cache=cache,
+        cpus=cpus,
+        workers=workers,
     )
 
 
@@ -211,7 +220,8 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
         speed = store_speed.store_speed(store)
         assert speed.reading.read_seconds(1 << 20, 8) > 0 and speed.reading.measurements == 15
-        assert speed.delivery.per_element_s > 0 and speed.delivery.per_byte_s > 0
+        assert len(speed.delivery) == len(store_speed.DELIVERED)
+        assert speed.delivering(64).per_element_s > 0 and speed.delivering(1 << 20).per_byte_s > 0
         assert store.sizes() == () and store.nbytes == 0, "what it was measured with is gone"
         monkeypatch.setattr(store_speed, "measured_speed", lambda store: None)
         assert store_speed.store_speed(store) == speed
@@ -233,6 +243,28 @@ def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) 
     assert later.promise is not None
     later.promise.correct(1e6)
     assert kept_at(decide(pipe, cache)) != ["autocache"], "it is not worth keeping after all"
+
+
+def test_what_is_promised_has_batches_the_pause_and_locks_of_all_workers_in_it(cache: Cache) -> None:
+    kept = pecan.PecanPipeline(source()).map(waits).autocache()
+    pipe, few = kept.batch(4), kept.batch(40)
+    one, large = decide(pipe, cache).choices[0], decide(few, cache).choices[0]
+    handed = (ROWS / 4 - ROWS / 40) * store_speed.HANDED_S  # their bytes are as many
+    assert one.seconds - large.seconds == pytest.approx(handed)
+    four = decide(pipe, cache, cpus=4).choices[0].seconds
+    apart = decide(pipe, cache, cpus=4, workers=4).choices[0].seconds
+    assert store_speed.PAUSE_S < apart < four < one.seconds, "threads of one process wait for each other"
+
+
+def test_what_is_kept_right_before_a_batch_goes_into_it_in_rows(cache: Cache) -> None:
+    def handled(pipe: PecanPipeline) -> float:
+        full = next(option for option in decide(pipe, cache).choices[0].options if option.mode == "full")
+        return full.compute_seconds
+
+    with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+        each = store_speed.store_speed(store).delivery[0][1]
+    kept = pecan.PecanPipeline(source()).map(waits).autocache()
+    assert handled(kept.shuffle(8).batch(4)) - handled(kept.batch(4)) == pytest.approx(ROWS * each)
 
 
 def test_the_order_of_a_job_says_what_it_keeps(cache: Cache) -> None:
