@@ -30,7 +30,7 @@ from pecan_ray.job.messages import DatasetRooms, WorkerProgress
 from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import AtWork, Lease, Source, Split
+from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.cluster import NAMESPACE
 from pecan_ray.runtime.messages import Job
@@ -149,10 +149,9 @@ class PreprocessingWorker:
         if self._users_order is not None:
             self._users_order.taken = True
 
-    def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
-        """Begin to fetch what leases of a source will read."""
+    def _fetch_ahead(self, branch: int, splits: Sequence[Split]) -> None:
+        """Begin to fetch what splits of a source will read."""
         engine = self._engine
-        splits = [lease.split for lease in leases]
         fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
 
     def _at_hand(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:
