@@ -162,7 +162,15 @@ class Offered:
     """Some of the next ones: nobody has them, and anybody may take them meanwhile."""
 
 
-Reply: TypeAlias = Assigned | tuple[Lease, ...] | Offered | Literal["stop", "flush", "return", "noted"]
+@dataclass(frozen=True)
+class NoMoreLeases:
+    """The answer to `AskLeases` that ends a branch for an assignment, where it is known what comes after it."""
+
+    next_epoch: tuple[Split, ...]
+    """With these the worker will begin the next epoch, if nobody else comes."""
+
+
+Reply: TypeAlias = Assigned | tuple[Lease, ...] | Offered | NoMoreLeases | Literal["stop", "flush", "return", "noted"]
 
 
 # --- what a trainer says ------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     LeftOutElement,
+    NoMoreLeases,
     Offered,
     Reply,
     WorkerQuestion,
@@ -37,6 +38,8 @@ MISSING_SHARE = 4
 """Of what is not at hand, workers that look get so many times less at once: others might bring it."""
 MOST_OFFERED = 512
 """Splits that a worker may look at for one lot of leases."""
+MOST_FORESEEN = 24
+"""Of the splits that the next epoch begins with, so many are told."""
 MOST_LOGGED = 100
 """Bad elements that are told one by one."""
 
@@ -204,12 +207,28 @@ class Questions:
         lot_s = max(LEAST_LOT_S, len(self._ledger.workers) / CALLS_PER_SECOND)
         return Assigned(answer, version, lot_s)
 
-    def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | None:
+    def _leases(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | Offered | NoMoreLeases | None:
         leases = self._taken(worker, question)
+        if leases == ():
+            return self._foreseen(worker, question)
         if not leases or not question.look:
             return leases
         most, workers = min(question.look, MOST_OFFERED), self._ledger.workers
         return Offered(leases, offered(worker, question.branch, most, workers, self._ledger.queues))
+
+    def _foreseen(self, worker: str, question: AskLeases) -> tuple[()] | NoMoreLeases:
+        """Return what ends a branch: with what is read of object stores next, which may be fetched meanwhile.
+
+        Who looks at what it has at hand begins with that.
+        """
+        queues, branch = self._ledger.queues, question.branch
+        if question.look or self._job.error is not None or question.epoch != self._ledger.epoch:
+            return ()
+        first = queues.listings[branch][0] if len(queues.listings[branch]) else None
+        if first is None or "://" not in first.path or worker not in self._ledger.workers:
+            return ()
+        splits = queues.foreseen(worker, branch, len(self._ledger.workers), MOST_FORESEEN)
+        return NoMoreLeases(tuple(splits)) if splits else ()
 
     def _taken(self, worker: str, question: AskLeases) -> tuple[Lease, ...] | None:
         if self._job.error is not None or question.epoch != self._ledger.epoch:

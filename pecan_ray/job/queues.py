@@ -170,6 +170,16 @@ class Queues:
         queues = ([own[branch]] if own else []) + self._shared[branch]
         return next((offered for queue in queues if (offered := queue.offer(most))), [])
 
+    def foreseen(self, worker: str, branch: int, workers: int, most: int) -> list[Split]:
+        """Return up to so many of the splits with which one of so many workers begins the next epoch.
+
+        None where others may be given them: what they fetched in vain would be read twice.
+        """
+        own = self._own.get(worker)
+        if self._epoch + 1 == self._shape.epochs or (own is None and workers > 1):
+            return []
+        return (own[branch] if own else self._shared[branch][0]).foreseen(self._epoch + 1, most)
+
     def take(self, worker: str, branch: int, wanted: WantedSplits = None) -> Lease | NoLease:
         """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed."""
         if self._shape.serial and self._shape.shuffle_seed is not None and not self.listed:

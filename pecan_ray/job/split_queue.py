@@ -27,6 +27,9 @@ MOST_PASSED = 1 << 17
 """So many splits are passed over at most: some 20 MB."""
 MOST_NAMES = 2048
 """Files that are named in one offer."""
+MOST_SPLITS_FORESEEN = 1 << 17
+"""The order of an epoch to come is made for so many splits at most: more of them last for so long that nobody minds
+how it begins."""
 Indices: TypeAlias = npt.NDArray[np.int64]
 
 
@@ -187,6 +190,15 @@ class SplitQueue:
             offered.append(self._listing[index])
             names += 1 + len(offered[-1].files)
         return offered
+
+    def foreseen(self, epoch: int, most: int) -> list[Split]:
+        """Return up to so many of the splits that a later epoch begins with; none where that is not known."""
+        order: Iterable[int] = range(self._first, len(self._listing), self._step)
+        if not self._listing.complete or self.splits > MOST_SPLITS_FORESEEN:
+            return []
+        if self._seed is not None:
+            order = map(int, shuffled(np.array(order, np.int64), self._seed, epoch, 0, self._branch)[:most])
+        return [self._listing[index] for index in islice(order, most)]
 
     def take(self, wanted: deque[int] | None = None) -> Lease | None:
         """Return the next lease, or None if none waits now.

@@ -28,7 +28,7 @@ from pecan_ray.job.start_worker import StartWorker
 from pecan_ray.options import AutoWorkers, ClusterIo
 from pecan_ray.plan.behind import PlanBehind, plan_behind
 from pecan_ray.plan.operators import Plan
-from pecan_ray.plan.splits import AtWork, Lease, Source, Split
+from pecan_ray.plan.splits import AtWork, Source, Split
 from pecan_ray.runtime.cache_node import keep_blocks
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.sigterm import SigtermNotice
@@ -137,10 +137,9 @@ class WorkerProcess:
         if self._users_order is not None:
             self._users_order.taken = True
 
-    def _fetch_ahead(self, branch: int, leases: Sequence[Lease]) -> None:
-        """Begin to fetch what leases of a source will read."""
+    def _fetch_ahead(self, branch: int, splits: Sequence[Split]) -> None:
+        """Begin to fetch what splits of a source will read."""
         engine = self._engine
-        splits = [lease.split for lease in leases]
         fetch_files_ahead(self._sources[branch], [one for one in splits if engine is None or engine.reads(branch, one)])
 
     def _at_hand(self, branch: int, splits: Sequence[Split]) -> tuple[int, ...] | None:

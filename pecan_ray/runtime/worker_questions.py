@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import ray
 
@@ -24,6 +24,7 @@ from pecan_ray.job.messages import (
     EndAssignment,
     EndData,
     Lengths,
+    NoMoreLeases,
     Offered,
     WorkerAsked,
     WorkerProgress,
@@ -97,6 +98,9 @@ class Asking:
             return pickle.loads(ask_again(self._controller.ask, asked.pickled))
 
 
+EpochBeginning: TypeAlias = tuple[int, Sequence[Split]]
+
+
 @dataclass
 class Branch:
     """What a worker holds of one source."""
@@ -110,6 +114,8 @@ class Branch:
     """Whose answer is to come."""
     offered: tuple[Split, ...] = ()
     """Some of the splits that come next."""
+    foreseen: EpochBeginning = (-1, ())
+    """An epoch, and what it begins with."""
     lease_s: float | None = None
     """How long a lease takes, lately."""
     given: float | None = None
@@ -123,8 +129,15 @@ def lot_of(lease_s: float | None, lot_s: float) -> int:
     return max(1, min(MOST_IN_LOT, int(lot_s / max(lease_s, 1e-9))))
 
 
-def _leases(answer: Offered | Sequence[Lease]) -> Sequence[Lease]:
+def _leases(answer: Offered | NoMoreLeases | Sequence[Lease]) -> Sequence[Lease]:
+    if isinstance(answer, NoMoreLeases):
+        return ()
     return answer.leases if isinstance(answer, Offered) else answer
+
+
+def _splits_to_come(answer: Offered | NoMoreLeases | Sequence[Lease]) -> Sequence[Split]:
+    """Return what will be read after an answer: in this epoch, or at the beginning of the next one."""
+    return answer.next_epoch if isinstance(answer, NoMoreLeases) else [lease.split for lease in _leases(answer)]
 
 
 class WorkerLeases:
@@ -135,14 +148,14 @@ class WorkerLeases:
         asking: Asking,
         *,
         ahead: bool,
-        coming: Callable[[int, Sequence[Lease]], None] = lambda *_: None,
+        coming: Callable[[int, Sequence[Split]], None] = lambda *_: None,
         at_hand: Callable[[int, Sequence[Split]], tuple[int, ...] | None] = lambda *_: None,
     ) -> None:
         """`ahead`: every lease that is taken will be worked on, so that some may be taken early.
 
-        `coming` is given the source's number and the leases of each lot as soon as it is here, from any
-        thread, and again when the first of them is taken; `at_hand` that number and splits of which it returns the
-        indices of those that had better go first, or None where that does not matter.
+        `coming` is given the source's number and the splits of each lot as soon as it is here, from any thread, and
+        again when the first of them is taken; and what the next epoch begins with.  `at_hand` is given that number and
+        splits of which it returns the indices of those that had better go first, or None where that does not matter.
         """
         self._asking, self._ahead, self._coming, self._at_hand = asking, ahead, coming, at_hand
         self._branches: dict[int, Branch] = {}
@@ -155,6 +168,9 @@ class WorkerLeases:
     def begin(self, assigned: Assigned) -> Assignment:
         """Begin with an assignment."""
         self._epoch, self.lot_s = assigned.assignment.epoch, assigned.lot_s
+        for number, branch in self._branches.items():
+            if branch.foreseen[0] == self._epoch:  # else it is still to come
+                self._coming(number, branch.foreseen[1])
         return assigned.assignment
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:
@@ -171,14 +187,16 @@ class WorkerLeases:
                 mine.here.extend(_leases(answer))
                 mine.lot = len(mine.here)
                 mine.offered = answer.splits if isinstance(answer, Offered) else ()
+                if isinstance(answer, NoMoreLeases):
+                    mine.foreseen = self._epoch + 1, answer.next_epoch
                 if not unread:
-                    self._coming(branch, tuple(mine.here))
+                    self._coming(branch, _splits_to_come(answer))
             if not mine.here:
                 return None
             lease = mine.here.popleft()
             if self._ahead and self._wants_more(mine):
                 mine.asked = self._ask(branch, mine)
-                mine.asked.when_there(lambda answer: self._coming(branch, _leases(answer)))
+                mine.asked.when_there(lambda answer: self._coming(branch, _splits_to_come(answer)))
             mine.given = None if unread else time.monotonic()
             return lease
 

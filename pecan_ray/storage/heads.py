@@ -37,8 +37,10 @@ class _Held:
     nbytes: int = 0
     """Bytes that it takes, or may come to take."""
     taken: bool = False
+    used: bool = False
+    """Somebody has read it;"""
     again: bool = False
-    """It was here when it was announced: whoever takes it next need not read it."""
+    """it was then announced once more: whoever takes it next need not read it."""
     waiting: int = 0
     """Readers that wait for it."""
     given_up: threading.Event = field(default_factory=threading.Event)
@@ -81,7 +83,7 @@ class Heads:
                 if key not in self._held:
                     self._wanted[key] = head._replace(nbytes=min(head.nbytes, HEAD_BYTES))
                 else:
-                    self._held[key].again = self._held[key].taken
+                    self._held[key].again = self._held[key].used
                     self._held[key].taken = False
                     self._held[key].given_up.clear()
             begun = self._begin()
@@ -109,7 +111,7 @@ class Heads:
                 held.waiting -= 1
                 if self._held.get(key) is held:
                     self.found += held.nbytes if held.again else 0
-                    held.taken, held.again = True, False
+                    held.taken, held.used, held.again = True, True, False
                     self._held.move_to_end(key)
                     if held.piece.done() and held.piece.exception() is not None:
                         self._drop(key)
@@ -120,7 +122,7 @@ class Heads:
         """Keep the beginning of a file that a reader has asked for itself, if there is room."""
         with self._lock:
             if len(piece.data) <= HEAD_BYTES and self._make_room(len(piece.data)) and (path, version) not in self._held:
-                held = _Held(nbytes=len(piece.data), taken=True)
+                held = _Held(nbytes=len(piece.data), taken=True, used=True)
                 held.piece.set_result(piece)
                 self._held[path, version] = held
                 self._nbytes += held.nbytes

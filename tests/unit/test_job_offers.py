@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecan_ray.job.events import ListingEnded, SplitsListed
 from pecan_ray.job.ledger_shape import LedgerShape
-from pecan_ray.job.messages import AskLeases, Offered
-from pecan_ray.job.questions import MISSING_SHARE, MOST_OFFERED
+from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
+from pecan_ray.job.questions import MISSING_SHARE, MOST_FORESEEN, MOST_OFFERED
 from pecan_ray.job.resume import resume_point
-from pecan_ray.job.split_queue import MOST_NAMES, Listing, SplitQueue
+from pecan_ray.job.split_queue import MOST_NAMES, MOST_SPLITS_FORESEEN, Listing, SplitQueue
+from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
 from tests.unit.job_rig import JobRig
 
@@ -232,3 +234,51 @@ def test_a_state_tells_of_what_was_passed_over_as_of_places_that_are_missing() -
     assert point is not None
     (branch,) = point.branches
     assert branch.cursor.taken == 11 and branch.cursor.missing == ((0, 11),)
+
+
+# --- what the next epoch begins with --------------------------------------------------------------------------
+
+
+def end_of_epoch(shape: LedgerShape, *, scheme: str = "s3://", workers: int = 1, look: int = 0) -> object:
+    """Let a worker take all splits, and return what it is told when it asks for more."""
+    rig = JobRig(shape, Workers(workers))
+    names = rig.come()
+    for name in names:
+        rig.place(name)
+    assert len(names) == workers
+    rig.handle(SplitsListed(0, tuple(Split(index, path=f"{scheme}bucket/{index}") for index in range(40))))
+    rig.handle(ListingEnded(0))
+    rig.assign(names[0])
+    taken: list[int] = []
+    while True:
+        reply = rig.answer(names[0], AskLeases(0, 0, 100, look=look))
+        leases = reply.leases if isinstance(reply, Offered) else reply
+        if not isinstance(leases, tuple) or not leases:
+            assert sorted(taken) == list(range(40))
+            return reply
+        taken += [lease.split.index for lease in leases]
+
+
+@pytest.mark.parametrize("seed", [SEED, None])
+@pytest.mark.parametrize("epochs", [2, None])
+def test_a_worker_that_is_alone_is_told_what_the_next_epoch_begins_with(seed: int | None, epochs: int | None) -> None:
+    reply = end_of_epoch(LedgerShape(shuffle_seed=seed, epochs=epochs))
+    assert isinstance(reply, NoMoreLeases)
+    queue = queue_of(40, seed)
+    queue.begin(1, 0)
+    assert [split.index for split in reply.next_epoch] == drain(queue)[:MOST_FORESEEN]
+
+
+def test_nothing_is_told_of_files_of_the_machine_nor_in_the_last_epoch_nor_to_who_looks() -> None:
+    shape = LedgerShape(shuffle_seed=SEED, epochs=2)
+    assert end_of_epoch(shape, scheme="/") == ()
+    assert end_of_epoch(LedgerShape(shuffle_seed=SEED, epochs=1)) == ()
+    assert end_of_epoch(shape, look=10) == ()
+
+
+def test_nothing_is_told_where_another_worker_may_be_given_it() -> None:
+    assert end_of_epoch(LedgerShape(shuffle_seed=SEED, epochs=2), workers=2) == ()
+
+
+def test_an_order_of_very_many_splits_is_not_made_beforehand() -> None:
+    assert queue_of(MOST_SPLITS_FORESEEN).foreseen(1, 3) and not queue_of(MOST_SPLITS_FORESEEN + 1).foreseen(1, 3)

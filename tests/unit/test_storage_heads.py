@@ -66,6 +66,21 @@ def test_what_is_read_again_in_a_later_epoch_counts_and_a_second_look_does_not()
     assert line.heads.found == len(b"a" * 5)
 
 
+def test_what_was_fetched_and_not_read_is_not_read_again_when_somebody_reads_it() -> None:
+    line = Line()
+    line.announce(*"ab")
+    line.work()
+    line.heads.forget()
+    for path in "aab":  # announced twice before it is read, as lots of leases are
+        line.announce(path)
+    for path in "ab":
+        assert line.heads.take(path, "v") is not None
+    assert line.heads.found == 0 and line.fetched == list("ab")
+    line.announce(*"aab")
+    assert line.heads.take("a", "v") is not None
+    assert line.heads.found == len(b"a" * 5), "though it was announced twice"
+
+
 def test_bytes_are_bounded_and_what_was_taken_makes_room() -> None:
     line = Line(most_bytes=50)
     line.announce(*"abcdefghijkl")

@@ -19,6 +19,7 @@ from pecan_ray.job.messages import (
     Assigned,
     EndAssignment,
     EndData,
+    NoMoreLeases,
     Offered,
     Placement,
     Reply,
@@ -174,7 +175,9 @@ class WorkerModel(Party):
             asked = AskLeases(self._assignment.epoch, branch, lot, lengths, LOOK_AHEAD * lot * looks, at_hand)
             channel.ask(asked, lambda reply: self._take(branch, reply))
 
-    def _take(self, branch: int, reply: tuple[Lease, ...] | Offered) -> None:
+    def _take(self, branch: int, reply: tuple[Lease, ...] | Offered | NoMoreLeases) -> None:
+        if isinstance(reply, NoMoreLeases):
+            reply = ()
         if isinstance(reply, Offered):
             share, random = self.world.scenario.at_hand or 0.0, self.world.clock.random
             self._at_hand[branch] = tuple(split.index for split in reply.splits if random.random() < share)
