@@ -61,8 +61,8 @@ class Items:
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the elements of a row range as copies, so that functions may write into them."""
         for item in self.items[split.start + start : split.stop]:
-            columns = item if isinstance(item, Mapping) else {"item": item}
-            yield {name: _own(value) for name, value in columns.items()}
+            columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
+            yield {name: own_copy(value, copied_object) for name, value in columns.items()}
 
     def num_elements(self) -> int:
         """Return the length of the list."""
