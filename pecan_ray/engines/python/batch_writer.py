@@ -22,6 +22,7 @@ from pecan_ray.engines.python.collate import (
     check_is_object,
     checked_array,
     numbers_of_one_type,
+    numbers_of_python,
     with_arrays,
 )
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
@@ -112,6 +113,8 @@ class OpenBatch:
                 rows[:] = values
             elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
                 copy_into(rows, values)
+            elif (numbers := numbers_of_python(values, rows.dtype)) is not None:
+                copy_into(rows, numbers)
             else:
                 self._write_each(name, rows, run.items(name, start, stop), first)
         return self._note(stop - start, run.parts(start, stop))

@@ -141,6 +141,13 @@ def numbers_of_one_type(items: Sequence[Item], name: str, column: Array) -> Arra
     return _single_numbers([item.value[name] for item in items], column.dtype)
 
 
+def numbers_of_python(values: Array, dtype: np.dtype[Any]) -> Array | None:
+    """Return Python's numbers of one type in an array of objects as one of a dtype; None where they are none of it."""
+    if not values.dtype.hasobject or values.ndim != 1 or dtype.hasobject:
+        return None
+    return _single_numbers(values.tolist(), dtype)
+
+
 def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, op: str) -> None:
     """Raise `BatchShapeError` for a number or array of numbers in a column of objects (bytes, str, lists, None)."""
     if is_columnar(value):
