@@ -7,8 +7,8 @@ ResNet50 pipeline but for mirroring, which digits do not stand: random crop, rot
 normalize.  Model: a small convolutional network, AdamW with a cosine schedule.  As the Pecan paper's Table 3.
 
 - own: functions over OpenCV, in mode "paper", which exchanges them.
-- known: operators of `pecan_ray.images` on JPEGs of 256 x 256, in mode "cost", which makes one warp of them, decodes
-  what that needs at a reduced size, and looks the normalization up.
+- known: operators of `pecan_ray.images` on JPEGs of 256 x 256, in mode "cost", which makes one warp of them and decodes
+  what that needs at a reduced size.
 """
 
 from __future__ import annotations

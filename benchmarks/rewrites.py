@@ -1,4 +1,4 @@
-"""What AutoOrder's rewrites gain: photographs of two sizes, beside the user's own functions on threads.
+"""What AutoOrder's rewrites gain: photographs of two sizes, and speech, beside the user's own functions on threads.
 
     python benchmarks/rewrites.py [--pipelines photographs resnet50] [--data FOLDER] [--images 96] [--rounds 5]
 
@@ -8,18 +8,23 @@ Pipelines of `pecan_ray.images` and of functions in NumPy, in batches of 32, of 
 - normalized: the same, mirror, cast to float32, subtract the means of the colours and divide by their deviations.
 - figure-3: decode, crop, flip, rotate, shear, resize (Figure 3 of the Pecan paper, without its cast to float16).
 - resnet50: decode, crop, cast to float32, flip, rotate, shear, resize, subtract the means (Table 1 of the paper).
+- rand-augment: decode, crop, resize, two of ten distortions drawn at random, mirror, cast, subtract and divide.
+- simclr: decode, two views in float32, each cropped and resized, mirrored, jittered, blurred, clipped and perhaps gray.
+- audio: clips of speech: decode, Fourier transform, SpecAugment, pad to 2754 frames.
 - torchvision, albumentations: decode, and the library's own random resized crop, mirror, cast and normalization;
   with "-turned" also its rotation and shear.  Those that are not installed are left out.
 
 Sides take turns, and medians are printed of images for a second of CPU time, which other load on the machine hardly
-changes: the functions by hand with OpenCV on threads, the engine in the user's order, and in what AutoOrder makes of it
-in modes "strict" and "cost"; and by how much values differ from those of the user's order.  The large photographs are
-the small ones enlarged, so that nothing but the size differs.
+changes: the functions by hand on threads, the engine in the user's order, and in what AutoOrder makes of it in modes
+"strict" and "cost"; and by how much values differ from those of the user's order.  All of a pass counts but for
+building the engine; batches lie in memory that is used again from pass to pass, as in a worker.  The large photographs
+are the small ones enlarged, so that nothing but the size differs.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import statistics
 import sys
@@ -36,8 +41,9 @@ import numpy as np
 
 import pecan_ray as pecan
 from benchmarks.library_transforms import LIBRARIES, difference
-from benchmarks.reorder import BATCH, run
-from examples import image_ops
+from benchmarks.peers.cases import audio, augmentation
+from benchmarks.reorder import BATCH, OneSlot
+from examples import audio_ops, image_ops
 from examples.photographs import derived_photographs
 from pecan_ray import images, part_decoding
 from pecan_ray.autoorder.order import order_plan
@@ -56,6 +62,7 @@ DEVIATIONS = np.array([58.39, 57.12, 57.38], np.float32)
 SAMPLE_S = 30.0
 """For a look: what is found is compared, and not how soon."""
 SIZES = {"small": (375, 500), "large": (1500, 2000)}
+BY_HAND = "by hand"
 MODES: tuple[Mode, ...] = ("strict", "cost")
 
 
@@ -108,6 +115,21 @@ def mirror(image: Any, rng: np.random.Generator) -> Any:
     return image[:, ::-1] if rng.random() < 0.5 else image
 
 
+def spectrogram(samples: Any) -> Any:
+    """Transform clips of speech as users do."""
+    return audio_ops.fourier_transform({"audio": samples, "target": None})["source"]
+
+
+def masked(source: Any, rng: np.random.Generator) -> Any:
+    """Put bands of frequencies and stretches of time to 0."""
+    return audio_ops.spec_augment({"source": source, "frames": len(source)}, rng)["source"]
+
+
+def padded(source: Any) -> Any:
+    """Pad with 0, or cut, to 2754 frames."""
+    return audio_ops.pad({"source": source, "frames": len(source)})["source"]
+
+
 class UserStep(NamedTuple):
     """One operator."""
 
@@ -128,6 +150,16 @@ PIPELINES: dict[str, tuple[UserStep, ...]] = {
     "photographs": (*FIRST, *LAST),
     "normalized": (*FIRST, *LAST, UserStep(mirror), UserStep(cast), UserStep(normalize)),
     "figure-3": (*FIRST, *WARPED, *LAST),
+    "rand-augment": (
+        *(*FIRST, *LAST, UserStep(augmentation.rand_augment)),
+        *(UserStep(mirror), UserStep(cast), UserStep(normalize)),
+    ),
+    "simclr": (
+        *(FIRST[0], UserStep(image_ops.duplicate_and_cast), UserStep(image_ops.crop_and_resize)),
+        *map(UserStep, (image_ops.random_flip_views, image_ops.color_jitter, image_ops.gaussian_blur, image_ops.clip)),
+        *map(UserStep, (image_ops.to_grayscale, image_ops.tile, image_ops.reshape)),
+    ),
+    "audio": (UserStep(audio_ops.decode), UserStep(spectrogram), UserStep(masked), UserStep(padded)),
     "resnet50": (*FIRST, UserStep(cast), *WARPED, *LAST, UserStep(subtract_mean)),
 }
 
@@ -176,10 +208,22 @@ def pixels(plan: Plan) -> list[Any]:
     return found
 
 
+def by_engine(plan: Plan, threads: int, slots: OneSlot) -> float:
+    """Return the CPU seconds of an image with our engine."""
+    running = build_engine("python", plan, EngineOptions(threads=threads), slots)
+    rows, began = 0, time.process_time()
+    for produced in running.batches(AllLeases(list(plan.sources()), 0, 1)):
+        rows += produced.rows
+        if produced.slot is not None:
+            produced.slot.release()
+    running.close()
+    return (time.process_time() - began) / rows
+
+
 def apart_from(usual: Plan, plan: Plan, files: list[bytes], steps: Sequence[UserStep]) -> float:
     """Return the mean absolute difference of a plan's values from those of another order."""
     transform = steps[-1].by_hand
-    if len(steps) == 2 and transform is not resize:  # it draws from a generator of its own
+    if len(steps) == 2:  # it draws from a generator of its own
         mine, theirs = ([op.fn for op in one.ops if isinstance(op, Map)] for one in (usual, plan))
         return difference(mine, theirs, transform, files)
     pairs = zip(pixels(plan), pixels(usual), strict=True)
@@ -195,18 +239,19 @@ def measure(files: list[bytes], steps: Sequence[UserStep], rounds: int, threads:
         plans[f'mode "{mode}"'], pushed = push_down(ordering.plan, "python", ordering.decoders)
         order = " -> ".join(op.name for op in ordering.plan.ops)
         print(f'  mode "{mode}": {"; ".join([order, *(one.told() for one in pushed)])}')
-    times: dict[str, list[float]] = {"OpenCV on threads": [], **{name: [] for name in plans}}
+    times: dict[str, list[float]] = {BY_HAND: [], **{name: [] for name in plans}}
+    slots = OneSlot()
     for _ in range(rounds):
-        times["OpenCV on threads"].append(by_hand(files, steps, threads))
+        times[BY_HAND].append(by_hand(files, steps, threads))
         for name, plan in plans.items():
-            times[name].append(run(plan, "python", threads).cpu_ms / 1000)
-    base = statistics.median(times["OpenCV on threads"])
+            times[name].append(by_engine(plan, threads, slots))
+    base = statistics.median(times[BY_HAND])
     for name, taken in times.items():
         each = statistics.median(taken)
         apart = apart_from(usual, plans.get(name, usual), files, steps)
-        ratios = sorted(one / other for one, other in zip(times["OpenCV on threads"], taken, strict=True))
+        ratios = sorted(one / other for one, other in zip(times[BY_HAND], taken, strict=True))
         print(
-            f"  {name:18s} {1 / each:5.0f} images/s of a CPU, {base / each:.2f}x "
+            f"  {name:18s} {1 / each:5.0f} a second of a CPU, {base / each:.2f}x "
             f"({ratios[0]:.2f} to {ratios[-1]:.2f}), mean difference {apart:.3f}",
             flush=True,
         )
@@ -229,11 +274,15 @@ def main() -> None:
     for name, shape in SIZES.items():
         files = small if name == "small" else [enlarged(file, shape) for file in small]
         for pipeline_name in args.pipelines:
-            if (steps := steps_of(pipeline_name)) is None:
+            if pipeline_name == "audio" or (steps := steps_of(pipeline_name)) is None:
                 continue
             mean = statistics.mean(map(len, files)) / 1000
             print(f"{pipeline_name}, {name}: {len(files)} photographs of {mean:.0f} KB on average")
             measure(files, steps, args.rounds, args.threads)
+    if "audio" in args.pipelines:
+        files = [clip["audio"] for clip in itertools.islice(itertools.cycle(audio.clips()), args.images)]
+        print(f"audio: {len(files)} clips of speech")
+        measure(files, PIPELINES["audio"], args.rounds, args.threads)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.plan.splits import ColumnarSource, Element, Source, Split
+from pecan_ray.plan.splits import ColumnarSource, Element, Source, Split, as_columnar
 
 
 def same(one: Any, other: Any) -> bool:
@@ -47,8 +47,8 @@ def check_contract(source: Source, expected: list[Element], *, splits: int) -> N
     elements: list[Element] = []
     for split in found:
         whole = list(source.read(split))
-        if isinstance(source, ColumnarSource):
-            check_columns(source, split, whole)
+        if (columnar := as_columnar(source)) is not None:
+            check_columns(columnar, split, whole)
         if split.elements is not None:
             assert split.elements == len(whole), split
         for start in range(len(whole) + 1):

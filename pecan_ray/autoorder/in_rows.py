@@ -28,7 +28,7 @@ from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Map, Op, Plan, Prefetch, wants_rng
 from pecan_ray.plan.shape import plan_shape
-from pecan_ray.plan.splits import ColumnarSource, Element
+from pecan_ray.plan.splits import Element, as_columnar
 from pecan_ray.plan.stretches import Stretch, stretches
 from pecan_ray.reorder import Mode
 
@@ -164,7 +164,7 @@ class _RowsTrial:
     def __init__(self, stretch: Stretch, sampled: Sampled, *, exactly: bool) -> None:
         self._sampled, self._runner, self._exactly = sampled, sampled.runner, exactly
         self._names = stretch.names
-        self._as_columns = not stretch.prefix.ops and isinstance(stretch.prefix.head, ColumnarSource)
+        self._as_columns = _gives_columns(stretch.prefix)
         """Its elements need not be put together: the source gives columns."""
         self._ops = sampled.profile().ops
         """What the sample shows of them."""
@@ -307,6 +307,10 @@ class _RowsTrial:
             return replace(found, stretch_speedup=whole / max(whole - saved, 1e-12))
         why = f"it is not worth it: {measured.told()}, {1e6 * saved:.1f} us of an element"
         return InRows(refused=(*found.refused, ("+".join(found.ops), why)))
+
+
+def _gives_columns(plan: Plan) -> bool:
+    return not plan.ops and not isinstance(plan.head, Join) and as_columnar(plan.head) is not None
 
 
 def _item(token: Token) -> Item:

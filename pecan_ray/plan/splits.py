@@ -106,6 +106,23 @@ class ColumnarSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class PerhapsColumnar(Source, Protocol):
+    """A source of which only looking at its data tells whether it can be given by columns."""
+
+    @property
+    def columnar(self) -> ColumnarSource | None:
+        """The same splits and elements by columns; None where elements are unlike, or hold what no column can."""
+        ...
+
+
+def as_columnar(source: Source) -> ColumnarSource | None:
+    """Return a source that gives the same by columns; None where there is none."""
+    if isinstance(source, PerhapsColumnar):
+        return source.columnar
+    return source if isinstance(source, ColumnarSource) else None
+
+
 @dataclass(frozen=True)
 class Lease:
     """A split, or what is still missing of it, as given to one worker."""

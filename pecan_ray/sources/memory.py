@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,10 @@ from pecan_ray.sources.files import check_positive
 
 MIN_SPLITS = 16
 MAX_SPLIT_ROWS = 4096
+COLUMNS_BYTES = 1 << 18
+"""Items are put together to columns of about so many bytes: they stay in a processor's cache."""
+PLAIN_KINDS = frozenset({int, float, str, bytes, *(np.dtype(code).type for code in "?bhilqBHILQefdFD")})
+"""Types of which a column gives each value back as it was."""
 
 
 def row_ranges(rows: int, split_rows: int | None) -> Iterator[Split]:
@@ -61,8 +66,25 @@ class Items:
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
         """Yield the elements of a row range as copies, so that functions may write into them."""
         for item in self.items[split.start + start : split.stop]:
-            columns = item if isinstance(item, Mapping) else {"item": item}
-            yield {name: _own(value) for name, value in columns.items()}
+            columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
+            yield {name: own_copy(value, copied_object) for name, value in columns.items()}
+
+    @functools.cached_property
+    def columnar(self) -> ItemsByColumns | None:
+        """The same elements by columns; None unless all have the same ones, each of one type, shape and dtype.
+
+        That can be numbers and arrays of numbers of NumPy, and Python's numbers, texts and bytes.
+        """
+        if not self.items:
+            return None
+        one = self.items[0]
+        names = list(one) if type(one) is dict else ["item"]
+        if type(one) is dict and any(type(item) is not dict or item.keys() != one.keys() for item in self.items):
+            return None
+        if not names or isinstance(one, Mapping) != (type(one) is dict):
+            return None
+        alike = all(_are_alike(values) for values in (_column(self.items, name) for name in names))
+        return ItemsByColumns(self, tuple(names)) if alike else None
 
     def num_elements(self) -> int:
         """Return the length of the list."""
@@ -74,6 +96,69 @@ class Items:
         for item in self.items:
             digest.update(pickle.dumps(item, protocol=5))
         return f"Items:{digest.hexdigest()}"
+
+
+@dataclass(frozen=True, eq=False)
+class ItemsByColumns:
+    """Elements of a list that have the same columns, several at a time."""
+
+    whole: Items
+    names: tuple[str, ...]
+
+    def splits(self) -> Iterator[Split]:
+        """Yield those of the list."""
+        return self.whole.splits()
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        """Yield elements one by one."""
+        return self.whole.read(split, start)
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[Columns]:
+        """Yield the columns of a range, some rows at a time: none is as long as the data."""
+        items = self.whole.items[split.start + start : split.stop]
+        if not items:
+            return
+        sizes = [getattr(_column(items[:1], name)[0], "nbytes", 0) for name in self.names]
+        rows = max(1, min(MAX_SPLIT_ROWS, COLUMNS_BYTES // max(1, sum(sizes))))
+        for at in range(0, len(items), rows):
+            yield {name: _put_together(_column(items[at : at + rows], name)) for name in self.names}
+
+    def num_elements(self) -> int:
+        """Return the length of the list."""
+        return self.whole.num_elements()
+
+    def identity(self) -> str:
+        """Return that of the list."""
+        return self.whole.identity()
+
+
+def _column(items: Sequence[Any], name: str) -> list[Any]:
+    """Return a column of items that are all dicts with it, or none."""
+    return [item[name] for item in items] if type(items[0]) is dict else list(items)
+
+
+def _are_alike(values: list[Any]) -> bool:
+    """Tell whether values can be one column, from which each comes out as it was."""
+    (kind, *others) = set(map(type, values))
+    if others:
+        return False
+    if kind is np.ndarray:
+        dtype, shape = values[0].dtype, values[0].shape
+        numbers = dtype.kind in "biufcmM" and dtype.isnative and len(shape) > 0
+        return numbers and all(value.dtype == dtype and value.shape == shape for value in values)
+    return kind in PLAIN_KINDS
+
+
+def _put_together(values: list[Any]) -> np.ndarray[Any, Any]:
+    """Return a column of values that are alike."""
+    one = values[0]
+    if isinstance(one, np.ndarray):
+        return np.concatenate(values).reshape(-1, *one.shape) if one.size else np.stack(values)
+    if isinstance(one, np.generic):
+        return np.array(values)
+    column = np.empty(len(values), object)
+    column[:] = values
+    return column
 
 
 @dataclass(frozen=True, eq=False, init=False)

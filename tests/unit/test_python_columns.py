@@ -25,7 +25,7 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.errors import BatchShapeError, CorruptSourceError, SourceError
 from pecan_ray.plan.splits import END, OUTPUT_BITS, ColumnarSource, Columns, Element, Lease, Source, Split
 from pecan_ray.sampling.spans import Spans
-from pecan_ray.sources import Arrays, Csv, Parquet
+from pecan_ray.sources import Arrays, Csv, Items, Parquet
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 
 ROWS = 90
@@ -91,7 +91,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def sources(folder: Path) -> dict[str, ColumnarSource]:
+def sources(folder: Path) -> dict[str, Source]:
     """The sources that give columns, each with several splits."""
     objects = np.empty(ROWS, object)
     objects[:] = [f"object {n}" if n % 2 else None for n in range(ROWS)]
@@ -103,6 +103,17 @@ def sources(folder: Path) -> dict[str, ColumnarSource]:
         "object": objects,
         "big": np.arange(ROWS).astype(">i4"),
     }
+    alike = [
+        {
+            "image": np.full((2, 2), n),
+            "label": n,
+            "small": np.int16(n),
+            "share": n / 4,
+            "text": f"t{n}",
+            "file": b"%d" % n,
+        }
+        for n in range(ROWS)
+    ]
     return {
         "parquet": Parquet(str(folder / "rows.parquet"), split_bytes=1, batch_rows=7),
         "parquet in one split": Parquet(str(folder / "rows.parquet"), batch_rows=13),
@@ -111,12 +122,13 @@ def sources(folder: Path) -> dict[str, ColumnarSource]:
         "csv in one split": Csv(str(folder / "rows.csv")),
         "arrays": Arrays(arrays, split_rows=17),
         "arrays in one split": Arrays(arrays, split_rows=ROWS),
+        "items": Items(alike, split_rows=17),
     }
 
 
 KINDS = (
     *("parquet", "parquet in one split", "parquet, some columns", "csv", "csv in one split"),
-    *("arrays", "arrays in one split"),
+    *("arrays", "arrays in one split", "items"),
 )
 
 
@@ -141,7 +153,7 @@ def told(produced: list[Produced]) -> list[Any]:
     ]
 
 
-def both(source: ColumnarSource, leases: list[Lease], size: int, build: Any = None, **options: Any) -> list[Any]:
+def both(source: Source, leases: list[Lease], size: int, build: Any = None, **options: Any) -> list[Any]:
     """Run the same leases by columns and by rows; return batches and reported lengths of each."""
     found = []
     for one in (source, ByRows(source)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import numpy as np
@@ -100,3 +101,38 @@ def test_what_cannot_be_rows_is_refused() -> None:
 def test_lists_of_unequal_rows_are_refused_by_name() -> None:
     with pytest.raises(PlanError, match="no array can be made of words"):
         Arrays(words=[[1], [2, 3]])
+
+
+def test_items_that_are_alike_come_by_columns_and_each_as_it_was() -> None:
+    rows = [{"x": np.full((2, 3), n), "n": n, "share": n / 2, "kind": np.int8(n), "t": f"{n}"} for n in range(9)]
+    source = Items(rows, split_rows=4)
+    check_contract(source, rows, splits=3)
+    assert source.columnar is not None
+    (columns,) = source.columnar.read_columns(next(source.splits()), 1)
+    assert "".join(column.dtype.kind for column in columns.values()) == "iOOiO"
+    large = Items([{"x": np.zeros(1 << 17)}] * 3, split_rows=3)
+    assert large.columnar is not None
+    assert [len(part["x"]) for part in large.columnar.read_columns(next(large.splits()))] == [1, 1, 1]
+
+
+UNLIKE: tuple[list[Any], ...] = (
+    [],
+    [{}],
+    [{"x": np.zeros(2)}, {"x": np.zeros(3)}],
+    [{"x": np.zeros(2)}, {"x": np.zeros(2, np.int64)}],
+    [{"x": np.float32(1)}, {"x": np.float64(1)}],
+    [{"x": 1}, {"x": 1.0}],
+    [{"x": 1}, {"y": 1}],
+    [{"x": True}],
+    [{"x": None}],
+    [{"x": [1]}],
+    [{"x": np.array(1.0)}],
+    [{"x": np.zeros(2, ">f4")}],
+    [{"x": np.ma.masked_array(np.zeros(2))}],
+    [collections.UserDict({"x": 1})],
+)
+
+
+@pytest.mark.parametrize("rows", UNLIKE, ids=repr)
+def test_items_that_a_column_would_change_come_one_by_one(rows: list[Any]) -> None:
+    assert Items(rows).columnar is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from pecan_ray.engines.python.collate import (
     check_is_object,
     checked_array,
     numbers_of_one_type,
+    numbers_of_python,
     with_arrays,
 )
 from pecan_ray.engines.python.nested import STAY, BatchRows, finished
@@ -84,6 +85,7 @@ class OpenBatch:
     def _write_each(self, name: str, rows: np.ndarray[Any, Any], items: list[Item], first: int) -> None:
         """Write one column, element by element, into rows of the batch from `first` on."""
         shape, dtype, objects = rows.shape[1:], rows.dtype, rows.dtype.hasobject
+        other = ""
         for row, item in enumerate(items):
             value = item.value[name]
             if objects:
@@ -94,7 +96,8 @@ class OpenBatch:
                     self._rows[first + row] = item.without_value()
                 continue
             if type(value) is not np.ndarray or value.dtype != dtype or value.shape != shape:
-                value = checked_array(name, value, shape, dtype, item, self.first, self.op)
+                other = other or self.first
+                value = checked_array(name, value, shape, dtype, item, other, self.op)
             if value.size > FREE_ITEMS:
                 copy_into(rows[row : row + 1], value[None])
             else:
@@ -110,6 +113,8 @@ class OpenBatch:
                 rows[:] = values
             elif rows.dtype != object and rows.dtype == values.dtype and rows.shape == values.shape:
                 copy_into(rows, values)
+            elif (numbers := numbers_of_python(values, rows.dtype)) is not None:
+                copy_into(rows, numbers)
             else:
                 self._write_each(name, rows, run.items(name, start, stop), first)
         return self._note(stop - start, run.parts(start, stop))
@@ -206,8 +211,8 @@ class BatchWriter:
         self._open: OpenBatch | None = None
         self._claiming = threading.Lock()
         """Guards the line, what came too early for it, and the open batch with its place in the sequence."""
-        self._line: deque[Item | _RowsInLine] = deque()
-        self._early: dict[int, Sequence[Item | _RowsInLine]] = {}
+        self._line: deque[list[Item] | _RowsInLine] = deque()
+        self._early: dict[int, list[Item] | _RowsInLine] = {}
         self._next = 0
         self._finishing = threading.Lock()
         """Guards the beginning of the sequence: batches are handed on one after the other."""
@@ -233,7 +238,7 @@ class BatchWriter:
             while stop - start >= self.size:
                 self._ready(self._whole(rows, start))
                 start += self.size
-        return self._place(number, [_RowsInLine(rows, start, stop)] if start < stop else [])
+        return self._place(number, _RowsInLine(rows, start, stop) if start < stop else [])
 
     def _whole(self, rows: KeptRows, start: int) -> Produced:
         """Return a batch of rows of one entry: nobody else has to do with it, so it takes few steps."""
@@ -258,9 +263,9 @@ class BatchWriter:
             without_data=merge(waiting),
         )
 
-    def _place(self, number: int, items: Sequence[Item | _RowsInLine]) -> int:
+    def _place(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
         with self._claiming:
-            chunks = self._line_up(number, items)
+            chunks = self._line_up(number, chunk)
         while claim := self._claim():
             batch, first, claimed = claim
             if batch.write(first, claimed) if isinstance(claimed, list) else batch.write_run(first, *claimed):
@@ -275,14 +280,16 @@ class BatchWriter:
             return False
         return True
 
-    def _line_up(self, number: int, items: Sequence[Item | _RowsInLine]) -> int:
+    def _line_up(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
         if not self._strict:
-            self._line.extend(items)
+            if chunk:
+                self._line.append(chunk)
             return 1
-        self._early[number] = items
+        self._early[number] = chunk
         before = self._next
         while self._next in self._early:
-            self._line.extend(self._early.pop(self._next))
+            if following := self._early.pop(self._next):
+                self._line.append(following)
             self._next += 1
         return self._next - before
 
@@ -309,19 +316,23 @@ class BatchWriter:
             batch.claimed += len(claimed)
             return batch, first, claimed
 
-    def _opened(self, head: Item | _RowsInLine) -> OpenBatch:
+    def _opened(self, head: list[Item] | _RowsInLine) -> OpenBatch:
         """Return a new batch that begins with what stands first in line; the caller holds the lock."""
-        if isinstance(head, Item):
-            return OpenBatch(head, self.size, self._op, self._slots)
+        if isinstance(head, list):
+            return OpenBatch(head[0], self.size, self._op, self._slots)
         layout = head.rows.layout(self.size)
         return OpenBatch(head.rows.named(head.start), self.size, self._op, self._slots, layout)
 
     def _items_in_line(self, most: int) -> list[Item]:
         """Take items from the beginning of the line, up to rows of an entry; the caller holds the lock."""
         taken: list[Item] = []
-        while len(taken) < most and self._line and isinstance(one := self._line[0], Item):
-            taken.append(one)
-            self._line.popleft()
+        while len(taken) < most and self._line and isinstance(chunk := self._line[0], list):
+            room = most - len(taken)
+            taken += chunk[:room]
+            if len(chunk) > room:
+                self._line[0] = chunk[room:]
+            else:
+                self._line.popleft()
         return taken
 
     def _finish(self, batch: OpenBatch) -> None:

@@ -46,6 +46,8 @@ class ChainStep:
     op: ElementOp
     call: Call
     wants_rng: bool
+    filters: bool
+    """Whether it is asked for keeping an element."""
 
 
 class Piece(NamedTuple):
@@ -175,7 +177,7 @@ class Chain:
         call: Callable[[ElementOp], Call] = complete_call,
         counts: Counts | None = None,
     ) -> None:
-        self._steps = [ChainStep(op, call(op), wants_rng(op.fn)) for op in ops]
+        self._steps = [ChainStep(op, call(op), wants_rng(op.fn), isinstance(op, Filter)) for op in ops]
         self._options = options
         self._undelivered = undelivered
         self._spreads = any(isinstance(op, FlatMap) for op in ops)
@@ -241,11 +243,11 @@ class Chain:
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
-        counts = self._counts_of(item)
+        counts = None if self._counts is None else self._counts_of(item)
         for step in self._steps:
             size = element_bytes(value) if counts else 0
             kept = True
-            if not isinstance(step.op, Filter):
+            if not step.filters:
                 value = self._map(step, value, item, item.output)
             else:
                 kept = self._passes(step, value, item, item.output)
@@ -336,18 +338,18 @@ class Chain:
         return pieces
 
     def _call(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
-        op = step.op
-        if op.on is not None and op.on not in value:
-            raise ColumnError(
-                f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {listed(value)}.",
-                op=op.name,
-                column=op.on,
-            )
-        argument = value if op.on is None else value[op.on]
+        op, argument = step.op, value
+        if op.on is not None:
+            if op.on not in value:
+                raise ColumnError(
+                    f"{op.name}: there is no column {op.on!r} in {item.where()}; there are {listed(value)}.",
+                    op=op.name,
+                    column=op.on,
+                )
+            argument = value[op.on]
         generation = forks.generation
         try:
-            keywords = {"rng": self._rng(op, item, output)} if step.wants_rng else {}
-            result = step.call(argument, **keywords)
+            result = step.call(argument, rng=self._rng(op, item, output)) if step.wants_rng else step.call(argument)
         except BaseException as error:  # sys.exit() in a function ends no thread of ours in silence
             if forks.generation != generation:
                 end_child(op.name, item, error)

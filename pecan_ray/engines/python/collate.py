@@ -138,11 +138,14 @@ def numbers_of_one_type(items: Sequence[Item], name: str, column: Array) -> Arra
     """
     if column.ndim != 1 or column.dtype == object:
         return None
-    values = [item.value[name] for item in items]
-    if len(set(map(type, values))) != 1 or not isinstance(values[0], np.generic):
+    return _single_numbers([item.value[name] for item in items], column.dtype)
+
+
+def numbers_of_python(values: Array, dtype: np.dtype[Any]) -> Array | None:
+    """Return Python's numbers of one type in an array of objects as one of a dtype; None where they are none of it."""
+    if not values.dtype.hasobject or values.ndim != 1 or dtype.hasobject:
         return None
-    numbers = np.array(values)
-    return numbers if numbers.dtype == column.dtype else None
+    return _single_numbers(values.tolist(), dtype)
 
 
 def check_is_object(name: str, value: Any, first: Any, item: Item, other: str, op: str) -> None:

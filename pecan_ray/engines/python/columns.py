@@ -12,7 +12,7 @@ from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.batch_writer import OpenBatch
 from pecan_ray.engines.reading import Run
 from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Op, Plan, Prefetch, Repeat, is_idle
-from pecan_ray.plan.splits import ColumnarSource, Source
+from pecan_ray.plan.splits import ColumnarSource, Source, as_columnar
 
 MOST_AHEAD = 8
 """Finished batches that wait to be taken, unless `prefetch` says how many; a ring with fewer slots bounds them too."""
@@ -38,7 +38,7 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
     """Divide a plan; None for one in which anything happens to single elements, before they are batched or later."""
     # `repeat` gives the splits out again.
     ops = [op for op in plan.ops if not isinstance(op, (Prefetch, Repeat)) and not is_idle(op)]
-    if isinstance(plan.head, Join) or not isinstance(source, ColumnarSource):
+    if isinstance(plan.head, Join):
         return None
     maps = tuple(itertools.takewhile(lambda op: isinstance(op, ElementOp), ops))
     ops = ops[len(maps) :]
@@ -48,13 +48,15 @@ def by_columns(plan: Plan, source: Source) -> ColumnarPlan | None:
         return None
     if not all(isinstance(op, ElementOp) for op in ops[1:]):
         return None
+    if (columnar := as_columnar(source)) is None:  # asked last: it may look at all of the data
+        return None
     at = plan.ops.index(batch)
     behind = tuple(op for op in plan.ops[at + 1 :] if not isinstance(op, Repeat))
     ready = -(-prefetched(plan.ops[:at]) // batch.size)
     if len(ops) == 1:
         ready, behind = ready + prefetched(behind), ()
     elements = tuple(op for op in maps if isinstance(op, ElementOp))
-    return ColumnarPlan(source, elements, batch, behind, ready or MOST_AHEAD)
+    return ColumnarPlan(columnar, elements, batch, behind, ready or MOST_AHEAD)
 
 
 def prefetched(ops: Iterable[Op]) -> int:

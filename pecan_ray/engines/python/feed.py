@@ -55,6 +55,8 @@ class Feeder:
         something was taken from there: so none of the two misses the other."""
         self._chunk_s = MESSAGE_S if chain.goes_out else CHUNK_S
         self._per_element_s = self._chunk_s
+        self._most = 1.0
+        """Elements in a chunk: an estimate too."""
 
     def feed(
         self, items: Iterator[Item | KeptRows | None], writer: BatchWriter, report: Callable[[], Produced | None]
@@ -69,11 +71,15 @@ class Feeder:
             for item in items:
                 if item is None:
                     self._pass_on(report())
-                elif isinstance(item, Item):
+                    continue
+                rows = None
+                if isinstance(item, Item):
                     chunk.append(item)
-                rows = item if isinstance(item, KeptRows) else None
-                most = min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9))
-                if chunk and (rows is not None or len(chunk) >= most):
+                    if len(chunk) < self._most:
+                        continue
+                else:
+                    rows = item
+                if chunk:
                     self._submit(chunk[0].value, len(chunk), partial(self._work, number, chunk, writer))
                     number, chunk = number + 1, []
                 if rows is not None:
@@ -139,6 +145,7 @@ class Feeder:
             done = self._chain.run_all(chunk)
             spent = (time.perf_counter() - began) / len(chunk)
             self._per_element_s += 0.2 * (spent - self._per_element_s)
+            self._most = min(MOST_PER_CHUNK, self._chunk_s / max(self._per_element_s, 1e-9))
             if done:
                 self._pool.weigh(done[0].value, len(done))
             return writer.place(number, done)
