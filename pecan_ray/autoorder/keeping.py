@@ -223,6 +223,7 @@ class _Decision:
                 return None
             self.store.note(note, json.dumps(asdict(costs)))
         listing = list_splits(source)
+        workers = max(1, min(self.workers, int(self.cpus)))  # more of them take turns
         told = source.num_elements() or listing.elements
         elements = told or elements_by_bytes(listing, costs.source.nbytes) or UNKNOWN_ELEMENTS
         known = [split.elements for split in listing.splits if split.elements]
@@ -233,8 +234,8 @@ class _Decision:
             points=_points(plan),
             elements=elements,
             splits=len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each)),
-            workers=self.workers,
-            threads=max(1, round(self.cpus / self.workers)),
+            workers=workers,
+            threads=max(1, int(self.cpus / workers)),
             batches=elements * math.prod(op.elements for op in costs.ops) / rows
             if (rows := _rows(self.whole))
             else 0.0,

@@ -28,6 +28,7 @@ from pecan_ray.plan.splits import (
     Lease,
     Source,
     Split,
+    as_written,
     origin_of,
 )
 
@@ -154,7 +155,7 @@ def _leave_out(
     elif open_end:
         how_many = f" At least {left_out} left out: nothing tells how many elements the rest of the split holds."
     bad = BadElement(
-        f"read {type(source).__name__}",
+        f"read {type(as_written(source)).__name__}",
         lease.split.where(number),
         f"{error}{how_many}",
         first=origin_of(lease, number),
@@ -261,7 +262,7 @@ def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple
 
 def _end_child(source: Source, lease: Lease, number: int) -> NoReturn:
     where, file = lease.split.where(number), lease.split.file_of(number)
-    forks.end_child(f"read {type(source).__name__}", where, file=file, element=number)
+    forks.end_child(f"read {type(as_written(source)).__name__}", where, file=file, element=number)
 
 
 def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
@@ -270,10 +271,10 @@ def reading_of(sources: Sequence[Source]) -> dict[CodeType, Recognize]:
 
     def recognize(local: Mapping[str, Any]) -> Sighting | None:
         source, lease, number = local.get("source"), local.get("lease"), local.get("number")
-        if id(source) not in mine or lease is None or number is None:
+        if id(as_written(source)) not in mine or lease is None or number is None:
             return None
-        text = f"{type(source).__name__} has been reading {lease.split.where(number)} for {{seconds}}"
-        at = AtWork(f"read {type(source).__name__}", origin_of(lease, number), reads=True)
+        text = f"{type(as_written(source)).__name__} has been reading {lease.split.where(number)} for {{seconds}}"
+        at = AtWork(f"read {type(as_written(source)).__name__}", origin_of(lease, number), reads=True)
         return Sighting(("read", lease.epoch, lease.key, number), text, at)
 
     return {values_of.__code__: recognize, _columns.__code__: recognize}
@@ -284,7 +285,7 @@ def reading_stages(sources: Sequence[Source]) -> dict[CodeType, Recognized]:
     mine = set(map(id, sources))
 
     def recognize(local: Mapping[str, Any]) -> ThreadStage | None:
-        return ThreadStage("reading") if id(local.get("source")) in mine else None
+        return ThreadStage("reading") if id(as_written(local.get("source"))) in mine else None
 
     return {values_of.__code__: recognize, _columns.__code__: recognize}
 
@@ -297,7 +298,7 @@ def _from_outside(error: BaseException) -> bool:
 
 def _unreadable(source: Source, lease: Lease, number: int, error: BaseException) -> SourceError:
     return SourceError(
-        f"{type(source).__name__} cannot read {lease.split.where(number)}: {told(error)}",
+        f"{type(as_written(source)).__name__} cannot read {lease.split.where(number)}: {told(error)}",
         file=lease.split.file_of(number),
         element=number,
         **({} if isinstance(error, Exception) else {"ends_job": True}),

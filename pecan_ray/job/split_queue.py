@@ -193,12 +193,12 @@ class SplitQueue:
 
     def foreseen(self, epoch: int, most: int) -> list[Split]:
         """Return up to so many of the splits that a later epoch begins with; none where that is not known."""
-        order: Iterable[int] = range(self._first, len(self._listing), self._step)
         if not self._listing.complete or self.splits > MOST_SPLITS_FORESEEN:
             return []
+        order = np.arange(self._first, len(self._listing), self._step, dtype=np.int64)
         if self._seed is not None:
-            order = map(int, shuffled(np.array(order, np.int64), self._seed, epoch, 0, self._branch)[:most])
-        return [self._listing[index] for index in islice(order, most)]
+            order = shuffled(order, self._seed, epoch, 0, self._branch)
+        return [self._listing[int(index)] for index in order[:most]]
 
     def take(self, wanted: deque[int] | None = None) -> Lease | None:
         """Return the next lease, or None if none waits now.

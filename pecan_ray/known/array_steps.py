@@ -132,12 +132,15 @@ def _opencv_warp(given: Parameters) -> Callable[[ImageSize], Placed] | None:
         return None
     if flags & ~cv2.WARP_INVERSE_MAP != cv2.INTER_LINEAR:
         return None
+    size = given["dsize"]
+    if not isinstance(size, (tuple, list)) or len(size) != 2 or not all(int(side) > 0 for side in size):
+        return None  # OpenCV takes the size of the image then
     matrix = np.asarray(given["M"], np.float64)
     if matrix.shape != (2, 3) or (not flags & cv2.WARP_INVERSE_MAP and abs(np.linalg.det(matrix[:, :2])) < 1e-9):
         return None
     if not flags & cv2.WARP_INVERSE_MAP:
         matrix = np.asarray(cv2.invertAffineTransform(matrix))
-    return functools.partial(_always, Placed(matrix, (int(given["dsize"][1]), int(given["dsize"][0]))))
+    return functools.partial(_always, Placed(matrix, (int(size[1]), int(size[0]))))
 
 
 def _always(placed: Placed, size: ImageSize) -> Placed:
@@ -252,7 +255,7 @@ def picture_step(fn: Any) -> KnownStep | None:
     if name == "resize" and not keywords and _is_smooth_resize(args, pillow):
         return SizedResize("Pillow resize", fn, PICTURES)
     transposed = {pillow.Transpose.FLIP_LEFT_RIGHT: 1, pillow.Transpose.FLIP_TOP_BOTTOM: 0}
-    if name == "transpose" and len(args) == 1 and not keywords and args[0] in transposed:
+    if name == "transpose" and len(args) == 1 and not keywords and isinstance(args[0], int) and args[0] in transposed:
         return FixedMirrorStep("Pillow transpose", fn, PICTURES, axes=(transposed[args[0]],))
     return None
 

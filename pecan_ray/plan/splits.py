@@ -116,6 +116,11 @@ class PerhapsColumnar(Source, Protocol):
         ...
 
 
+def as_written(source: Any) -> Any:
+    """Return the source that the user has written, of one that gives its elements by columns in its place."""
+    return getattr(source, "whole", source)
+
+
 def as_columnar(source: Source) -> ColumnarSource | None:
     """Return a source that gives the same by columns; None where there is none."""
     if isinstance(source, PerhapsColumnar):

@@ -58,10 +58,18 @@ def checked_weights(what: str, given: Sequence[float], count: int | None = None)
     """Return weights, of which there must be `count` if that is known; raises `PlanError` for others."""
     weights: tuple[float, ...] = of_kind(what, given, Sequence[float])
     wanted = len(weights) if count is None else count
-    if len(weights) != wanted or not weights or not all(0 < weight < math.inf for weight in weights):
+    if len(weights) != wanted or not weights or not _are_shares(weights):
         number = "" if count is None else f" ({count})"
         raise PlanError(f"{what} needs one positive number per pipeline{number}, but got {list(weights)}.")
     return tuple(map(float, weights))
+
+
+def _are_shares(weights: Sequence[float]) -> bool:
+    """Tell whether weights are positive, and their sum is a number too."""
+    try:
+        return all(weight > 0 for weight in weights) and sum(map(float, weights)) < math.inf
+    except OverflowError:
+        return False
 
 
 def _steps(given: object) -> tuple[tuple[int, tuple[float, ...]], ...]:

@@ -171,6 +171,7 @@ class WorkerLeases:
         for number, branch in self._branches.items():
             if branch.foreseen[0] == self._epoch:  # else it is still to come
                 self._coming(number, branch.foreseen[1])
+                branch.foreseen = (-1, ())  # an epoch may have several assignments
         return assigned.assignment
 
     def take(self, branch: int = 0, *, unread: bool = False) -> Lease | None:

@@ -69,6 +69,10 @@ class Items:
             columns = item if type(item) is dict or isinstance(item, Mapping) else {"item": item}
             yield {name: own_copy(value, copied_object) for name, value in columns.items()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was found by looking at the items: they may change, and it is no part of what they are."""
+        return {name: value for name, value in self.__dict__.items() if name != "columnar"}
+
     @functools.cached_property
     def columnar(self) -> ItemsByColumns | None:
         """The same elements by columns; None unless all have the same ones, each of one type, shape and dtype.
@@ -153,7 +157,7 @@ def _put_together(values: list[Any]) -> np.ndarray[Any, Any]:
     """Return a column of values that are alike."""
     one = values[0]
     if isinstance(one, np.ndarray):
-        return np.concatenate(values).reshape(-1, *one.shape) if one.size else np.stack(values)
+        return np.stack(values)
     if isinstance(one, np.generic):
         return np.array(values)
     column = np.empty(len(values), object)

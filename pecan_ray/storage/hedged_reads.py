@@ -144,7 +144,7 @@ class HedgedReads:
                 left.remove(flight)
                 self._under_way -= twice and not left
 
-        twice, look_s = False, late_s
+        twice, look_s, expected = False, late_s, 0.0
         self._threads.start(partial(run, first, patience_s))
         while True:
             try:
@@ -159,7 +159,8 @@ class HedgedReads:
                     twice, second = True, _Flight(first.ask, self._clock)
                     left.append(second)
                     self._under_way += 1
-                    self._budget = self._budget.spent(lately.nbytes)
+                    expected = lately.nbytes
+                    self._budget = self._budget.spent(expected)
                     self.count = self.count._replace(twice=self.count.twice + 1)
                 self._threads.start(partial(run, second, 0.0))
                 continue
@@ -169,7 +170,8 @@ class HedgedReads:
         if got.piece is None:
             assert got.error is not None
             raise got.error
-        if got.flight is not first:
-            with self._lock:
-                self.count = self.count._replace(won=self.count.won + 1)
+        with self._lock:
+            if twice:
+                self._budget = self._budget.corrected(expected, len(got.piece.data))
+            self.count = self.count._replace(won=self.count.won + (got.flight is not first))
         return got.piece

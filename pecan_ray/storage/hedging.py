@@ -50,6 +50,10 @@ class HedgeBudget:
         """Return what is left when a read of so many bytes is asked for again."""
         return HedgeBudget(self.requests - 1.0, self.nbytes - nbytes)
 
+    def corrected(self, expected: float, nbytes: int) -> HedgeBudget:
+        """Return what is left when a read that was asked for twice has brought more bytes than were expected."""
+        return HedgeBudget(self.requests, self.nbytes - max(0.0, nbytes - expected))
+
 
 @dataclass(frozen=True)
 class HedgeDecision:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
+
+POINTER_BYTES = 8
 
 
 def bytes_of(columns: Mapping[str, Any]) -> int:
@@ -18,13 +21,13 @@ def _sum(values: Iterable[Any]) -> int:
 
 
 def _value_bytes(value: Any) -> int:
-    if isinstance(value, (str, bytes)):
+    if isinstance(value, (str, bytes, bytearray)):
         return len(value)
     if isinstance(value, np.ndarray):
         return value.nbytes + (_sum(value.flat) if value.dtype.hasobject else 0)
     if isinstance(value, Mapping):
         return _sum(value.values())
     if isinstance(value, (list, tuple)):
-        return _sum(value)
-    nbytes = getattr(value, "nbytes", 0)
-    return nbytes if isinstance(nbytes, int) else 0
+        return POINTER_BYTES * len(value) + _sum(value)
+    nbytes = getattr(value, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else sys.getsizeof(value)

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.engines.contract import Produced
 from pecan_ray.transport import outbox as transport_outbox
+from pecan_ray.transport.batch_bytes import bytes_of
 from pecan_ray.transport.flight_lanes import LOT_BYTES
 from pecan_ray.transport.outbox import MOST_BATCHES, MOST_WAITING, Outbox
 from tests.ray.waiting import until
@@ -318,3 +319,10 @@ def test_whoever_takes_and_stops_every_batch_comes_once_and_to_whom_it_is_for(
     for rank, number in got:
         address = batches[number][0]
         assert address is None or address % ranks == rank
+
+
+def test_lists_of_numbers_and_values_of_ones_own_count() -> None:
+    numbers = {"ids": [list(range(1000)) for _ in range(4)]}
+    assert bytes_of(numbers) > 4 * 1000 * 8
+    assert bytes_of({"b": [bytearray(1000)]}) > 1000
+    assert bytes_of({"o": [object()]}) > 8

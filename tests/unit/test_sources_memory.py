@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pecan_ray import PecanPipeline
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.fingerprint import described
 from pecan_ray.sources import Arrays, Items
 from tests.source_contract import check_contract
 
@@ -136,3 +139,24 @@ UNLIKE: tuple[list[Any], ...] = (
 @pytest.mark.parametrize("rows", UNLIKE, ids=repr)
 def test_items_that_a_column_would_change_come_one_by_one(rows: list[Any]) -> None:
     assert Items(rows).columnar is None
+
+
+def test_what_was_found_of_a_list_is_no_part_of_it() -> None:
+    rows = [{"x": np.arange(3)} for _ in range(4)]
+    source = Items(rows)
+    before = described(PecanPipeline(source).batch(2).plan)
+    assert source.columnar is not None
+    assert described(PecanPipeline(source).batch(2).plan) == before
+    for row in rows:
+        row["label"] = np.int64(7)
+    sent = pickle.loads(pickle.dumps(source))
+    assert set(next(iter(sent.columnar.read_columns(next(iter(sent.splits())))))) == {"x", "label"}
+
+
+def test_a_list_whose_arrays_have_changed_gives_no_other_number_of_rows() -> None:
+    rows = [{"x": np.arange(2)} for _ in range(4)]
+    columns = Items(rows, split_rows=4).columnar
+    assert columns is not None
+    rows[1]["x"] = np.arange(4)
+    with pytest.raises(ValueError, match="same shape"):
+        list(columns.read_columns(next(iter(columns.splits()))))

@@ -201,3 +201,10 @@ def test_an_s3_that_does_not_answer_is_asked_by_a_second_request(
         assert storage.reads_hedged() == (HedgeCount(1, 1) if hedged else HedgeCount())
         assert proxy.requests[before:] == [f"GET {path.removeprefix('s3:/')}"] * 2, "the second is a retry, or a hedge"
         assert storage.remote_bytes() > 0
+
+
+def test_more_bytes_than_were_expected_are_taken_off_what_may_be_asked_for_again() -> None:
+    budget = HedgeBudget().spent(1000.0).corrected(1000.0, 1 << 30)
+    assert budget.nbytes < 0
+    assert not decide_hedge(LateRead(9.0, 1000.0), 1.0, budget, late_together=0).again
+    assert budget.corrected(1000.0, 10) == budget, "fewer earn nothing"

@@ -100,3 +100,9 @@ def test_tensorflow_draws_by_the_same_steps() -> None:
 def test_nonsense_is_refused_when_it_is_written(make: Any, message: str) -> None:
     with pytest.raises(PlanError, match=message):
         make()
+
+
+@pytest.mark.parametrize("weights", [[1e308, 1e308], [10**400, 1]])
+def test_weights_whose_sum_is_no_number_are_refused(weights: list[float]) -> None:
+    with pytest.raises(PlanError, match="one positive number per pipeline"):
+        pecan.WeightSchedule([(0, weights)])

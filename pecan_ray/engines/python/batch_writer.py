@@ -32,6 +32,8 @@ from pecan_ray.engines.slots import layout_of
 from pecan_ray.errors import OpError
 from pecan_ray.options import OnError
 
+MOST_IN_PIECE = 256
+"""Elements of a chunk that stand in line together."""
 FREE_ITEMS = 500
 """NumPy keeps Python's lock while it copies so many items."""
 HELD_BYTES = 1 << 17
@@ -282,16 +284,21 @@ class BatchWriter:
 
     def _line_up(self, number: int, chunk: list[Item] | _RowsInLine) -> int:
         if not self._strict:
-            if chunk:
-                self._line.append(chunk)
+            self._append(chunk)
             return 1
         self._early[number] = chunk
         before = self._next
         while self._next in self._early:
-            if following := self._early.pop(self._next):
-                self._line.append(following)
+            self._append(self._early.pop(self._next))
             self._next += 1
         return self._next - before
+
+    def _append(self, chunk: list[Item] | _RowsInLine) -> None:
+        """Put a chunk last in line, in pieces where it is long: what a batch leaves of one is copied."""
+        if isinstance(chunk, list):
+            self._line.extend(chunk[at : at + MOST_IN_PIECE] for at in range(0, len(chunk), MOST_IN_PIECE))
+        else:
+            self._line.append(chunk)
 
     def _claim(self) -> tuple[OpenBatch, int, list[Item] | _RowsInLine] | None:
         """Take as many elements from the line as the open batch has room for, and as are of one kind."""

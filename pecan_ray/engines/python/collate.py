@@ -85,6 +85,8 @@ def _single_numbers(values: list[Any], dtype: np.dtype[Any]) -> Array | None:
     """Return numbers of one type at once, or None where they must be looked at one by one."""
     if len(set(map(type, values))) != 1 or not isinstance(values[0], (int, float, complex, np.generic)):
         return None
+    if isinstance(values[0], int) and dtype.kind not in "biu":
+        return None  # NumPy makes floats of integers that are large enough
     try:
         numbers = np.array(values)
     except OverflowError:
