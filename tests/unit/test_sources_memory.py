@@ -142,7 +142,7 @@ def test_items_that_a_column_would_change_come_one_by_one(rows: list[Any]) -> No
 
 
 def test_what_was_found_of_a_list_is_no_part_of_it() -> None:
-    rows = [{"x": np.arange(3)} for _ in range(4)]
+    rows: list[dict[str, Any]] = [{"x": np.arange(3)} for _ in range(4)]
     source = Items(rows)
     before = described(PecanPipeline(source).batch(2).plan)
     assert source.columnar is not None
@@ -154,7 +154,7 @@ def test_what_was_found_of_a_list_is_no_part_of_it() -> None:
 
 
 def test_a_list_whose_arrays_have_changed_gives_no_other_number_of_rows() -> None:
-    rows = [{"x": np.arange(2)} for _ in range(4)]
+    rows: list[dict[str, Any]] = [{"x": np.arange(2)} for _ in range(4)]
     columns = Items(rows, split_rows=4).columnar
     assert columns is not None
     rows[1]["x"] = np.arange(4)
