@@ -29,6 +29,8 @@ class Recipe:
     batch: int
     pecan: Callable[[EngineName], Any]
     """Given the engine's name, our pipeline of the same functions."""
+    known: Callable[[], Any] | None = None
+    """Our pipeline of the same work by operators of `pecan_ray.images`, which AutoOrder knows; python engine."""
     graph: Callable[[str], Any] | None = None
     """Given a variant's name, a tf.data pipeline of TensorFlow's own operators, unbatched."""
     parts: dict[str, Callable[[Any, np.random.Generator], Any]] | None = None

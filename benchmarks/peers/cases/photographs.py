@@ -115,6 +115,16 @@ def pipeline(data: str, engine: EngineName) -> Any:
     return pipe.map(last).batch(BATCH)
 
 
+def known_pipeline(data: str) -> Any:
+    """Return our pipeline with the library's decoder, crop and resize, in the same order."""
+    import pecan_ray as pecan
+
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="known").repeat(None)
+    for op in (pecan.images.Decode(), pecan.images.RandomCrop(), pecan.images.Resize(SIZE, SIZE)):
+        pipe = pipe.map(op, on="image")
+    return pipe.map(random_flip, on="image").map(normalize, on="image").map(select).batch(BATCH)
+
+
 def graph(data: str, variant: str) -> Any:
     """Return tf.data's pipeline: in the same order, or with decoding and cropping fused."""
     from benchmarks.peers.cases import graphs
@@ -129,6 +139,7 @@ def recipe(data: str) -> Recipe:
         element=photograph,
         batch=BATCH,
         pecan=functools.partial(pipeline, data),
+        known=functools.partial(known_pipeline, data),
         graph=functools.partial(graph, data),
         parts={"decode": decoded},
     )
@@ -211,6 +222,7 @@ PHOTOGRAPHS = PeerCase(
     recipe=recipe,
     sides=(
         "pecan python",
+        "pecan python, its operators",
         "pecan tensorflow",
         "tf.data",
         "tf.data, fused",
@@ -229,7 +241,10 @@ PHOTOGRAPHS = PeerCase(
         Target("pecan tensorflow", "tf.data, fused", 0.95),
         Target("pecan tensorflow", "tf.data", 1.2),
         Target("pecan tensorflow", "tf.data service", 3.0),
-        Target("pecan python", "threads", 0.9),
+        Target("pecan python, its operators", "threads", 1.3),
+        Target("pecan python, its operators", "tf.data, fused", 1.15),
+        Target("pecan python, its operators", "Grain", 1.05),
+        Target("pecan python", "threads", 0.95),
         Target("pecan python", "Grain", 1.05),
         Target("pecan python", "SPDL", 1.05),
         Target("pecan python", "torch DataLoader", 1.8),

@@ -40,6 +40,7 @@ def _ours(engine: str, *needs: str, **options: Any) -> Side:
 SIDES: dict[str, Side] = {
     "pecan python": _ours("python"),
     "pecan python, automatic": _ours("python", workers="auto"),
+    "pecan python, its operators": _ours("python", operators="library"),
     "pecan tensorflow": _ours("tensorflow", "tensorflow"),
     "threads": Side("threads", kind="bound"),
     "threads, best order": Side("threads", options={"part": "best order"}, kind="bound"),

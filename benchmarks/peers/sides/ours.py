@@ -33,8 +33,13 @@ def prepare(engine: EngineName, **_options: Any) -> None:
     )
 
 
-def batches(recipe: Recipe, engine: EngineName, workers: str = "one") -> BatchIterator:
-    """Yield batches without end."""
+def batches(recipe: Recipe, engine: EngineName, workers: str = "one", operators: str = "own") -> BatchIterator:
+    """Yield batches without end, made by the functions that all sides have ("own"), or by the library's."""
     fixed: Any = pecan.Workers(local=1) if workers == "one" else None
-    with recipe.pecan(engine).iter_batches(workers=fixed) as taken:
+    if operators == "own":
+        pipe = recipe.pecan(engine)
+    else:
+        assert recipe.known is not None
+        pipe = recipe.known()
+    with pipe.iter_batches(workers=fixed) as taken:
         yield from taken
