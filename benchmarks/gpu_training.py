@@ -1,12 +1,12 @@
-"""Residual networks trained on a GPU: fed by this library, by torch's DataLoader, and with batches that are there already.
+"""Residual networks trained on a GPU: fed by this library, by torch's DataLoader, and with batches that are there.
 
     python -m benchmarks.gpu_training [--models resnet50 resnet18] [--rounds 2] [--seconds 8] [--json FILE]
 
-Photographs of about 500 x 375 are decoded, cropped at random, resized to 224 x 224 and mirrored by the same functions on
-either side, go to the GPU as uint8, and are normalized there; the networks are torchvision's, in bfloat16, channels last,
-trained by SGD.  A side has a quarter of a turn to warm up, and then its images a second count.  Sides take turns; printed
-are medians over the rounds, and over the bound: the same steps on batches that lie on the GPU.  Needs torchvision and a GPU
-(`--device cpu` runs it anywhere, to try it).
+Photographs of about 500 x 375 are decoded, cropped at random, resized to 224 x 224 and mirrored by the same functions
+on either side, go to the GPU as uint8, and are normalized there; the networks are torchvision's, in bfloat16, channels
+last, trained by SGD.  A side has a quarter of a turn to warm up, and then its images a second count.  Sides take turns;
+printed are medians over the rounds, and over the bound: the same steps on batches that lie on the GPU.  Needs
+torchvision and a GPU (`--device cpu` runs it anywhere, to try it).
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--workers", type=int, default=2, help="of this library, on this machine")
+    parser.add_argument("--workers", type=int, default=4, help="of this library, on this machine")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()

@@ -46,12 +46,12 @@ def test_batches_of_torch_on_the_gpu_hold_what_they_held_however_long_they_are_k
 
 def test_a_state_leaves_out_what_was_only_copied_ahead() -> None:
     first = pipe().iter_batches(format="torch", device="cuda", workers=pecan.Workers(local=1))
-    before = [next(first)["i"].tolist() for _ in range(10)]
+    before = [i for _ in range(10) for i in next(first)["i"].tolist()]
     state = first.state_dict()
     first.close()
     with pipe().iter_batches(format="torch", device="cuda", workers=pecan.Workers(local=1), state=state) as batches:
-        after = [batch["i"].tolist() for batch in batches]
-    assert sorted(sum(before + after, [])) == list(range(ROWS))
+        after = [i for batch in batches for i in batch["i"].tolist()]
+    assert sorted(before + after) == list(range(ROWS))
 
 
 def test_batches_of_jax_on_the_gpu_hold_what_they_held(monkeypatch: pytest.MonkeyPatch) -> None:
