@@ -1,12 +1,12 @@
 """Residual networks trained on a GPU: fed by this library, by torch's DataLoader, and with batches that are there.
 
-    python -m benchmarks.gpu_training [--models resnet50 resnet18] [--rounds 2] [--seconds 8] [--json FILE]
+    python -m benchmarks.gpu_training [--models resnet50 resnet18] [--rounds 2] [--warm 10] [--seconds 8]
 
 Photographs of about 500 x 375 are decoded, cropped at random, resized to 224 x 224 and mirrored by the same functions
 on either side, go to the GPU as uint8, and are normalized there; the networks are torchvision's, in bfloat16, channels
-last, trained by SGD.  A side has a quarter of a turn to warm up, and then its images a second count.  Sides take turns;
-printed are medians over the rounds, and over the bound: the same steps on batches that lie on the GPU.  Needs
-torchvision and a GPU (`--device cpu` runs it anywhere, to try it).
+last, trained by SGD.  A side has `--warm` seconds for its workers to start, and then its images a second count.  Sides
+take turns; printed are medians over the rounds, and over the bound: the same steps on batches that lie on the GPU.
+Needs torchvision and a GPU (`--device cpu` runs it anywhere, to try it).
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def rate(batches: Batches, step: Step, device: str, seconds: float) -> float:
-    """Return images a second, once a quarter of the time is over."""
+def rate(batches: Batches, step: Step, device: str, warm_s: float, seconds: float) -> float:
+    """Return images a second, from the end of the warm-up on."""
     began, counted_from, count = time.perf_counter(), 0.0, 0
     for batch in batches:
         step(batch)
@@ -145,7 +145,7 @@ def rate(batches: Batches, step: Step, device: str, seconds: float) -> float:
             count += len(batch)
             if now - counted_from > seconds:
                 break
-        elif now - began > seconds / 4:
+        elif now - began > warm_s:
             wait_for(device)
             counted_from = time.perf_counter()
     wait_for(device)
@@ -159,6 +159,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--warm", type=float, default=10.0)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--workers", type=int, default=4, help="of this library, on this machine")
     parser.add_argument("--device", default="cuda")
@@ -181,7 +182,7 @@ def main() -> None:
         for _ in range(args.rounds):
             for side, feeding in sides.items():
                 with feeding(files, args.batch, args.device) as batches:
-                    rates[side].append(rate(batches, step, args.device, args.seconds))
+                    rates[side].append(rate(batches, step, args.device, args.warm, args.seconds))
                 print(f"  {model}, {side}: {rates[side][-1]:.0f} images a second", flush=True)
         bound = statistics.median(rates["batches on the device"])
         for side, measured in rates.items():
