@@ -19,8 +19,8 @@ from pecan_ray.engines.python.threads import Threads
 
 CHUNK_S = 0.003
 """Elements are handed to threads in chunks of about this much work, so that tiny ones stay cheap."""
-MESSAGE_S = 0.005
-"""Chunks that are messages to another process hold about this much work."""
+MESSAGE_S = 0.03
+"""Chunks that are messages to another process hold about this much work: each wakes that process, and a thread here."""
 MOST_PER_CHUNK = 256
 ROWS_BYTES = 4 << 20
 """Rows of an entry are handed to threads in pieces of about so many bytes,"""
