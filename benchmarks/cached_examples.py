@@ -24,8 +24,9 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -96,7 +97,7 @@ def compare(name: str, elements: int, rounds: int, epochs: int) -> None:
         without.append(job(pipe, epochs))
         kept.append(job(with_points(pipe), epochs))
 
-    def middle(jobs: list[JobEpochs], figure: Any) -> float:
+    def middle(jobs: list[JobEpochs], figure: Callable[[JobEpochs], float]) -> float:
         return statistics.median(figure(one) for one in jobs)
 
     print(

@@ -62,7 +62,7 @@ def training_step(model: str, device: str) -> Step:
         with torch.autocast(torch.device(device).type, torch.bfloat16):
             loss = torch.nn.functional.cross_entropy(network(pixels), labels[count])
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         optimizer.step()
 
     return step
@@ -103,8 +103,9 @@ class Photographs(torch.utils.data.Dataset[Any]):
     def __getitem__(self, number: int) -> Any:
         rng = np.random.default_rng(number)
         encoded = np.frombuffer(self._files[number % len(self._files)], np.uint8)
-        image = cv2.cvtColor(cv2.imdecode(encoded, cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
-        image = cv2.resize(self._crop(image, rng), (SIDE, SIDE))
+        decoded = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
+        assert decoded is not None
+        image = cv2.resize(self._crop(cv2.cvtColor(decoded, cv2.COLOR_BGR2RGB), rng), (SIDE, SIDE))
         return torch.from_numpy(np.ascontiguousarray(mirror(image, rng)))
 
 
