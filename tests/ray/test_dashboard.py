@@ -20,6 +20,7 @@ from pecan_ray.observe.dashboard_cluster import read_jobs, read_view
 from pecan_ray.observe.dashboard_command import start, stop
 from pecan_ray.placement import Prices
 from tests.chromium import browse, needs_chromium, screenshot, share_of
+from tests.long_form import some_later
 from tests.ray.conftest import Clusters
 from tests.ray.waiting import until
 from tests.ray.waiting_transforms import Waits, half, refuses_seven
@@ -140,7 +141,7 @@ def test_a_browser_shows_every_page_and_reads_it_anew(page: str, jobs: tuple[str
 
 
 @needs_chromium
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("dark", some_later([False, True], False))
 def test_plots_have_their_lines_in_light_and_dark(page: str, jobs: tuple[str, str], tmp_path: Path, dark: bool) -> None:
     line, paper = LINE[dark]
     for width in (1280, 400):

@@ -36,7 +36,7 @@ ONCE = Counter(dict.fromkeys(range(ROWS), 1))
 TWO = pecan.Workers(local=2)
 
 
-@pytest.mark.parametrize("workers", some_later([AutoWorkers(), pecan.Workers(local=1), TWO], TWO), ids=str)
+@pytest.mark.parametrize("workers", some_later([AutoWorkers(), pecan.Workers(local=1), TWO], pecan.Workers(local=1), TWO), ids=str)
 def test_a_validation_pipeline_runs_inside_the_training_loop(workers: Any) -> None:
     with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
         for step, _ in zip(range(30), training, strict=False):
