@@ -77,10 +77,11 @@ class StoreSpeed:
         some by half, since small copies are faster and handling elements is the larger part of theirs.
         """
         sizes, seconds = zip(*self.delivery, strict=True)
-        each = float(np.interp(nbytes, sizes, seconds)) * max(1.0, nbytes / sizes[-1])
+        known = min(nbytes, sizes[-1])  # each byte of what is larger takes as long as one of the largest
+        each = float(np.interp(known, sizes, seconds))
         handling = min(seconds[0], each)
         handed = HANDED_S + HANDED_BYTE_S * nbytes * rows
-        return DeliveryCost(handling, (each - handling) / nbytes if nbytes else 0.0, handed, PAUSE_S)
+        return DeliveryCost(handling, (each - handling) / known if known else 0.0, handed, PAUSE_S)
 
 
 def store_speed(store: EntryStore) -> StoreSpeed:

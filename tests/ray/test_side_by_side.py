@@ -33,10 +33,10 @@ def ids(batches: Any) -> Counter[int]:
 ONCE = Counter(dict.fromkeys(range(ROWS), 1))
 
 
-TWO = pecan.Workers(local=2)
+ONE, TWO = pecan.Workers(local=1), pecan.Workers(local=2)
 
 
-@pytest.mark.parametrize("workers", some_later([AutoWorkers(), pecan.Workers(local=1), TWO], pecan.Workers(local=1), TWO), ids=str)
+@pytest.mark.parametrize("workers", some_later([AutoWorkers(), ONE, TWO], ONE, TWO), ids=str)
 def test_a_validation_pipeline_runs_inside_the_training_loop(workers: Any) -> None:
     with pipeline("training").iter_batches(epochs=None, workers=workers) as training:
         for step, _ in zip(range(30), training, strict=False):

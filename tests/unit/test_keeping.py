@@ -19,6 +19,7 @@ from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.spread import FirstSplits
 from pecan_ray.cache.store import EntryStore
+from pecan_ray.cache.store_model import StoreModel
 from pecan_ray.cli import main
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, PlanError
@@ -229,6 +230,13 @@ def test_the_speed_of_a_folder_is_measured_once(cache: Cache, monkeypatch: pytes
     small = EntryStore(cache.folder / "small", max_bytes=100)
     with small, pytest.raises(CacheError, match="nothing can be"):
         store_speed.store_speed(small)
+
+
+def test_beyond_the_largest_size_that_was_measured_only_bytes_cost_more() -> None:
+    speed = store_speed.StoreSpeed(StoreModel.fit([(1e6, 8, 0.01)]), ((64.0, 100e-6), (1 << 19, 300e-6)))
+    large, larger = speed.delivering(1 << 19), speed.delivering(1 << 22)
+    assert large.per_element_s + large.per_byte_s * (1 << 19) == pytest.approx(300e-6)
+    assert larger.per_element_s == large.per_element_s and larger.per_byte_s == pytest.approx(large.per_byte_s)
 
 
 def test_what_an_epoch_took_corrects_what_later_jobs_are_promised(cache: Cache) -> None:
