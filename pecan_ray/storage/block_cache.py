@@ -28,6 +28,8 @@ from pecan_ray.storage.spread import SentBlock, SpreadBlocks
 
 SIZES_KNOWN = 10_000
 """Of so many objects the size is remembered."""
+SIZE = -1
+"""The number of what is kept beside later blocks of an object, so that its size is known where its first one is not."""
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -140,14 +142,28 @@ class BlockCache:
 
     def holds(self, path: str, version: str, start: int, stop: int | None) -> bool:
         """Tell whether bytes `start` to `stop` (None: to the end) of a version of an object are all here."""
-        known = self._known.get(path)
-        if not version or (known is not None and known.version != version):
-            return False
-        reading = _Reading(path, version, known)
-        blocks = self._numbers(reading, start, stop)
-        return blocks is not None and all(
-            self._holds(reading, number) or reading.key(number) in self._looked for number in blocks
+        reading = self._named(path, version)
+        blocks = None if reading is None else self._numbers(reading, start, stop)
+        return (
+            reading is not None
+            and blocks is not None
+            and all(self._holds(reading, number) or reading.key(number) in self._looked for number in blocks)
         )
+
+    def tail(self, path: str, version: str, nbytes: int) -> FileRange | None:
+        """Return the last bytes of a version of an object, so many at most, if they are all here.  None are fetched."""
+        reading = self._named(path, version)
+        size = None if reading is None else self._size(reading, 0)
+        if reading is None or size is None:
+            return None
+        start = max(0, size - nbytes)
+        blocks: list[bytes | memoryview] = []
+        for number in range(start // BLOCK_BYTES, -(-size // BLOCK_BYTES)):
+            found = self._find(reading, number)
+            if found is None:
+                return None
+            blocks.append(found)
+        return FileRange(_cut(b"".join(blocks), start // BLOCK_BYTES * BLOCK_BYTES, start, size), size, version)
 
     def look(self, ranges: Iterable[tuple[str, str, int, int | None]]) -> None:
         """Look which blocks of ranges (path, version, start, stop) other nodes have, for `holds`."""
@@ -155,10 +171,16 @@ class BlockCache:
             return
         keys: list[str] = []
         for path, version, start, stop in ranges:
-            reading = _Reading(path, version, self._known.get(path))
-            blocks = self._numbers(reading, start, stop) if version else None
-            keys += [reading.key(number) for number in blocks or () if not self._holds(reading, number)]
+            if (reading := self._named(path, version)) is not None:
+                blocks = self._numbers(reading, start, stop) or ()
+                keys += [reading.key(number) for number in blocks if not self._holds(reading, number)]
         self._looked = frozenset(self._others.sizes(keys))
+
+    def _named(self, path: str, version: str) -> _Reading | None:
+        """Return how the blocks of a version of an object are named; None: none can be here."""
+        known = self._known.get(path)
+        other = known is not None and known.version != version
+        return None if not version or other else _Reading(path, version, known)
 
     def _numbers(self, reading: _Reading, start: int, stop: int | None) -> range | None:
         """Return the blocks that a range lies in; None: it is not known where it ends."""
@@ -206,12 +228,12 @@ class BlockCache:
         return known
 
     def _size(self, reading: _Reading, number: int) -> int | None:
-        """Return an object's size, if a digest tells it, or a read before this one, or one of two blocks."""
+        """Return an object's size, if a digest tells it, or a read before this one, or what is kept of it."""
         if reading.known is not None:
             return reading.known.size
         with self._lock:
             size = self._sizes.get((reading.path, reading.version))
-            for block in {number: None, 0: None} if self._store is not None and size is None else ():
+            for block in {number: None, 0: None, SIZE: None} if self._store is not None and size is None else ():
                 about = self._store.about(reading.key(block)) if self._store is not None else None
                 size = about[1] if about is not None else size
         return size
@@ -306,6 +328,8 @@ class BlockCache:
         """Keep the whole blocks of a piece that begins with a block."""
         view, dataset = memoryview(piece.data), dataset_of(reading.path)
         self._remember_size(reading, piece.size)
+        if first and reading.known is None:
+            self._keep_here(reading.key(SIZE), dataset, memoryview(b"\0"), piece.size)
         for at in range(0, len(view), BLOCK_BYTES):
             block, number = view[at : at + BLOCK_BYTES], first + at // BLOCK_BYTES
             if len(block) < BLOCK_BYTES and first * BLOCK_BYTES + at + len(block) != piece.size:
