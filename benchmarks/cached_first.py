@@ -1,10 +1,11 @@
 """What several jobs read together of one bucket, where a node's disk has room for a part of the data.
 
-    python benchmarks/cached_first.py [--jobs 4] [--epochs 3] [--objects 320] [--rate 12e6] [--room 0.2]
+    python benchmarks/cached_first.py [--jobs 4] [--epochs 3] [--objects 320] [--rate 12e6] [--room 0.2] [--format text]
 
 A process of this machine speaks as much of S3 as is needed and sends so many bytes a second to all together; objects
-are 1 MiB of numbered lines.  The jobs are processes of their own on a Ray cluster of this machine, with orders of their
-own, and begin together.  Told are passes over the data that the store has sent for each epoch of the jobs:
+are 1 MiB of numbered lines, or with `--format parquet` files of four row groups of 4 MiB, each a split.  The jobs are
+processes of their own on a Ray cluster of this machine, with orders of their own, and begin together.  Told are
+passes over the data that the store has sent for each epoch of the jobs:
 
 - `cached first`: as it is: each takes first what others have brought.
 - `each for itself`: with `Cache(cached_first=False)`: the same cache, and nobody looks what is in it.
@@ -29,7 +30,10 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+import numpy as np
+import pyarrow as pa
 import ray
+from pyarrow import parquet as pq
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
@@ -40,6 +44,8 @@ from pecan_ray.storage import BlockCache
 MIB = 1 << 20
 LINE = 16 << 10
 LINES = MIB // LINE
+FILE_MIB = 16
+"""Of Parquet files."""
 FOLDER = "s3://data/set"
 WAYS = ("cached first", "each for itself", "LRU")
 
@@ -49,20 +55,37 @@ def lines_of(number: int) -> bytes:
     return b"".join((b"%d" % (number * LINES + line)).ljust(LINE - 1) + b"\n" for line in range(LINES))
 
 
-def write_objects(folder: Path, objects: int) -> None:
+def write_objects(folder: Path, objects: int, form: str) -> None:
     """Write the objects of the bucket into the folder that the server has."""
     (folder / "set").mkdir()
-    for number in range(objects):
-        (folder / "set" / f"{number:06}").write_bytes(lines_of(number))
+    if form == "text":
+        for number in range(objects):
+            (folder / "set" / f"{number:06}").write_bytes(lines_of(number))
+        return
+    for file in range(objects // FILE_MIB):
+        numbers = np.arange(file * FILE_MIB * LINES, (file + 1) * FILE_MIB * LINES)
+        table = pa.table({"text": [b"%d" % number for number in numbers], "data": [os.urandom(LINE) for _ in numbers]})
+        path = folder / "set" / f"{file:06}"
+        pq.write_table(table, path, row_group_size=FILE_MIB // 4 * LINES, compression="none", use_dictionary=False)
 
 
-def run_job(number: int, address: str, folder: str, room: int, first: bool, objects: int, epochs: int) -> None:
+def source_of(form: str) -> Any:
+    """Return what a job reads."""
+    return (
+        pecan.sources.TextLines(f"{FOLDER}/*")
+        if form == "text"
+        else pecan.sources.Parquet(f"{FOLDER}/*", split_bytes=1)
+    )
+
+
+def run_job(
+    number: int, address: str, folder: str, room: int, first: bool, objects: int, epochs: int, form: str
+) -> None:
     """Run a job to its end, which must have each line once an epoch."""
     ray.init(address=address, namespace="pecan", log_to_driver=False)
     cache = pecan.Cache(folder, source_bytes=room, cached_first=first)
     config = pecan.Config(cache=cache, reorder="off")
-    lines = pecan.sources.TextLines(f"{FOLDER}/*")
-    pipe = pecan.PecanPipeline(lines, name=f"job-{number}", seed=number, config=config)
+    pipe = pecan.PecanPipeline(source_of(form), name=f"job-{number}", seed=number, config=config)
     counts: dict[int, int] = {}
     with pipe.shuffle(256).batch(64).iter_batches(epochs=epochs, workers=pecan.Workers(1)) as batches:
         for batch in batches:
@@ -101,8 +124,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=12e6, help="bytes a second of the store")
     parser.add_argument("--room", type=float, default=0.2, help="share of the data that the cache has room for")
     parser.add_argument("--way", choices=WAYS, action="append", help="may be given more than once; all")
+    parser.add_argument("--format", choices=["text", "parquet"], default="text")
     asked = parser.parse_args()
-    ways = asked.way or WAYS
+    ways = asked.way or (WAYS if asked.format == "text" else WAYS[:2])
     room = max(64 * MIB, int(asked.room * asked.objects * MIB))
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
@@ -118,13 +142,13 @@ def main() -> None:
         tempfile.TemporaryDirectory() as data_folder,
         running_bucket(Path(data_folder), asked.rate) as url,
     ):
-        write_objects(Path(data_folder), asked.objects)
+        write_objects(Path(data_folder), asked.objects, asked.format)
         os.environ["AWS_ENDPOINT_URL"] = url
         cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2 * asked.jobs})
         data = (asked.objects, asked.epochs)
 
         def begin(first: bool, number: int) -> multiprocessing.process.BaseProcess:
-            return started(run_job, number, cluster.address, f"{folder}/{first}", room, first, *data)
+            return started(run_job, number, cluster.address, f"{folder}/{first}", room, first, *data, asked.format)
 
         try:
             for told in ways:

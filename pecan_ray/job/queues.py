@@ -32,6 +32,8 @@ class Queues:
         self._own: dict[str, list[SplitQueue]] = {}
         """What a certain worker may take (sharding off and static)."""
         self._distributed = False
+        self._foreseen: dict[tuple[int, int, int], list[Split]] = {}
+        """What the next epoch begins with (epoch, source, how many splits), where every worker sees all data."""
         for queue, point in zip(self.common, start.branches if start is not None else (), strict=False):
             queue.go_on(self._epoch, point.cursor, point.rests)
 
@@ -178,7 +180,14 @@ class Queues:
         own = self._own.get(worker)
         if self._epoch + 1 == self._shape.epochs or (own is None and workers > 1):
             return []
-        return (own[branch] if own else self._shared[branch][0]).foreseen(self._epoch + 1, most)
+        queue = own[branch] if own else self._shared[branch][0]
+        if not self.each_sees_all or not self.listings[branch].complete:
+            return queue.foreseen(self._epoch + 1, most)
+        at = self._epoch + 1, branch, most
+        if at not in self._foreseen:  # all workers begin with the same
+            self._foreseen = {of: first for of, first in self._foreseen.items() if of[0] == at[0]}
+            self._foreseen[at] = queue.foreseen(self._epoch + 1, most)
+        return self._foreseen[at]
 
     def take(self, worker: str, branch: int, wanted: WantedSplits = None) -> Lease | NoLease:
         """Return the next lease of a branch for a worker, `wanted` ones first; "wait" while more are being listed."""

@@ -18,6 +18,8 @@ from typing import Any
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from pecan_ray.cache.fetch_turns import Fetcher, FetchTurns
+from pecan_ray.cache.readers import Readers
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
 from pecan_ray.job.messages import DatasetRooms
@@ -44,7 +46,8 @@ class NodeBlocks:
 
     def __init__(self, cache: Cache) -> None:
         self._lock = threading.Lock()
-        """Guards the store."""
+        """Guards all below."""
+        self._turns, self._readers = FetchTurns(), Readers()
         self._store: EntryStore | None = None
         try:
             self._store = EntryStore(cache.source_folder, max_bytes=cache.source_bytes, policy="resident", by_kind=True)
@@ -54,7 +57,40 @@ class NodeBlocks:
     def sizes(self, keys: list[str]) -> dict[str, int]:
         """Return which of some blocks are here, with the sizes of their objects."""
         with self._lock:
-            found = {key: self._store.about(key) for key in keys} if self._store is not None else {}
+            return self._sizes(keys)
+
+    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+        """Return which of some blocks are here, and who fetches which others; the rest `by` fetches from now on."""
+        with self._lock:
+            sizes, now = self._sizes(keys), time.monotonic()
+            taken = {key: self._turns.take(key, by, now) for key in keys if key not in sizes}
+        return sizes, {key: other for key, other in taken.items() if other is not None}
+
+    def give_up(self, keys: list[str], by: Fetcher) -> None:
+        """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
+        with self._lock:
+            self._turns.give_up(keys, by)
+
+    def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
+        """Take notice that a job reads some datasets; return those that other jobs read too."""
+        with self._lock:
+            now = time.monotonic()
+            self._readers.forget_old(now)
+            return self._readers.report(job, datasets, now)
+
+    @staticmethod
+    def runs(process: int) -> bool:
+        """Tell whether a process of this node still runs."""
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return False
+        except OSError:  # it is another user's
+            return True
+        return True
+
+    def _sizes(self, keys: list[str]) -> dict[str, int]:
+        found = {key: self._store.about(key) for key in keys} if self._store is not None else {}
         return {key: about[1] for key, about in found.items() if about is not None}
 
     def get(self, key: str) -> bytes | None:
@@ -66,9 +102,11 @@ class NodeBlocks:
     def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
         """Keep a block, as far as it has room."""
         with self._lock:
+            self._turns.came(block.key)  # if it is not kept, those that have waited fetch it themselves
             if self._store is None:
                 return
             self._store.bound(dict(rooms) if rooms else None)
+            self._store.policy = "fifo" if block.shared else "resident"
             self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
 
     def place(self) -> tuple[str, int]:
@@ -85,6 +123,25 @@ class ActorNode:
     def sizes(self, keys: list[str]) -> dict[str, int]:
         """Return which of some blocks are there, with the sizes of their objects."""
         found: dict[str, int] = _answer(self.actor.sizes.remote, keys)
+        return found
+
+    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+        """Return which of some blocks are there, and who fetches which others; the rest `by` fetches from now on."""
+        found: tuple[dict[str, int], dict[str, Fetcher]] = _answer(self.actor.turns.remote, keys, by)
+        return found
+
+    def give_up(self, keys: list[str], by: Fetcher) -> None:
+        """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
+        _answer(self.actor.give_up.remote, keys, by)
+
+    def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
+        """Take notice that a job reads some datasets; return those that other jobs read too."""
+        found: tuple[str, ...] = _answer(self.actor.reads.remote, job, datasets)
+        return found
+
+    def runs(self, process: int) -> bool:
+        """Tell whether a process of that node still runs."""
+        found: bool = _answer(self.actor.runs.remote, process)
         return found
 
     def get(self, key: str) -> bytes | None:
@@ -152,6 +209,7 @@ class Spreading:
         if found != self._nodes:
             self._nodes = found
             self.blocks.know(found)
+        self.blocks.meet()
 
     def _answering(self, node: str, actor: Any) -> ActorNode | None:
         """Return a node that is new once it answers: nobody need wait for its start."""

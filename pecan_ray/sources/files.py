@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO, Protocol, TypeAlias, runtime_checkable
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.splits import SequentialSource, Source, Split
@@ -22,6 +22,15 @@ SPLIT_BYTES = 64 << 20
 """Default size that byte ranges aim at."""
 MAX_RECORD_BYTES = 256 << 20
 """Default bound on one line, record or sample: a longer one is taken for a record without an end."""
+
+
+@runtime_checkable
+class TellsRanges(Protocol):
+    """A source that tells which bytes a split needs, where the split does not."""
+
+    def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
+        """Return what reading each of some splits reads of buckets, as far as it is known: nothing is fetched."""
+        ...
 
 
 def patterns_of(paths: Paths) -> tuple[str, ...]:
@@ -116,11 +125,15 @@ def on_node(source: Source, splits: Iterable[Split]) -> tuple[int, ...] | None:
     """Return the indices of splits of which all bytes are on this node's disk; None where that need not be known.
 
     It need be where other jobs on the node read the same data, and take first what is here.  Known are files that are
-    elements, and byte ranges of files that are read from the front.
+    elements, byte ranges of files that are read from the front, and what a source tells of its splits.
     """
     if not among_several():
         return None
-    known = [(split.index, ranges) for split in splits if (ranges := _ranges(source, split))]
+    offered = list(splits)
+    told = (
+        source.needed_ranges(offered) if isinstance(source, TellsRanges) else [_ranges(source, one) for one in offered]
+    )
+    known = [(split.index, ranges) for split, ranges in zip(offered, told, strict=True) if ranges]
     look_elsewhere(one for _, ranges in known for one in ranges)
     return tuple(index for index, ranges in known if holds(ranges))
 

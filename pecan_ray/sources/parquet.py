@@ -21,9 +21,11 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
+from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows
-from pecan_ray.storage import FileInfo, list_files, open_random
+from pecan_ray.storage import FileInfo, among_several, list_files, open_random
 from pecan_ray.storage.options import storage_options
+from pecan_ray.storage.ranges import Asked
 
 
 @dataclass(frozen=True)
@@ -88,8 +90,11 @@ class Parquet:
         with open_random(split.path, version=split.version) as file:
             try:
                 parquet = pq.ParquetFile(file, pre_buffer=True, page_checksum_verification=True)
-                check_columns(parquet.metadata, split.payload, file.seek(0, io.SEEK_END))
+                size = file.seek(0, io.SEEK_END)
+                check_columns(parquet.metadata, split.payload, size)
                 footer = parquet.metadata
+                if among_several():
+                    learn_ranges(split, footer, size, self.columns)
                 groups, skip = _groups_from(footer, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)
                 at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
@@ -114,6 +119,13 @@ class Parquet:
                     offset=at,
                     element=number,
                 ) from error
+
+    def needed_ranges(self, splits: Sequence[Split]) -> list[list[Asked]]:
+        """Return which bytes of buckets reading each of some splits needs, as far as it is known: nothing is fetched.
+
+        Known are files whose footers this process has read, or finds on its node's disk.
+        """
+        return needed_ranges(splits, self.columns)
 
     def num_elements(self) -> int:
         """Return the number of rows, from the footers of all files."""

@@ -78,6 +78,15 @@ def check_columns(metadata: Any, groups: Sequence[int], size: int) -> None:
         return
 
 
+def wanted_columns(metadata: Any, wanted: Sequence[str] | None) -> list[int]:
+    """Return the places of the columns that hold what some names name, or what is inside of that; None: all."""
+    if wanted is None:
+        return list(range(metadata.num_columns))
+    beginnings = tuple(f"{name}." for name in wanted)
+    paths = (metadata.schema.column(place).path for place in range(metadata.num_columns))
+    return [place for place, path in enumerate(paths) if f"{path}.".startswith(beginnings)]
+
+
 def fitting_rows(
     file: Any, metadata: Any, groups: Sequence[int], wanted: Sequence[str] | None, most: int | None
 ) -> int:
@@ -88,12 +97,7 @@ def fitting_rows(
     size: int = sum(metadata.row_group(group).total_byte_size for group in groups)
     rows: int = sum(metadata.row_group(group).num_rows for group in groups)
     fitting = most or max(1, min(MOST_DECODED_ROWS, DECODED_BYTES * rows // max(size, 1)))
-    paths = [metadata.schema.column(place).path for place in range(metadata.num_columns)]
-    columns = [
-        place
-        for place, path in enumerate(paths)
-        if wanted is None or any(f"{path}.".startswith(f"{name}.") for name in wanted)
-    ]
+    columns = wanted_columns(metadata, wanted)
     dictionaries = _Dictionaries(file, metadata)
     for group in groups:
         row_bytes = _row_bytes(dictionaries, metadata, group, columns, fitting)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pecan_ray.storage.access import (
-    among_several,
     bound_datasets,
     bytes_from_node,
     delete_file,
@@ -11,12 +10,10 @@ from pecan_ray.storage.access import (
     file_info,
     forget_ahead,
     hedge_reads,
-    holds,
     is_remote,
     keep_on_node,
     list_files,
     list_folder,
-    look_elsewhere,
     open_random,
     open_stream,
     read_all,
@@ -35,7 +32,13 @@ from pecan_ray.storage.digest import ObjectDigest
 from pecan_ray.storage.digesting import changed, make_digest, read_digest, write_digest
 from pecan_ray.storage.heads import HEAD_BYTES, Head
 from pecan_ray.storage.hedged_reads import HedgeCount
-from pecan_ray.storage.on_node import keep_source_bytes
+from pecan_ray.storage.on_node import (
+    among_several,
+    holds,
+    keep_source_bytes,
+    look_elsewhere,
+    tail_on_node,
+)
 from pecan_ray.storage.retry import set_patience
 from pecan_ray.storage.spread import CacheNode, SentBlock, SpreadBlocks
 from pecan_ray.storage.throttle import limit_remote_io, remote_bytes
@@ -81,6 +84,7 @@ __all__ = [
     "reset_clients",
     "set_patience",
     "subfolders",
+    "tail_on_node",
     "write_digest",
     "write_file",
 ]

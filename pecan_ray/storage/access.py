@@ -235,28 +235,15 @@ def bound_datasets(rooms: tuple[tuple[str, int], ...]) -> None:
         blocks.bound(dict(rooms) if rooms else None)
 
 
+def blocks_here() -> BlockCache | None:
+    """Return the cache that this process's reads of buckets go through; None: through none."""
+    return _kept.blocks_here()
+
+
 def bytes_from_node() -> int:
     """Return how many bytes this process has read again, of its node's disk or memory, instead of from buckets."""
     blocks = _kept.blocks_here()
     return _heads(os.getpid()).found + (0 if blocks is None else blocks.nbytes)
-
-
-def among_several() -> bool:
-    """Tell whether other jobs on this node read the same data, and take first what is here."""
-    blocks = _kept.blocks_here()
-    return blocks is not None and blocks.among_several
-
-
-def look_elsewhere(ranges: Iterable[Asked]) -> None:
-    """Look which ranges of objects other nodes have, where blocks are spread over nodes: `holds` counts them too."""
-    if (blocks := _kept.blocks_here()) is not None:
-        blocks.look((one.path, one.version, one.start, one.stop) for one in ranges)
-
-
-def holds(ranges: Iterable[Asked]) -> bool:
-    """Tell whether this node's disk, or what was looked for elsewhere, has all of some ranges of objects."""
-    blocks = _kept.blocks_here()
-    return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)
 
 
 def _expand(pattern: str) -> Iterator[FileInfo]:

@@ -7,27 +7,31 @@ an error.  What is wrong with the disk costs speed and nothing else.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from pecan_ray.cache.eviction import EvictionPolicy
+from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError, CorruptSourceError, SourceReplacedError
 from pecan_ray.storage.company import Company, dataset_of
 from pecan_ray.storage.digest import BLOCK_BYTES, ObjectDigest, block_hash
 from pecan_ray.storage.ranges import FileRange
 from pecan_ray.storage.single_flight import alone
-from pecan_ray.storage.spread import SentBlock, SpreadBlocks
+from pecan_ray.storage.spread import Missed, SentBlock, SpreadBlocks
 
 SIZES_KNOWN = 10_000
 """Of so many objects the size is remembered."""
+SIZE = -1
+"""The number of what is kept beside later blocks of an object, so that its size is known where its first one is not."""
 
 logger = logging.getLogger("pecan_ray.storage")
 
@@ -56,6 +60,10 @@ class BlockRun:
     def stop(self) -> int:
         """One behind the last byte, if the object does not end before."""
         return self.last * BLOCK_BYTES
+
+
+BlockPiece: TypeAlias = tuple["bytes | memoryview", BlockRun | None]
+"""The bytes of blocks, and which they are, if they were here."""
 
 
 class BlockCache:
@@ -90,7 +98,7 @@ class BlockCache:
         """Blocks that other nodes had when they were looked for last."""
         self._company: Company | None = None
         """Who else reads first what is here; None: this one does not."""
-        self._policy, self._fetching = policy, folder
+        self._policy, self._fetching, self._job = policy, folder, job
         self.nbytes = 0
         """Bytes that were read here, or from other nodes, instead of from a bucket."""
         try:
@@ -112,21 +120,21 @@ class BlockCache:
         reading = _Reading(path, version, known)
         first = start // BLOCK_BYTES
         self._note_reader(path)
-        size = self._size(reading, first)
-        asked = BlockRun(first, first + 1 if stop is None else -(-stop // BLOCK_BYTES))
-        if size is None and (elsewhere := self._elsewhere(reading, asked.numbers)):
-            size = next(iter(elsewhere.values()))
-            self._remember_size(reading, size)
-        if size is None:
-            with alone(self._fetching, reading.key(first)):
-                size = self._size(reading, first)  # another one may just have fetched it
-                if size is None:
-                    run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
-                    piece = ask(run.start, None if stop is None else run.stop, version)
-                    self._keep(reading, first, piece)
-                    return FileRange(_cut(piece.data, run.start, start, stop), piece.size, version)
-        end = size if stop is None else min(stop, size)
-        blocks = self._blocks(ask, reading, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
+        with self._missing(reading) as missed:
+            size = self._size(reading, first)
+            if size is None:
+                asked = BlockRun(first, first + 1 if stop is None else -(-stop // BLOCK_BYTES))
+                size = self._size_elsewhere(reading, missed, asked)
+            if size is None:
+                with alone(self._fetching, reading.key(first)):
+                    size = self._size(reading, first)  # another one may just have fetched it
+                    if size is None:
+                        run = BlockRun(first, first if stop is None else -(-stop // BLOCK_BYTES))
+                        piece = ask(run.start, None if stop is None else run.stop, version)
+                        self._keep(reading, first, piece, missed)
+                        return FileRange(_cut(piece.data, run.start, start, stop), piece.size, version)
+            end = size if stop is None else min(stop, size)
+            blocks = self._blocks(ask, reading, missed, BlockRun(first, max(first, -(-end // BLOCK_BYTES))), size)
         found = _cut(b"".join(data for data, _ in blocks), first * BLOCK_BYTES, start, stop)
         here = sum(_overlap(run, start, end) for _, run in blocks if run is not None)
         with self._lock:
@@ -140,14 +148,28 @@ class BlockCache:
 
     def holds(self, path: str, version: str, start: int, stop: int | None) -> bool:
         """Tell whether bytes `start` to `stop` (None: to the end) of a version of an object are all here."""
-        known = self._known.get(path)
-        if not version or (known is not None and known.version != version):
-            return False
-        reading = _Reading(path, version, known)
-        blocks = self._numbers(reading, start, stop)
-        return blocks is not None and all(
-            self._holds(reading, number) or reading.key(number) in self._looked for number in blocks
+        reading = self._named(path, version)
+        blocks = None if reading is None else self._numbers(reading, start, stop)
+        return (
+            reading is not None
+            and blocks is not None
+            and all(self._holds(reading, number) or reading.key(number) in self._looked for number in blocks)
         )
+
+    def tail(self, path: str, version: str, nbytes: int) -> FileRange | None:
+        """Return the last bytes of a version of an object, so many at most, if they are all here.  None are fetched."""
+        reading = self._named(path, version)
+        size = None if reading is None else self._size(reading, 0)
+        if reading is None or size is None:
+            return None
+        start = max(0, size - nbytes)
+        blocks: list[bytes | memoryview] = []
+        for number in range(start // BLOCK_BYTES, -(-size // BLOCK_BYTES)):
+            found = self._find(reading, number)
+            if found is None:
+                return None
+            blocks.append(found)
+        return FileRange(_cut(b"".join(blocks), start // BLOCK_BYTES * BLOCK_BYTES, start, size), size, version)
 
     def look(self, ranges: Iterable[tuple[str, str, int, int | None]]) -> None:
         """Look which blocks of ranges (path, version, start, stop) other nodes have, for `holds`."""
@@ -155,10 +177,16 @@ class BlockCache:
             return
         keys: list[str] = []
         for path, version, start, stop in ranges:
-            reading = _Reading(path, version, self._known.get(path))
-            blocks = self._numbers(reading, start, stop) if version else None
-            keys += [reading.key(number) for number in blocks or () if not self._holds(reading, number)]
+            if (reading := self._named(path, version)) is not None:
+                blocks = self._numbers(reading, start, stop) or ()
+                keys += [reading.key(number) for number in blocks if not self._holds(reading, number)]
         self._looked = frozenset(self._others.sizes(keys))
+
+    def _named(self, path: str, version: str) -> _Reading | None:
+        """Return how the blocks of a version of an object are named; None: none can be here."""
+        known = self._known.get(path)
+        other = known is not None and known.version != version
+        return None if not version or other else _Reading(path, version, known)
 
     def _numbers(self, reading: _Reading, start: int, stop: int | None) -> range | None:
         """Return the blocks that a range lies in; None: it is not known where it ends."""
@@ -167,14 +195,30 @@ class BlockCache:
 
     @property
     def among_several(self) -> bool:
-        """Whether other jobs on this node read first what is here, of the same data."""
+        """Whether other jobs read first what is here, of the same data: on this node, or where blocks are spread."""
         with self._lock:
-            return self._company is not None and self._store is not None and self._company.anywhere()
+            company = self._company if self._store is not None else None
+            if company is None:
+                return False
+            here, datasets = company.anywhere(), company.datasets
+        return here or self._met(datasets)
+
+    def _met(self, datasets: Iterable[str]) -> bool:
+        """Tell whether jobs on other nodes read some datasets; this one does."""
+        others, read = self._others, list(datasets)
+        if others is None:
+            return False
+        for dataset in read:
+            others.reads(self._job, dataset)
+        return any(map(others.several, read))
 
     def _note_reader(self, path: str) -> None:
         with self._lock:
-            if self._company is not None and self._store is not None:
-                self._company.reads(dataset_of(path))
+            company = self._company if self._store is not None else None
+            if company is not None:
+                company.reads(dataset_of(path))
+        if company is not None and self._others is not None:
+            self._others.reads(self._job, dataset_of(path))
 
     def bound(self, rooms: Mapping[str, int] | None) -> None:
         """Bound what is kept of datasets, by the names that `dataset_of` gives; None: nobody bounds that."""
@@ -206,50 +250,65 @@ class BlockCache:
         return known
 
     def _size(self, reading: _Reading, number: int) -> int | None:
-        """Return an object's size, if a digest tells it, or a read before this one, or one of two blocks."""
+        """Return an object's size, if a digest tells it, or a read before this one, or what is kept of it."""
         if reading.known is not None:
             return reading.known.size
         with self._lock:
             size = self._sizes.get((reading.path, reading.version))
-            for block in {number: None, 0: None} if self._store is not None and size is None else ():
+            for block in {number: None, 0: None, SIZE: None} if self._store is not None and size is None else ():
                 about = self._store.about(reading.key(block)) if self._store is not None else None
                 size = about[1] if about is not None else size
         return size
 
-    def _blocks(
-        self, ask: Ask, reading: _Reading, run: BlockRun, size: int
-    ) -> list[tuple[bytes | memoryview, BlockRun | None]]:
-        """Return the bytes of blocks, with which they are where they were here; others come in one request each run."""
-        found_or_come: list[tuple[bytes | memoryview, BlockRun | None]] = []
-        elsewhere = set(self._elsewhere(reading, run.numbers))
+    def _blocks(self, ask: Ask, reading: _Reading, missed: Missed, run: BlockRun, size: int) -> list[BlockPiece]:
+        """Return the bytes of blocks, with which they are where they were here; others come in one request each run.
+
+        What others fetch is waited for last, so that nobody waits for one that waits.
+        """
+        self._ask_others(reading, missed, run.numbers)
+        theirs = [number for number in run.numbers if reading.key(number) in missed.theirs]
+        pieces = self._found_or_fetched(ask, reading, missed, run, size)
+        if theirs and self._others is not None:
+            for number in theirs:
+                self._others.wait(missed, reading.key(number))
+            for late in _runs(theirs):
+                pieces |= self._found_or_fetched(ask, reading, missed, late, size)
+        return list(_in_row(pieces, run.first))
+
+    def _found_or_fetched(
+        self, ask: Ask, reading: _Reading, missed: Missed, run: BlockRun, size: int
+    ) -> dict[int, BlockPiece]:
+        """Return blocks by their numbers, or by those that runs of them begin with, but for what others fetch."""
+        pieces: dict[int, BlockPiece] = {}
         number, looked = run.first, -1
         while number < run.last:
+            key = reading.key(number)
             found = self._find(reading, number)
-            if found is None and reading.key(number) in elsewhere:
+            if found is None and missed.sizes.pop(key, None) is not None:
                 found = self._of_others(reading, number)
-                elsewhere.discard(reading.key(number))
             if found is not None:
-                found_or_come.append((found, BlockRun(number, number + 1)))
+                pieces[number] = found, BlockRun(number, number + 1)
+            if found is not None or key in missed.theirs:
                 number += 1
                 continue
             behind = number + 1
-            while behind < run.last and not (self._holds(reading, behind) or reading.key(behind) in elsewhere):
+            while behind < run.last and not self._holds(reading, behind) and missed.lacks(reading.key(behind)):
                 behind += 1
             missing = BlockRun(number, behind)
             stop = min(missing.stop, size)
-            with alone(self._fetching, reading.key(number)) as waited:
+            with alone(self._fetching, key) as waited:
                 came = number != looked and self._came_meanwhile(reading, number, waited)
                 looked = number
                 if came:
-                    elsewhere.add(reading.key(number))
+                    missed.sizes[key] = size
                     continue
                 piece = self._verified(ask, reading, missing, stop)
-                found_or_come.append((piece.data, None))
+                pieces[number] = piece.data, None
                 if len(piece.data) < stop - missing.start:
                     break  # whoever reads it says that there is less than was listed
-                self._keep(reading, number, piece)
+                self._keep(reading, number, piece, missed)
             number = behind
-        return found_or_come
+        return pieces
 
     def _verified(self, ask: Ask, reading: _Reading, run: BlockRun, stop: int) -> FileRange:
         """Return what a store sends of blocks, asked for again if a digest tells of other bytes."""
@@ -276,13 +335,40 @@ class BlockCache:
 
     def _came_meanwhile(self, reading: _Reading, number: int, waited: bool) -> bool:
         """Tell whether another one has just fetched a block."""
-        return self._holds(reading, number) or (waited and bool(self._elsewhere(reading, (number,))))
+        if self._holds(reading, number):
+            return True
+        return waited and self._others is not None and bool(self._others.sizes([reading.key(number)]))
 
-    def _elsewhere(self, reading: _Reading, numbers: Iterable[int]) -> dict[str, int]:
-        """Return which of some blocks other nodes have and this one has not, with the size of the object."""
+    @contextlib.contextmanager
+    def _missing(self, reading: _Reading) -> Iterator[Missed]:
+        """Give what a read notes the blocks in that it misses; at the end others may fetch what it has not."""
         if self._others is None:
-            return {}
-        return self._others.sizes(reading.key(number) for number in numbers if not self._holds(reading, number))
+            yield Missed(Fetcher("", 0, 0), 0.0)
+            return
+        missed = self._others.missed()
+        try:
+            yield missed
+        finally:
+            self._others.end(missed)
+
+    def _ask_others(self, reading: _Reading, missed: Missed, numbers: Iterable[int]) -> None:
+        """Ask other nodes for blocks that are not here, each once."""
+        if self._others is None:
+            return
+        keys = [reading.key(number) for number in numbers if not self._holds(reading, number)]
+        self._others.ask(missed, [key for key in keys if missed.lacks(key) and key not in missed.mine])
+
+    def _size_elsewhere(self, reading: _Reading, missed: Missed, run: BlockRun) -> int | None:
+        """Return an object's size, if another node has some of its blocks, or another read brings the first of them."""
+        if self._others is not None:
+            self._ask_others(reading, missed, (run.first,))
+            self._others.wait(missed, reading.key(run.first))
+            if not missed.sizes:
+                self._ask_others(reading, missed, run.numbers)
+        size = next(iter(missed.sizes.values()), None)
+        if size is not None:
+            self._remember_size(reading, size)
+        return size
 
     def _of_others(self, reading: _Reading, number: int) -> bytes | None:
         """Return a block that another node has, if it is what a digest tells of."""
@@ -302,27 +388,31 @@ class BlockCache:
         self._say(trouble)
         return found
 
-    def _keep(self, reading: _Reading, first: int, piece: FileRange) -> None:
+    def _keep(self, reading: _Reading, first: int, piece: FileRange, missed: Missed) -> None:
         """Keep the whole blocks of a piece that begins with a block."""
         view, dataset = memoryview(piece.data), dataset_of(reading.path)
+        met = self._others is not None and self._others.several(dataset)
         self._remember_size(reading, piece.size)
+        if first and reading.known is None:
+            self._keep_here(reading.key(SIZE), dataset, memoryview(b"\0"), piece.size, met)
         for at in range(0, len(view), BLOCK_BYTES):
             block, number = view[at : at + BLOCK_BYTES], first + at // BLOCK_BYTES
             if len(block) < BLOCK_BYTES and first * BLOCK_BYTES + at + len(block) != piece.size:
                 return  # it goes on
             key = reading.key(number)
             if self._others is not None and self._others.elsewhere(key):
-                self._others.put(SentBlock(key, dataset, bytes(block), piece.size))
+                if self._others.put(SentBlock(key, dataset, bytes(block), piece.size, met)):
+                    missed.mine.discard(key)  # its coming tells
             else:
-                self._keep_here(key, dataset, block, piece.size)
+                self._keep_here(key, dataset, block, piece.size, met)
 
-    def _keep_here(self, key: str, dataset: str, block: memoryview, size: int) -> None:
+    def _keep_here(self, key: str, dataset: str, block: memoryview, size: int, met: bool) -> None:
         with self._lock:
             if self._store is None:
                 return
             self._store.trouble = ""
             if self._company is not None:
-                self._store.policy = "fifo" if self._company.several(dataset) else self._policy
+                self._store.policy = "fifo" if met or self._company.several(dataset) else self._policy
             self._store.put(key, dataset, [block], elements=size, seconds=0.0)
             trouble = self._store.trouble
         self._say(trouble)
@@ -382,3 +472,22 @@ def _cut(data: bytes, begin: int, start: int, stop: int | None) -> bytes:
     if start == begin and (stop is None or stop - begin >= len(data)):
         return data
     return data[start - begin : None if stop is None else stop - begin]
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[BlockRun]:
+    """Yield runs of numbers that follow one another."""
+    first = 0
+    for place in range(1, len(numbers) + 1):
+        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
+            yield BlockRun(numbers[first], numbers[place - 1] + 1)
+            first = place
+
+
+def _in_row(pieces: Mapping[int, BlockPiece], number: int) -> Iterator[BlockPiece]:
+    """Yield pieces that follow one another from a block on, as far as they are whole."""
+    while (piece := pieces.get(number)) is not None:
+        yield piece
+        whole, rest = divmod(len(piece[0]), BLOCK_BYTES)
+        if rest or not whole:
+            return
+        number += whole

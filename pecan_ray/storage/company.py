@@ -32,6 +32,11 @@ class Company:
         self._looked: dict[str, tuple[float, bool]] = {}
         """and what it found when it last looked who does."""
 
+    @property
+    def datasets(self) -> list[str]:
+        """What this process has read lately."""
+        return [dataset for dataset, noted in self._noted.items() if abs(self._clock() - noted) < PRESENT_S]
+
     def reads(self, dataset: str) -> None:
         """Note that the job reads a dataset."""
         now = self._clock()
@@ -53,7 +58,7 @@ class Company:
 
         Before it has read anything it may be so.
         """
-        mine = [dataset for dataset, noted in self._noted.items() if abs(self._clock() - noted) < PRESENT_S]
+        mine = self.datasets
         for dataset in mine:
             self.reads(dataset)
         return not self._noted or any(map(self.several, mine))

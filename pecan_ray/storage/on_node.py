@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pecan_ray.options import Cache
-from pecan_ray.storage.access import keep_on_node
+from pecan_ray.storage.access import blocks_here, keep_on_node
 from pecan_ray.storage.block_cache import BlockCache
 from pecan_ray.storage.digesting import read_digest
+from pecan_ray.storage.ranges import Asked, FileRange
 from pecan_ray.storage.spread import SpreadBlocks
 
 
@@ -21,3 +24,27 @@ def keep_source_bytes(cache: Cache, job: str = "", others: SpreadBlocks | None =
     folder = cache.source_folder if cache.source_bytes else None
     digests = [read_digest(str(path)) for path in cache.digests]
     keep_on_node(BlockCache(folder, cache.source_bytes, digests, job=job if cache.cached_first else "", others=others))
+
+
+def among_several() -> bool:
+    """Tell whether other jobs on this node read the same data, and take first what is here."""
+    blocks = blocks_here()
+    return blocks is not None and blocks.among_several
+
+
+def look_elsewhere(ranges: Iterable[Asked]) -> None:
+    """Look which ranges of objects other nodes have, where blocks are spread over nodes: `holds` counts them too."""
+    if (blocks := blocks_here()) is not None:
+        blocks.look((one.path, one.version, one.start, one.stop) for one in ranges)
+
+
+def holds(ranges: Iterable[Asked]) -> bool:
+    """Tell whether this node's disk, or what was looked for elsewhere, has all of some ranges of objects."""
+    blocks = blocks_here()
+    return blocks is not None and all(blocks.holds(one.path, one.version, one.start, one.stop) for one in ranges)
+
+
+def tail_on_node(path: str, version: str, nbytes: int) -> FileRange | None:
+    """Return the last bytes of an object, so many at most, if this node's disk has them: nothing is fetched."""
+    blocks = blocks_here()
+    return None if blocks is None else blocks.tail(path, version, nbytes)

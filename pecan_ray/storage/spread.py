@@ -6,13 +6,17 @@ left alone for a while, and its blocks belong to the others meanwhile; they come
 
 from __future__ import annotations
 
+import itertools
+import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
+from pecan_ray.cache.fetch_turns import TURN_S, Fetcher
+from pecan_ray.cache.readers import READS_S
 from pecan_ray.cache.ring import HashRing
 from pecan_ray.job.messages import DatasetRooms
 from pecan_ray.storage.threads import RequestThreads
@@ -27,6 +31,15 @@ BEHIND_BYTES = 64 << 20
 """Blocks that are on their way to other nodes; further ones are not kept."""
 WRITES = 4
 """Blocks that are sent at a time."""
+LOOK_S = 0.01
+"""Whoever waits for a block that another one fetches asks after so long, then after twice that,"""
+MOST_LOOK_S = 0.1
+"""and so on, up to this;"""
+LOOKS_OF_ONE = 4
+"""each time after so many it also asks whether the other one still runs."""
+
+ASKED_S = 2.0
+"""Where nodes take so long to tell what they have, no further one is asked."""
 
 T = TypeVar("T")
 
@@ -39,6 +52,8 @@ class SentBlock(NamedTuple):
     data: bytes
     object_bytes: int
     """Of the object that it is a part of."""
+    shared: bool = False
+    """Several jobs read its dataset, each first what is there: what has come first goes first."""
 
 
 class CacheNode(Protocol):
@@ -47,11 +62,42 @@ class CacheNode(Protocol):
     def sizes(self, keys: list[str]) -> dict[str, int]:
         """Return which of some blocks are there, with the sizes of their objects."""
 
+    def turns(self, keys: list[str], by: Fetcher) -> tuple[dict[str, int], dict[str, Fetcher]]:
+        """Return which of some blocks are there, and who fetches which others; the rest `by` fetches from now on."""
+
+    def give_up(self, keys: list[str], by: Fetcher) -> None:
+        """Take notice that `by` does not fetch these blocks, or keeps them nowhere."""
+
+    def runs(self, process: int) -> bool:
+        """Tell whether a process of that node still runs."""
+
+    def reads(self, job: str, datasets: list[str]) -> tuple[str, ...]:
+        """Take notice that a job reads some datasets; return those that other jobs read too."""
+
     def get(self, key: str) -> bytes | None:
         """Return a block."""
 
     def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
         """Keep a block; `rooms`: what may be kept of datasets."""
+
+
+@dataclass
+class Missed:
+    """The blocks that a read misses on its node, and what becomes of them."""
+
+    by: Fetcher
+    until: float
+    """No longer it waits for others, by the monotonic clock."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Those that other nodes have, with the sizes of their objects;"""
+    theirs: dict[str, Fetcher] = field(default_factory=dict)
+    """those that other reads fetch;"""
+    mine: set[str] = field(default_factory=set)
+    """those that this one is to fetch, as it has told their owners."""
+
+    def lacks(self, key: str) -> bool:
+        """Tell whether no other node has a block, and no other read fetches it, as far as is known."""
+        return key not in self.sizes and key not in self.theirs
 
 
 @dataclass
@@ -67,6 +113,11 @@ class SpreadBlocks:
         """`here`: the name of this node; `say` is told of what is wrong, from any thread."""
         self._here, self._say, self._clock = here, say, clock
         self._writers = RequestThreads(WRITES)
+        self._numbers = itertools.count()
+        self._read: dict[tuple[str, str], float] = {}
+        """When each job of this process has read which dataset, lately;"""
+        self._shared: frozenset[str] = frozenset()
+        """and those that other jobs read too, also on other nodes."""
         self._lock = threading.Lock()
         """Guards all below."""
         self._nodes: Mapping[str, CacheNode] = {}
@@ -95,17 +146,64 @@ class SpreadBlocks:
         with self._lock:
             return self._owner(key) is not None
 
+    def reads(self, job: str, dataset: str) -> None:
+        """Note that a job reads a dataset, for the other nodes to know."""
+        self._read[job, dataset] = self._clock()
+
+    def several(self, dataset: str) -> bool:
+        """Tell whether other jobs read a dataset too, also on other nodes, as far as was heard."""
+        return dataset in self._shared
+
+    def meet(self) -> None:
+        """Tell the nodes that datasets belong to, by their names, who reads them, and hear who else does."""
+        now, shared = self._clock(), set[str]()
+        told: dict[str, list[str]] = {}
+        for (job, dataset), read in list(self._read.items()):
+            if now - read > READS_S:
+                del self._read[job, dataset]
+            else:
+                told.setdefault(job, []).append(dataset)
+        for job, datasets in told.items():
+            for node, named in self._by_owner(datasets).items():
+                shared |= set(self._ask(node, _reading(job, named)) or ())
+        self._shared = frozenset(shared)
+
     def sizes(self, keys: Iterable[str]) -> dict[str, int]:
         """Return which of some blocks other nodes have, with the sizes of their objects: one question to each node."""
-        asked: dict[str, list[str]] = {}
-        with self._lock:
-            for key in keys:
-                if (node := self._owner(key)) is not None:
-                    asked.setdefault(node, []).append(key)
         found: dict[str, int] = {}
-        for node, wanted in asked.items():
-            found |= self._ask(node, _sizes_of(wanted)) or {}
+        until = self._clock() + ASKED_S
+        for node, wanted in self._by_owner(keys).items():
+            if node != self._here and self._clock() < until:
+                found |= self._ask(node, _sizes_of(wanted)) or {}
         return found
+
+    def missed(self) -> Missed:
+        """Return the beginning of a read, which has missed nothing yet."""
+        return Missed(Fetcher(self._here, os.getpid(), next(self._numbers)), time.monotonic() + TURN_S)
+
+    def ask(self, missed: Missed, keys: Iterable[str]) -> None:
+        """Ask the owners of blocks that a read misses: whether they have them, and who fetches them; each once."""
+        for node, wanted in self._by_owner(keys).items():
+            sizes, theirs = self._ask(node, _turns_at(wanted, missed.by)) or ({}, {})
+            missed.sizes |= sizes
+            missed.theirs |= theirs
+            missed.mine |= {key for key in wanted if key not in sizes and key not in theirs}
+
+    def wait(self, missed: Missed, key: str) -> None:
+        """Wait until a block that another read fetches has come, or is this one's to fetch, also since time is up."""
+        pause, looks = LOOK_S, 0
+        while (by := missed.theirs.pop(key, None)) is not None and time.monotonic() < missed.until:
+            time.sleep(pause)
+            pause, looks = min(2 * pause, MOST_LOOK_S), looks + 1
+            if looks % LOOKS_OF_ONE == 0 and not self._ask(by.node, _running(by.process)):
+                self._give_up([key], by)
+            self.ask(missed, [key])
+
+    def end(self, missed: Missed) -> None:
+        """Let others fetch what a read has not sent to those that it belongs to.  Returns at once."""
+        if missed.mine:
+            self._writers.start(partial(self._give_up, list(missed.mine), missed.by))
+            missed.mine = set()
 
     def get(self, key: str) -> bytes | None:
         """Return a block that belongs to another node, if it is there and comes soon."""
@@ -113,14 +211,15 @@ class SpreadBlocks:
             node = self._owner(key)
         return None if node is None else self._ask(node, lambda one: one.get(key))
 
-    def put(self, block: SentBlock) -> None:
-        """Let a block be kept by the node that it belongs to, which is another one.  Returns at once."""
+    def put(self, block: SentBlock) -> bool:
+        """Let a block be kept by the node that it belongs to, which is another one; tell whether it is on its way."""
         with self._lock:
             node, nbytes = self._owner(block.key), len(block.data)
             if node is None or (self._behind and self._behind + nbytes > BEHIND_BYTES):
-                return
+                return False
             self._behind += nbytes
         self._writers.start(partial(self._send, node, block))
+        return True
 
     # --- inside --------------------------------------------------------------------------------------------
 
@@ -129,6 +228,19 @@ class SpreadBlocks:
         now = self._clock()
         owner = self._ring.owner(key, [name for name, away in self._away.items() if now < away.until])
         return None if owner == self._here else owner
+
+    def _by_owner(self, keys: Iterable[str]) -> dict[str, list[str]]:
+        """Return which node each block belongs to, this one among them; nothing where there is no other."""
+        asked: dict[str, list[str]] = {}
+        with self._lock:
+            if len(self._nodes) > 1:
+                for key in keys:
+                    asked.setdefault(self._owner(key) or self._here, []).append(key)
+        return asked
+
+    def _give_up(self, keys: Collection[str], by: Fetcher) -> None:
+        for node, given in self._by_owner(keys).items():
+            self._ask(node, _giving_up(given, by))
 
     def _send(self, node: str, block: SentBlock) -> None:
         try:
@@ -167,3 +279,19 @@ class SpreadBlocks:
 
 def _sizes_of(keys: list[str]) -> Callable[[CacheNode], dict[str, int]]:
     return lambda node: node.sizes(keys)
+
+
+def _turns_at(keys: list[str], by: Fetcher) -> Callable[[CacheNode], tuple[dict[str, int], dict[str, Fetcher]]]:
+    return lambda node: node.turns(keys, by)
+
+
+def _giving_up(keys: list[str], by: Fetcher) -> Callable[[CacheNode], None]:
+    return lambda node: node.give_up(keys, by)
+
+
+def _running(process: int) -> Callable[[CacheNode], bool]:
+    return lambda node: node.runs(process)
+
+
+def _reading(job: str, datasets: list[str]) -> Callable[[CacheNode], tuple[str, ...]]:
+    return lambda node: node.reads(job, datasets)

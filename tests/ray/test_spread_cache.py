@@ -14,16 +14,18 @@ import ray
 from ray.cluster_utils import Cluster
 
 import pecan_ray as pecan
+from pecan_ray import storage
 from pecan_ray.cache.store import EntryStore
-from pecan_ray.runtime.cache_node import PREFIX
+from pecan_ray.runtime.cache_node import PREFIX, Spreading
 from pecan_ray.runtime.cluster import NAMESPACE, named_actors
+from tests.flaky_http import FlakyProxy
 from tests.object_stores import SECRET, reaching_s3, s3_bucket, serving_s3
 from tests.ray.conftest import Clusters
 from tests.ray.waiting import until
 
 boto3 = importlib.import_module("boto3")
 
-FILES, LINES, LINE, EPOCHS = 60, 40, 512, 4
+FILES, CONTESTED, LINES, LINE, EPOCHS = 60, 30, 40, 512, 4
 ROOM = 64 << 20
 WITHIN_S = 180.0
 """A cluster may be slow beside other programs."""
@@ -35,14 +37,15 @@ def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
     clusters.end()
     with ExitStack() as stack:
         endpoint = stack.enter_context(serving_s3())
-        stack.enter_context(reaching_s3(endpoint))
+        proxy = stack.enter_context(reaching_s3(endpoint))
         stack.enter_context(s3_bucket(endpoint))
         secret = {"aws_access_key_id": "test", "aws_secret_access_key": SECRET, "region_name": "us-east-1"}
         client = boto3.client("s3", endpoint_url=f"http://{endpoint}", **secret)
-        for file in range(FILES):
+        for file in range(FILES + CONTESTED):
             lines = (b"%d" % (file * LINES + line) for line in range(LINES))
             body = b"".join(line.ljust(LINE - 1) + b"\n" for line in lines)
-            client.put_object(Bucket="data", Key=f"set/{file:03}", Body=body)
+            folder = "set" if file < FILES else "contested"
+            client.put_object(Bucket="data", Key=f"{folder}/{file:03}", Body=body)
         # Raylets hand the environment of their start on to workers; there is room for one worker on each.
         nodes = [
             {"num_cpus": 1, "object_store_memory": 200 << 20, "env_vars": {"XDG_CACHE_HOME": str(tmp_path / str(n))}}
@@ -56,7 +59,40 @@ def three_disks(clusters: Clusters, tmp_path: Path) -> Iterator[Any]:
         leave: Any = ray.shutdown
         stack.callback(leave)
         cluster.wait_for_nodes()
+        cluster.proxy = proxy
         yield cluster
+
+
+class Reader:
+    """A process on a node that reads as a worker does."""
+
+    def __init__(self, cache: pecan.Cache) -> None:
+        self._spreading = Spreading(cache)
+        storage.keep_source_bytes(cache, others=self._spreading.start())
+
+    def nodes(self) -> int:
+        """Return how many nodes keep blocks, as far as it knows."""
+        return len(self._spreading._nodes)
+
+    def read(self, files: list[tuple[str, str]]) -> int:
+        """Read some objects of certain versions; return how many bytes they have."""
+        return sum(len(storage.read_range(path, 0, version=version)) for path, version in files)
+
+
+def check_that_one_fetches(proxy: FlakyProxy) -> None:
+    """Let three nodes read the same objects at the same time, in the same order: each is fetched once."""
+    files = [(info.path, info.version) for info in storage.list_files("s3://data/contested/*")]
+    remote: Any = ray.remote(num_cpus=1)(Reader)
+    readers = [remote.remote(pecan.Cache(source_bytes=ROOM, spread=True)) for _ in range(3)]
+    until(lambda: ray.get([one.nodes.remote() for one in readers]) == [3, 3, 3], "no actors", WITHIN_S)
+    proxy.latency_s = 0.05
+    before = len(proxy.requests)
+    assert ray.get([one.read.remote(files) for one in readers]) == [CONTESTED * LINES * LINE] * 3
+    assert len(proxy.requests) - before < 1.5 * CONTESTED, "an answer may come late beside other programs"
+    proxy.latency_s = 0.0
+    for one in readers:
+        ray.kill(one)
+    until(lambda: not named_actors(), "an actor is left", WITHIN_S)
 
 
 def blocks_on(folder: Path) -> set[str]:
@@ -68,6 +104,7 @@ def blocks_on(folder: Path) -> set[str]:
 def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
     three_disks: Any, tmp_path: Path, no_actor_left: None
 ) -> None:
+    check_that_one_fetches(three_disks.proxy)
     config = pecan.Config(
         cache=pecan.Cache(source_bytes=ROOM, spread=True), reorder="off", progress=False, ring_bytes=1 << 20
     )
@@ -88,4 +125,4 @@ def test_each_block_lies_on_one_node_and_a_node_that_is_lost_costs_no_element(
     assert sum(worker.node_bytes for worker in report.workers.values()) > 0
     disks = [blocks_on(tmp_path / str(node)) for node in range(3)]
     assert all(disks), "every node has kept some"
-    assert len(set().union(*disks)) == FILES
+    assert len(set().union(*disks)) == FILES + CONTESTED

@@ -6,19 +6,23 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pecan_ray.job import split_queue
 from pecan_ray.job.events import ListingEnded, SplitsListed
 from pecan_ray.job.ledger_shape import LedgerShape
 from pecan_ray.job.messages import AskLeases, NoMoreLeases, Offered
 from pecan_ray.job.questions import MISSING_SHARE, MOST_FORESEEN, MOST_OFFERED
+from pecan_ray.job.queues import Queues
 from pecan_ray.job.resume import resume_point
 from pecan_ray.job.split_queue import MOST_NAMES, MOST_SPLITS_FORESEEN, Listing, SplitQueue
 from pecan_ray.options import Workers
 from pecan_ray.plan.splits import Lease, Split
+from pecan_ray.sampling import order
 from tests.unit.job_rig import JobRig
 
 SEED = 3
@@ -282,3 +286,29 @@ def test_nothing_is_told_where_another_worker_may_be_given_it() -> None:
 
 def test_an_order_of_very_many_splits_is_not_made_beforehand() -> None:
     assert queue_of(MOST_SPLITS_FORESEEN).foreseen(1, 3) and not queue_of(MOST_SPLITS_FORESEEN + 1).foreseen(1, 3)
+
+
+def test_where_every_worker_sees_all_data_what_comes_next_is_made_once_for_an_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made: list[int] = []
+
+    def shuffled(indices: Any, seed: int, epoch: int, repetition: int, branch: int) -> Any:
+        made.append(epoch)
+        return order.shuffled(indices, seed, epoch, repetition, branch)
+
+    monkeypatch.setattr(split_queue, "shuffled", shuffled)
+    queues = Queues(LedgerShape(shuffle_seed=SEED, sharding="off", epochs=None))
+    for worker in "abc":
+        queues.join(worker)
+    queues.add(0, [Split(index) for index in range(40)])
+    assert queues.foreseen("a", 0, 3, 5) == [], "more may be listed"
+    queues.end_listing(0)
+    for epoch in range(3):
+        queues.begin_epoch(epoch)
+        made.clear()
+        told = [queues.foreseen(worker, 0, 3, 5) for worker in "abcab"]
+        assert made.count(epoch + 1) == 1 and len(told[0]) == 5 and told == [told[0]] * 5
+        queues.begin_epoch(epoch + 1)
+        first = [queues.take("b", 0) for _ in range(5)]
+        assert [lease.split for lease in first if isinstance(lease, Lease)] == told[0]
