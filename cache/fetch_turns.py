@@ -31,6 +31,8 @@ class FetchTurns:
     def __init__(self) -> None:
         self._turns: OrderedDict[str, tuple[Fetcher, float]] = OrderedDict()
         """By the block: who fetches it, and until when; the oldest first."""
+        self._refused: OrderedDict[str, float] = OrderedDict()
+        """Blocks that came and found no room, and until when that is remembered: nobody waits for one of these."""
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -38,6 +40,8 @@ class FetchTurns:
     def take(self, key: str, by: Fetcher, now: float) -> Fetcher | None:
         """Let `by` fetch a block from now on, and return None; or return who does already."""
         self._end_old(now)
+        if key in self._refused:
+            return None
         found = self._turns.get(key)
         if found is not None:
             return None if found[0] == by else found[0]
@@ -49,6 +53,14 @@ class FetchTurns:
         """End the turn at a block that has come, whoever has sent it."""
         self._turns.pop(key, None)
 
+    def refused(self, key: str, now: float) -> None:
+        """Let everybody fetch a block that has come and is not kept."""
+        self._turns.pop(key, None)
+        self._refused.pop(key, None)
+        self._refused[key] = now + TURN_S
+        if len(self._refused) > MOST_TURNS:
+            self._refused.popitem(last=False)
+
     def give_up(self, keys: Iterable[str], by: Fetcher) -> None:
         """End the turns that `by` has at some blocks."""
         for key in keys:
@@ -56,6 +68,8 @@ class FetchTurns:
                 del self._turns[key]
 
     def _end_old(self, now: float) -> None:
+        while self._refused and now >= next(iter(self._refused.values())):
+            self._refused.popitem(last=False)
         while self._turns:
             key, (_, until) = next(iter(self._turns.items()))
             if now < until:

@@ -41,6 +41,10 @@ THREADS = 8
 """Questions that an actor answers side by side."""
 
 
+PROTOCOL = 2
+"""Of the questions that actors answer: those of other versions are not asked."""
+
+
 class NodeBlocks:
     """The blocks on a node's disk, for processes on other nodes; run as a Ray actor."""
 
@@ -99,15 +103,19 @@ class NodeBlocks:
             found = self._store.get(key) if self._store is not None else None
         return None if found is None else bytes(found)
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
-        """Keep a block, as far as it has room."""
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
+        """Keep a block, as far as it has room; tell whether it is here now."""
         with self._lock:
-            self._turns.came(block.key)  # if it is not kept, those that have waited fetch it themselves
-            if self._store is None:
-                return
-            self._store.bound(dict(rooms) if rooms else None)
-            self._store.policy = "fifo" if block.shared else "resident"
-            self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
+            kept = False
+            if self._store is not None:
+                self._store.bound(dict(rooms) if rooms else None)
+                self._store.policy = "fifo" if block.shared else "resident"
+                kept = self._store.put(block.key, block.dataset, [block.data], elements=block.object_bytes, seconds=0.0)
+            if kept:
+                self._turns.came(block.key)
+            else:  # those that have waited fetch it themselves
+                self._turns.refused(block.key, time.monotonic())
+        return kept
 
     def place(self) -> tuple[str, int]:
         """Return the node and the process."""
@@ -149,9 +157,10 @@ class ActorNode:
         found: bytes | None = _answer(self.actor.get.remote, key)
         return found
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
-        """Keep a block."""
-        _answer(self.actor.put.remote, block, rooms)
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
+        """Keep a block; tell whether it is there now."""
+        kept: bool = _answer(self.actor.put.remote, block, rooms)
+        return kept
 
 
 def _answer(ask: Callable[..., Any], *arguments: object) -> Any:
@@ -168,7 +177,7 @@ class Spreading:
     def __init__(self, cache: Cache) -> None:
         self._cache, self._here = cache, this_node()
         # Jobs that say the same have the same blocks; what a path means may differ from node to node.
-        said = f"{cache.path}\0{cache.source_bytes}"
+        said = f"{PROTOCOL}\0{cache.path}\0{cache.source_bytes}"
         self._prefix = f"{PREFIX}{hashlib.blake2b(said.encode(), digest_size=4).hexdigest()}:"
         self._nodes: dict[str, ActorNode] = {}
         self._coming: dict[str, tuple[ActorNode, Any]] = {}

@@ -269,6 +269,7 @@ class BlockCache:
         theirs = [number for number in run.numbers if reading.key(number) in missed.theirs]
         pieces = self._found_or_fetched(ask, reading, missed, run, size)
         if theirs and self._others is not None:
+            self._others.end(missed)  # what has come and is kept nowhere nobody shall wait for
             for number in theirs:
                 self._others.wait(missed, reading.key(number))
             for late in _runs(theirs):
@@ -401,7 +402,7 @@ class BlockCache:
                 return  # it goes on
             key = reading.key(number)
             if self._others is not None and self._others.elsewhere(key):
-                if self._others.put(SentBlock(key, dataset, bytes(block), piece.size, met)):
+                if self._others.put(SentBlock(key, dataset, bytes(block), piece.size, missed.by, met)):
                     missed.mine.discard(key)  # its coming tells
             else:
                 self._keep_here(key, dataset, block, piece.size, met)

@@ -6,6 +6,7 @@ left alone for a while, and its blocks belong to the others meanwhile; they come
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -52,6 +53,8 @@ class SentBlock(NamedTuple):
     data: bytes
     object_bytes: int
     """Of the object that it is a part of."""
+    by: Fetcher | None = None
+    """Whose turn it is to bring it; None: nobody waits for it."""
     shared: bool = False
     """Several jobs read its dataset, each first what is there: what has come first goes first."""
 
@@ -77,8 +80,8 @@ class CacheNode(Protocol):
     def get(self, key: str) -> bytes | None:
         """Return a block."""
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
-        """Keep a block; `rooms`: what may be kept of datasets."""
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
+        """Keep a block, and tell whether it is there now; `rooms`: what may be kept of datasets."""
 
 
 @dataclass
@@ -183,16 +186,23 @@ class SpreadBlocks:
 
     def ask(self, missed: Missed, keys: Iterable[str]) -> None:
         """Ask the owners of blocks that a read misses: whether they have them, and who fetches them; each once."""
+        until = self._clock() + ASKED_S
         for node, wanted in self._by_owner(keys).items():
-            sizes, theirs = self._ask(node, _turns_at(wanted, missed.by)) or ({}, {})
-            missed.sizes |= sizes
-            missed.theirs |= theirs
-            missed.mine |= {key for key in wanted if key not in sizes and key not in theirs}
+            answer = self._ask(node, _turns_at(wanted, missed.by)) if self._clock() < until else None
+            if answer is not None:
+                sizes, theirs = answer
+                missed.sizes |= sizes
+                missed.theirs |= theirs
+                missed.mine |= {key for key in wanted if key not in sizes and key not in theirs}
 
     def wait(self, missed: Missed, key: str) -> None:
         """Wait until a block that another read fetches has come, or is this one's to fetch, also since time is up."""
         pause, looks = LOOK_S, 0
-        while (by := missed.theirs.pop(key, None)) is not None and time.monotonic() < missed.until:
+        while (by := missed.theirs.pop(key, None)) is not None:
+            if time.monotonic() >= missed.until:  # it may have come while this read fetched what is its own
+                self.ask(missed, [key])
+                missed.theirs.pop(key, None)
+                return
             time.sleep(pause)
             pause, looks = min(2 * pause, MOST_LOOK_S), looks + 1
             if looks % LOOKS_OF_ONE == 0 and not self._ask(by.node, _running(by.process)):
@@ -224,9 +234,13 @@ class SpreadBlocks:
     # --- inside --------------------------------------------------------------------------------------------
 
     def _owner(self, key: str) -> str | None:
-        """Return the other node that a block belongs to; the caller holds the lock."""
+        """Return the other node that a block belongs to; the caller holds the lock.
+
+        What belongs to this node lies on its own disk, whether its actor answers or not.
+        """
         now = self._clock()
-        owner = self._ring.owner(key, [name for name, away in self._away.items() if now < away.until])
+        gone = [name for name, away in self._away.items() if now < away.until and name != self._here]
+        owner = self._ring.owner(key, gone)
         return None if owner == self._here else owner
 
     def _by_owner(self, keys: Iterable[str]) -> dict[str, list[str]]:
@@ -244,10 +258,20 @@ class SpreadBlocks:
 
     def _send(self, node: str, block: SentBlock) -> None:
         try:
-            self._ask(node, lambda one: one.put(block, self.rooms))
+            kept = self._ask(node, lambda one: one.put(block, self.rooms))
+            if kept is None and block.by is not None:
+                self._tell_lost(node, block.key, block.by)
         finally:
             with self._lock:
                 self._behind -= len(block.data)
+
+    def _tell_lost(self, node: str, key: str, by: Fetcher) -> None:
+        """Let others fetch a block that did not come where it belongs, though that node may be left alone by now."""
+        with self._lock:
+            asked = self._nodes.get(node)
+        if asked is not None:
+            with contextlib.suppress(OSError):  # then the turn ends by itself
+                asked.give_up([key], by)
 
     def _ask(self, node: str, question: Callable[[CacheNode], T]) -> T | None:
         """Ask a node something; None where it does not answer, or was left alone meanwhile."""
