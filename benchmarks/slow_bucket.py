@@ -55,11 +55,13 @@ def _handler(folder: Path, pipe: Pipe) -> type[BaseHTTPRequestHandler]:
             if not path.is_file():
                 self.head(404, b"")
                 return
-            data = path.read_bytes()
+            size = path.stat().st_size
             found = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-            first, last = (int(found[1]), int(found[2] or len(data) - 1)) if found else (0, len(data) - 1)
-            part = data[first : last + 1]
-            range_told = {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{len(data)}"} if found else {}
+            first, last = (int(found[1]), int(found[2] or size - 1)) if found else (0, size - 1)
+            with path.open("rb") as file:
+                file.seek(first)
+                part = file.read(last + 1 - first)
+            range_told = {"Content-Range": f"bytes {first}-{first + len(part) - 1}/{size}"} if found else {}
             self.head(206 if found else 200, part, range_told)
             if self.command == "HEAD":
                 return

@@ -27,7 +27,6 @@ from tests.flaky_http import FlakyProxy
 BLOCK = 64 << 10
 """Of tests that need many; Arrow reads on over holes of 8 KiB."""
 ROWS, GROUPS, FILES = 256, 6, 3
-"""Rows of a group, groups of a file, files."""
 
 
 def blocks_of(ranges: list[tuple[int, int]], size: int = BLOCK) -> list[int]:
