@@ -24,6 +24,8 @@ class MemoryNode:
         self.blocks: dict[str, tuple[bytes, int]] = {}
         self.rooms: DatasetRooms = ()
         self.shared = False
+        self.full = False
+        """Whether it lets nothing in."""
         self.asked, self.lost = 0, False
         self.fetching, self.readers, self.dead = FetchTurns(), Readers(), set[int]()
         self.looks = 0
@@ -67,12 +69,16 @@ class MemoryNode:
         self._answers()
         return self.spoil(self.blocks[key][0]) if key in self.blocks else None
 
-    def put(self, block: SentBlock, rooms: DatasetRooms) -> None:
+    def put(self, block: SentBlock, rooms: DatasetRooms) -> bool:
         self._answers()
+        with self.lock:
+            if self.full:
+                self.fetching.refused(block.key, 0.0)
+                return False
+            self.fetching.came(block.key)
         self.blocks[block.key], self.rooms = (block.data, block.object_bytes), rooms
         self.shared = self.shared or block.shared
-        with self.lock:
-            self.fetching.came(block.key)
+        return True
 
 
 class Objects:

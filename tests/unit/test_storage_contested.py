@@ -184,8 +184,13 @@ def test_nobody_waits_for_long_for_a_node_that_fetches_slowly(tmp_path: Path, mo
     assert contest.found == [contest.data] * 3
 
 
-@pytest.mark.usefixtures("small_blocks", "endless")
-def test_what_another_one_fetches_is_waited_for_when_the_rest_is_there(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("turn_s", [600.0, 0.0], ids=["in time", "time is up"])
+def test_what_another_one_fetches_is_waited_for_when_the_rest_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turn_s: float
+) -> None:
+    """Where a read takes so long for its own part that it waits for nobody, it still looks what has come by then."""
+    monkeypatch.setattr(spread, "TURN_S", turn_s)
     contest = Contest(tmp_path, blocks=6)
     reader = "a"
     contest.read(reader, 0, 1)  # so that its size is known
@@ -202,6 +207,7 @@ def test_what_another_one_fetches_is_waited_for_when_the_rest_is_there(tmp_path:
         if contest.asked[-1][1] == (late + 1) * BLOCK:  # the last piece that this one fetches itself
             block = contest.data[late * BLOCK : (late + 1) * BLOCK]
             contest.spreads[other].put(SentBlock(contest.key(late), "s3://data/set", block, len(contest.data)))
+            until(lambda: contest.spreads[other].idle, "the block is not sent", 60)
 
     contest.at_bucket = at_bucket
     contest.read(reader)
@@ -210,6 +216,25 @@ def test_what_another_one_fetches_is_waited_for_when_the_rest_is_there(tmp_path:
         (BLOCK, late * BLOCK),
         ((late + 1) * BLOCK, len(contest.data)),
     ]
+
+
+@pytest.mark.usefixtures("small_blocks", "endless")
+def test_readers_do_not_wait_for_each_other_where_nothing_finds_room(tmp_path: Path) -> None:
+    contest = Contest(tmp_path, blocks=16)
+    for name, node in contest.nodes.items():
+        node.full = True
+        contest.caches[name] = BlockCache(None, 0, others=contest.spreads[name])
+    contest.caches["a"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
+    contest.caches["b"].read(lambda *_: FileRange(contest.data[:BLOCK], len(contest.data), "v"), PATH, 0, 1, "v")
+    next_reads = {name: contest.spreads[name].missed().by for name in "ab"}
+    for number in range(1, 16):  # each has the turns at every other block, and is done when the other one is
+        by = next_reads["ab"[number % 2]]
+        contest.nodes[contest.owner(number)].turns([contest.key(number)], by._replace(number=by.number + 1))
+    for name in ("a", "b"):
+        contest.begin(name)
+    for thread in contest.threads:
+        thread.join(60)
+    assert contest.found == [contest.data] * 2
 
 
 @pytest.mark.usefixtures("small_blocks")

@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from pecan_ray.cache.fetch_turns import Fetcher
 from pecan_ray.storage import BlockCache, block_cache, digest
-from pecan_ray.storage.spread import AWAY_S, BEHIND_BYTES, TRIED_S, SentBlock, SpreadBlocks
+from pecan_ray.storage.spread import ASKED_S, AWAY_S, BEHIND_BYTES, TRIED_S, SentBlock, SpreadBlocks
 from tests.ray.waiting import until
 from tests.unit.memory_nodes import BLOCK, MemoryNode, Objects
 
 KEYS = [random.Random(number).randbytes(20).hex() for number in range(300)]
+OTHER = Fetcher("b", 1, 0)
 
 
 class Nodes:
@@ -74,6 +76,39 @@ def test_a_node_that_is_lost_is_asked_once_and_its_blocks_belong_to_the_others_m
     heirs = Counter(nodes.owner(key) for key in KEYS if before[key] == "b")
     assert set(heirs) == {"a", "c"}
     assert all(after[key] == before[key] for key in KEYS if before[key] != "b")
+
+
+def test_what_belongs_to_this_node_stays_so_though_its_actor_does_not_answer(nodes: Nodes) -> None:
+    mine = [key for key in KEYS if not nodes.spread.elsewhere(key)]
+    own = MemoryNode()
+    own.lost = True
+    nodes.spread.know({"a": own, **nodes.others})
+    nodes.spread.ask(nodes.spread.missed(), KEYS)
+    assert own.asked == 1 and len(nodes.said) == 1
+    assert [key for key in KEYS if not nodes.spread.elsewhere(key)] == mine != []
+
+
+def test_a_read_asks_no_further_nodes_where_the_first_take_long_to_answer(nodes: Nodes) -> None:
+    for node in nodes.others.values():
+        node.before_answer = lambda: setattr(nodes, "now", nodes.now + 2 * ASKED_S)
+    missed = nodes.spread.missed()
+    nodes.spread.ask(missed, [key for key in KEYS if nodes.spread.elsewhere(key)])
+    assert sorted(node.looks for node in nodes.others.values()) == [0, 1]
+    asked = next(node for node in nodes.others.values() if node.looks)
+    assert missed.mine and all(asked.fetching.take(key, OTHER, 0.0) == missed.by for key in missed.mine)
+
+
+def test_whoever_could_not_send_a_block_lets_others_fetch_it(nodes: Nodes) -> None:
+    key = next(key for key in KEYS if nodes.spread.elsewhere(key))
+    missed = nodes.spread.missed()
+    nodes.spread.ask(missed, [key])
+    owner = next(node for node in nodes.others.values() if node.looks)
+    assert owner.fetching.take(key, OTHER, 0.0) == missed.by
+    failures = iter([True, False])
+    owner.before_answer = lambda: setattr(owner, "lost", next(failures))
+    assert nodes.spread.put(SentBlock(key, "s3://data", b"data", 7, missed.by))
+    until(lambda: nodes.spread.idle, "it is still under way")
+    assert owner.fetching.take(key, OTHER, 0.0) is None and not owner.blocks
 
 
 def test_it_is_tried_again_by_one_and_more_and_more_seldom(nodes: Nodes) -> None:
