@@ -152,8 +152,9 @@ class Resize:
 class Reduce:
     """A photograph whose longer side has no more than `at_most` pixels: of an encoded one a JPEG, of pixels pixels.
 
-    Pixels are averaged over their areas, a large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first, and written with
-    `quality`.  What is no larger stays as it is, bytes and all.  Raises ValueError for what is no image.
+    A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first; of two pixels and more the mean is taken, of fewer what
+    lies between them.  JPEGs are written with `quality`.  What is no larger stays as it is, bytes and all.  Raises
+    ValueError for what is no image.
     """
 
     at_most: int
@@ -382,10 +383,12 @@ def resized(image: Image, height: int, width: int) -> Image:
 
 
 def averaged(image: Any, size: ImageSize) -> Image:
-    """Return an array at a smaller size, of which each pixel is the mean of those that it stands for."""
+    """Return an array at a smaller size, each pixel the mean of those that it stands for; of less than two, bilinear."""
     if image.shape[:2] == size:
         return image
-    made = opencv().resize(image, size[::-1], interpolation=opencv().INTER_AREA)
+    cv2 = opencv()
+    few = 2 * size[0] > image.shape[0] and 2 * size[1] > image.shape[1]
+    made = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR if few else cv2.INTER_AREA)
     return made.reshape(*size, *image.shape[2:])  # OpenCV drops the last axis of images with one channel
 
 

@@ -100,8 +100,9 @@ def with_copies_if_better(keeps: Kept, copies: Sequence[CopiesKept], request: Or
             said = f"autocache: reduced copies: {times}; results beside those: {'; '.join(tried.told)}"
             return replace(one.keeps, said=(*one.keeps.said, *refused, said), decoders=(one.place.name,))
         refused.append(f"autocache: not {one.place.name}: {tried.refused}")
-    said = (f"autocache: no reduced copies: {times}",) if order else ()
-    return replace(keeps, said=(*keeps.said, *refused, *said))
+    if order:
+        refused.append(f"autocache: no reduced copies: {times}")
+    return replace(keeps, said=(*keeps.said, *refused))
 
 
 def _noted(request: OrderRequest, plan: Plan, cache: Cache) -> CopiesTried:

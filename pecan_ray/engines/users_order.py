@@ -81,13 +81,12 @@ class UsersOrder:
 
 def given_copies(users: Plan, running: Plan) -> Plan:
     """Return the user's plan, whose functions are given reduced copies where the running one keeps such."""
-    copies = {op.name: op for op in running.ops if isinstance(op, Map) and isinstance(op.fn, MakesCopies)}
     ops = list(users.ops)
-    for at, op in enumerate(users.ops[:-2]):
-        behind = users.ops[at + 2]
-        copy = copies.get(op.name)
-        if copy is not None and isinstance(copy.fn, MakesCopies) and isinstance(behind, Map):
-            ops[at], ops[at + 2] = copy, replace(behind, fn=copy.fn.decoding_before(behind.fn))
+    for copy in running.ops:
+        at = next((place for place, op in enumerate(users.ops) if op.name == copy.name), len(ops)) + 2
+        behind = ops[at] if at < len(ops) else None
+        if isinstance(copy, Map) and isinstance(copy.fn, MakesCopies) and isinstance(behind, Map):
+            ops[at - 2], ops[at] = copy, replace(behind, fn=copy.fn.decoding_before(behind.fn))
     return replace(users, ops=tuple(ops))
 
 
