@@ -152,9 +152,9 @@ class Resize:
 class Reduce:
     """A photograph whose longer side has no more than `at_most` pixels: of an encoded one a JPEG, of pixels pixels.
 
-    A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first; of two pixels and more the mean is taken, of fewer what
-    lies between them.  JPEGs are written with `quality`.  What is no larger stays as it is, bytes and all.  Raises
-    ValueError for what is no image.
+    A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first; of two pixels and more the mean is taken, of fewer
+    what lies between them.  JPEGs are written with `quality`.  What is no larger stays as it is, bytes and all.
+    Raises ValueError for what is no image.
     """
 
     at_most: int
@@ -383,7 +383,7 @@ def resized(image: Image, height: int, width: int) -> Image:
 
 
 def averaged(image: Any, size: ImageSize) -> Image:
-    """Return an array at a smaller size, each pixel the mean of those that it stands for; of less than two, bilinear."""
+    """Return an array at a smaller size: each pixel is the mean of those that it stands for, or between fewer than two."""
     if image.shape[:2] == size:
         return image
     cv2 = opencv()

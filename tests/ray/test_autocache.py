@@ -160,7 +160,8 @@ def test_a_state_goes_on_with_reduced_copies(tmp_path: Path) -> None:
     folder = tmp_path / "photographs" / "all"
     folder.mkdir(parents=True)
     for number in range(24):
-        picture = cv2.resize((data.coffee, data.astronaut, data.chelsea)[number % 3](), (1200, 900 + 8 * number))
+        photograph: Any = (data.coffee, data.astronaut, data.chelsea)[number % 3]
+        picture = cv2.resize(photograph(), (1200, 900 + 8 * number))
         assert cv2.imwrite(str(folder / f"{number:02}.jpg"), picture)
 
     def pipe() -> pecan.PecanPipeline:
