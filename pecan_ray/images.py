@@ -383,7 +383,7 @@ def resized(image: Image, height: int, width: int) -> Image:
 
 
 def averaged(image: Any, size: ImageSize) -> Image:
-    """Return an array at a smaller size: each pixel is the mean of those that it stands for, or between fewer than two."""
+    """Return an array at a smaller size: each pixel the mean of those that it stands for, bilinear below two."""
     if image.shape[:2] == size:
         return image
     cv2 = opencv()
