@@ -6,11 +6,14 @@ Any function can be mapped; these can moreover be pushed down into the decoder (
 then decodes only a part of a photograph, or at a half, a quarter or an eighth of its size; and a run of them, flips,
 rotations and shears among them, can become one warp. Images are uint8 RGB
 [height, width, 3]. They need OpenCV (python engine) or TensorFlow (tensorflow engine).
+
+`Reduce` makes smaller photographs of large ones, which are worth keeping (`autocache`) where those are not.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -20,7 +23,17 @@ from pecan_ray import part_decoding
 from pecan_ray.errors import PlanError
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
 
-__all__ = ["ByName", "CenterCrop", "Decode", "RandomCrop", "RandomFlip", "RandomRotate", "RandomShear", "Resize"]
+__all__ = [
+    "ByName",
+    "CenterCrop",
+    "Decode",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomRotate",
+    "RandomShear",
+    "Reduce",
+    "Resize",
+]
 
 Image: TypeAlias = Any
 """A NumPy array, or a tensor inside of a graph."""
@@ -136,6 +149,40 @@ class Resize:
 
 
 @dataclass(frozen=True)
+class Reduce:
+    """A photograph whose longer side has no more than `at_most` pixels: of an encoded one a JPEG, of pixels pixels.
+
+    A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first; of two pixels and more the mean is taken, of fewer
+    what lies between them.  JPEGs are written with `quality`.  What is no larger stays as it is, bytes and all.
+    Raises ValueError for what is no image.
+    """
+
+    at_most: int
+    quality: int = 90
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("at_most", self.at_most, math.inf), ("quality", self.quality, 100)):
+            if type(value) is not int or not 1 <= value <= most:
+                kind = "a positive whole number" if most == math.inf else f"a whole number from 1 to {most:.0f}"
+                raise PlanError(f"Reduce({name}=...) must be {kind}, but got {value!r}.")
+
+    def __call__(self, image: Image) -> Image:
+        """Reduce an image, encoded or not."""
+        if not (isinstance(image, (bytes, bytearray)) or _is_array(image)):
+            return _reduced_in_graph(image, self.at_most, self.quality)
+        if _is_array(image):
+            return averaged(image, self.size(image.shape[:2]))
+        return reduced_file(image, self.size, self.quality)
+
+    def size(self, shape: ImageSize) -> ImageSize:
+        """Return height and width of what becomes of an image of that height and width."""
+        height, width = shape
+        if (longer := max(shape)) <= self.at_most:
+            return height, width
+        return max(1, round(height * self.at_most / longer)), max(1, round(width * self.at_most / longer))
+
+
+@dataclass(frozen=True)
 class ByName:
     """A transform that is given an image by name and returns it so, as those of Albumentations (python engine).
 
@@ -239,6 +286,57 @@ class DecodeRandomCropResize:
         return self.resize(tf.case(cases, default=lambda: whole(encoded, (top, left, height, width))))
 
 
+@dataclass(frozen=True)
+class DecodeReduce:
+    """Decode a JPEG at 1/2, 1/4 or 1/8 of its size where that is still no smaller than what it is reduced to."""
+
+    reduce: Reduce | ReducedCopy
+
+    def __call__(self, encoded: Image) -> Image:
+        """Decode small, and reduce."""
+        shape = jpeg_shape(encoded)
+        if shape is None:
+            image = decoded(encoded)
+            return averaged(image, self.reduce.size(image.shape[:2]))
+        target = self.reduce.size(shape)
+        return averaged(decoded(encoded, reduction(shape, target)), target)
+
+
+@dataclass(frozen=True)
+class ReducedCopy:
+    """A JPEG of so many pixels at least, of a larger photograph: what AutoOrder keeps at a point behind the decoder.
+
+    What is no larger stays as it is (python engine).
+    """
+
+    pixels: int
+    quality: int = 90
+
+    def __call__(self, encoded: Image) -> Image:
+        """Make the copy; raises ValueError for what is no image, as the decoder would."""
+        copy = reduced_file(encoded, self.size, self.quality)
+        if copy is encoded:
+            decoded(encoded)
+        return copy
+
+    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is done to a copy in place of a random crop of pixels."""
+        assert isinstance(fn, RandomCrop)
+        return DecodeRandomCrop(fn)
+
+    def size(self, shape: ImageSize) -> ImageSize:
+        """Return height and width of the copy of a photograph of that height and width."""
+        height, width = shape
+        scale = math.sqrt(self.pixels / max(height * width, 1))
+        return (height, width) if scale >= 1 else (math.ceil(height * scale), math.ceil(width * scale))
+
+
+def pixels_for(crop: RandomCrop, resize: Resize) -> int:
+    """Return how many pixels a photograph must have for its smallest random part to be no smaller than the target."""
+    area, (narrow, wide) = crop.area[0], crop.aspect
+    return math.ceil(max(resize.height**2 * wide, resize.width**2 / narrow) / area)
+
+
 # --- both engines --------------------------------------------------------------------------------------------
 
 
@@ -282,6 +380,49 @@ def resized(image: Image, height: int, width: int) -> Image:
     tf = _tf()
     small = tf.image.resize(image, [height, width])
     return tf.cast(tf.round(small), image.dtype) if image.dtype.is_integer else tf.cast(small, image.dtype)
+
+
+def averaged(image: Any, size: ImageSize) -> Image:
+    """Return an array at a smaller size: each pixel the mean of those that it stands for, bilinear below two."""
+    if image.shape[:2] == size:
+        return image
+    cv2 = opencv()
+    few = 2 * size[0] > image.shape[0] and 2 * size[1] > image.shape[1]
+    made = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR if few else cv2.INTER_AREA)
+    return made.reshape(*size, *image.shape[2:])  # OpenCV drops the last axis of images with one channel
+
+
+def reduced_file(encoded: Any, size: Callable[[ImageSize], ImageSize], quality: int) -> Any:
+    """Return a photograph as a JPEG of the size that belongs to its own; itself if that is its own."""
+    shape = jpeg_shape(encoded)
+    image = decoded(encoded) if shape is None else None
+    shape = image.shape[:2] if image is not None else shape
+    assert shape is not None
+    if (target := size(shape)) == tuple(shape):
+        return encoded
+    cv2 = opencv()
+    small = averaged(decoded(encoded, reduction(shape, target)) if image is None else image, target)
+    done, file = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    if not done:
+        raise ValueError(f"OpenCV could not write a photograph of {target[0]} x {target[1]} as JPEG")
+    return bytes(file)
+
+
+def _reduced_in_graph(image: Any, at_most: int, quality: int) -> Any:
+    """Return what becomes of a tensor: of a text the file, else the pixels."""
+    tf = _tf()
+    encoded = image.dtype == tf.string
+    whole = decoded(image) if encoded else image
+    shape = tf.shape(whole)[:2]
+    longer = tf.reduce_max(shape)
+
+    def smaller() -> Any:
+        sides = tf.cast(shape, tf.float64) * (at_most / tf.cast(longer, tf.float64))
+        small = tf.image.resize(whole, tf.maximum(tf.cast(tf.round(sides), tf.int32), 1), method="area")
+        small = tf.cast(tf.round(small), whole.dtype) if whole.dtype.is_integer else tf.cast(small, whole.dtype)
+        return tf.io.encode_jpeg(small, quality=quality) if encoded else small
+
+    return tf.cond(longer > at_most, smaller, lambda: image)
 
 
 def reduction(shape: tuple[int, int] | None, target: tuple[int, int]) -> int:

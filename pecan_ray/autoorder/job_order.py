@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeAlias
 
 from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import Ordering, StretchOrder
+from pecan_ray.autoorder.copies_tried import CopiesKept, with_copies_if_better
 from pecan_ray.autoorder.explain import as_json
 from pecan_ray.autoorder.in_rows import with_maps_in_rows
 from pecan_ray.autoorder.job_size import LEAST_RUNS, runs_allowed
@@ -20,6 +21,7 @@ from pecan_ray.autoorder.order import may_run_apart, order_for_job, order_plan
 from pecan_ray.autoorder.order_key import order_key
 from pecan_ray.autoorder.order_request import JobSize, OrderRequest, mode_under
 from pecan_ray.autoorder.push_down import choices, push_down
+from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds, with_reduced_copies
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import StateError
@@ -170,19 +172,19 @@ class JobOrder:
         ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)
-        plan, rewritten_told = rewritten(plan, self._engine, ordering.decoders)
         keeps = self._keeps(plan, ordering, JobSize(1.0, 1.0) if job is None else job)
-        plan = keeps.plan
-        told = (*rewritten_told, *keeps.said, *self._seed_matters())
+        decoders = (*ordering.decoders, *keeps.decoders)
+        told = (*rewritten(plan, self._engine, decoders)[1], *keeps.said, *self._seed_matters())
         said = [text for text in (ordering.summary(), *told) if text]
         for text in said:
             logger.info("%s: %s", self._name, text)
         pinned = self._config.order_file is not None or self._state_pins is not None
-        look = None if once or pinned or not ordering.stretches else self._after_epoch(ordering, skip_bad=skip_bad)
+        once = once or pinned or not ordering.stretches or bool(keeps.decoders)
+        look = None if once else self._after_epoch(ordering, skip_bad=skip_bad)
         reverted = None if pinned else functools.partial(self._reverted, skip_bad)
         seconds = ordering.op_seconds(), ordering.row_seconds()
-        decoders, found = ordering.decoders, as_json(self._name, ordering)
-        return Ordered(plan, order, tuple(said), *seconds, look, reverted, decoders, keeps.promise, found)
+        found = as_json(self._name, ordering)
+        return Ordered(keeps.plan, order, tuple(said), *seconds, look, reverted, decoders, keeps.promise, found)
 
     def explained(self, *, again: bool = False) -> Ordering:
         """Return the order with what was measured of every operator; `again`: look anew, whatever is kept."""
@@ -203,9 +205,9 @@ class JobOrder:
         """Return what `explained` does; among its notes is what a job on this machine would keep, and why."""
         found = self.explained(again=again)
         plan = found.plan if found.changed else self._plan
-        plan, _ = rewritten(plan, self._engine, found.decoders)
         keeps = self._keeps(plan, found, JobSize(1.0, float(len(os.sched_getaffinity(0)))))
-        return replace(found, notes=(*found.notes, *keeps.said))
+        _, copies = with_reduced_copies(plan, (*found.decoders, *keeps.decoders))
+        return replace(found, notes=(*found.notes, *copies, *keeps.said))
 
     def save(self, path: str | os.PathLike[str], *, again: bool = False) -> None:
         """Write the order to a file, by which it can be pinned.
@@ -222,11 +224,26 @@ class JobOrder:
 
     # --- inside --------------------------------------------------------------------------------------------
 
-    def _keeps(self, plan: Plan, ordering: Ordering, job: JobSize) -> Kept:
-        """Return a plan that was ordered, with what it keeps."""
+    def _keeps(self, ordered: Plan, ordering: Ordering, job: JobSize) -> Kept:
+        """Return an ordered plan as it is to run, with what it keeps."""
+        plan, _ = rewritten(ordered, self._engine, ordering.decoders)
+        as_sampled = [op.name for op in plan.all_ops()] == [op.name for op in ordered.all_ops()]
+        keeps = self._kept(plan, ordering if as_sampled else None, job)
+        place = can_keep_copies(ordered, self._plan)
+        if place is None or self._mode != "cost" or keeps.promise is None or self._pinned() is not None:
+            return keeps
+        found = []
+        for one in kinds(place):
+            copies, _ = rewritten(ordered, self._engine, (*ordering.decoders, one.name))
+            found.append(CopiesKept(one, copies, self._kept(copies, None, job)))
+        request = replace(self._request(skip_bad=True), plan=plan)
+        return with_copies_if_better(keeps, found, request, self._config.cache)
+
+    def _kept(self, plan: Plan, ordering: Ordering | None, job: JobSize) -> Kept:
+        """Return a plan with what it keeps; `ordering`: where its operators were sampled, None: they are looked at."""
         return with_kept_points(
             plan,
-            lambda: self._with_all_facts(ordering),
+            lambda: self._looked_at(plan) if ordering is None else self._with_all_facts(ordering),
             name=self._name,
             engine=self._engine,
             seed=self._seed,
@@ -331,7 +348,11 @@ class JobOrder:
         """Return an order with what a sample shows of all stretches, also of those in which nothing can move."""
         if len(ordering.stretches) == len(stretches(self._plan)):
             return ordering
-        return order_for_job(replace(self._request(skip_bad=True, sample_all=True), mode="off"))
+        return self._looked_at(self._plan)
+
+    def _looked_at(self, plan: Plan) -> Ordering:
+        """Return what a sample shows of all operators of a plan as it is."""
+        return order_for_job(replace(self._request(skip_bad=True, sample_all=True), plan=plan, mode="off"))
 
     def _after_epoch(self, ordering: Ordering, *, skip_bad: bool) -> ReorderAfterEpoch | None:
         """Return what asks AutoOrder again after the first epoch; None where nothing can move."""
@@ -363,9 +384,10 @@ class JobOrder:
 
 def rewritten(plan: Plan, engine: EngineName, decoders: tuple[str, ...]) -> tuple[Plan, tuple[str, ...]]:
     """Return an ordered plan with what `decoders` names done to it, and that in words."""
+    plan, copies = with_reduced_copies(plan, decoders if engine == "python" else ())
     after, pushed = push_down(plan, engine, decoders)
     plan, in_rows = with_maps_in_rows(after if pushed else plan, engine, decoders)
-    return plan, (*(one.told() for one in pushed), *in_rows)
+    return plan, (*copies, *(one.told() for one in pushed), *in_rows)
 
 
 SEEDED = (

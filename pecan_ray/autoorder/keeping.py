@@ -83,6 +83,8 @@ class Kept:
     """The reason of each choice, and what to know about it, in words."""
     promise: Promise | None = None
     """None: nothing was decided, or of several inputs one by one."""
+    decoders: tuple[str, ...] = ()
+    """Those of which reduced copies are kept, as an order names them, beside those of the order."""
 
 
 def has_points(plan: Plan) -> bool:

@@ -18,6 +18,7 @@ from pecan_ray.autoorder.adopted import Ordering, StretchOrder
 from pecan_ray.autoorder.facts_json import FactJson, from_json, to_json
 from pecan_ray.autoorder.in_rows import choices_in_rows
 from pecan_ray.autoorder.push_down import TABLE, choices
+from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.errors import PecanError, PlanError
 from pecan_ray.options import EngineName
@@ -170,6 +171,8 @@ def check_decoders(found: Ordering, engine: EngineName, path: str | os.PathLike[
     able = [way.decoder for way in ways if way.rule != TABLE]
     tables = [way.decoder for way in ways if way.rule == TABLE]
     in_rows = choices_in_rows(found.plan, engine)
+    copies = can_keep_copies(found.plan, found.before) if engine == "python" else None
+    able += [one.name for one in kinds(copies)] if copies is not None else []
     for name in found.decoders:
         if name not in (*able, *tables, *in_rows):
             raise PlanError(

@@ -62,7 +62,7 @@ AS_KNOWN = " as known"
 """How an order names that: after the operators, joined by a plus; with `EXACTLY` behind it where pixels are equal."""
 EARLY = (*WARPS, KNOWN_FUNCTIONS)
 """Rules that gain more than exchanges of what they merge."""
-KNOWN = (images.Decode, *GEOMETRY)
+KNOWN = (images.Decode, images.Reduce, *GEOMETRY)
 """Operators that are no arithmetic on bytes."""
 RULES = (
     Rule(
@@ -79,6 +79,7 @@ RULES = (
         ("python", "tensorflow"),
         reduces=True,
     ),
+    Rule("decode+reduce", (images.Decode, images.Reduce), images.DecodeReduce, ("python",), reduces=True),
     Rule(
         "decode+random_crop",
         (images.Decode, images.RandomCrop),

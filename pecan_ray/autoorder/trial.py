@@ -192,7 +192,7 @@ class Trial:
         for mine, other in zip(before, after, strict=True):
             if self._equal_results and not equal(mine, other):
                 return "its result on the sample is not equal to that of the user's order"
-            if self._check is not None and (refused := _ask(self._check, mine, other)):
+            if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
                 return refused
         return ""
 
@@ -347,7 +347,7 @@ def _not_taken_over(one: Pushed, why: str) -> Refused:
     return Refused(one.ops, f"{what} (rule {one.rule}): {why}")
 
 
-def _ask(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
+def refused_by_check(check: Check, before: dict[str, Any], after: dict[str, Any]) -> str:
     """Return why a user's check refuses an element; empty if it does not."""
     try:
         answer = check(before, after)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from dataclasses import replace
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from pecan_ray.errors import PecanError
-from pecan_ray.plan.operators import ElementOp, Plan
+from pecan_ray.plan.operators import ElementOp, Map, Plan
 from pecan_ray.plan.stretches import Names, element_run, element_runs
 
 RunOrders: TypeAlias = dict[tuple[int, ...], Names]
@@ -17,6 +18,15 @@ RunOrders: TypeAlias = dict[tuple[int, ...], Names]
 def orders_of(plan: Plan) -> RunOrders:
     """Return the order of every run of operators on elements."""
     return {run.place: tuple(op.name for op in run.ops) for run in element_runs(plan)}
+
+
+@runtime_checkable
+class MakesCopies(Protocol):
+    """The function of an operator before a point, which makes copies that are decoded behind it."""
+
+    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is done to a copy in place of the user's first function behind the point."""
+        ...
 
 
 class UsersOrder:
@@ -41,7 +51,7 @@ class UsersOrder:
         """The plan as the user wrote it."""
         with self._lock:
             if self._plan is None:
-                self._plan = self._load()
+                self._plan = given_copies(self._load(), self._running)
             return self._plan
 
     def ops(self, run: Sequence[ElementOp]) -> tuple[ElementOp, ...]:
@@ -67,6 +77,17 @@ class UsersOrder:
         with self._lock:
             self.said = self.said or said
             self.taken = True
+
+
+def given_copies(users: Plan, running: Plan) -> Plan:
+    """Return the user's plan, whose functions are given reduced copies where the running one keeps such."""
+    ops = list(users.ops)
+    for copy in running.ops:
+        at = next((place for place, op in enumerate(users.ops) if op.name == copy.name), len(ops)) + 2
+        behind = ops[at] if at < len(ops) else None
+        if isinstance(copy, Map) and isinstance(copy.fn, MakesCopies) and isinstance(behind, Map):
+            ops[at - 2], ops[at] = copy, replace(behind, fn=copy.fn.decoding_before(behind.fn))
+    return replace(users, ops=tuple(ops))
 
 
 def led_to(error: PecanError) -> str:

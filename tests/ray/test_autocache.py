@@ -10,10 +10,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
+from skimage import data
 
 import pecan_ray as pecan
+from pecan_ray import images
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.observe import epoch_watch
@@ -150,3 +153,35 @@ def test_an_epoch_from_the_cache_corrects_what_the_next_job_is_promised(
     with pipe_of(files).iter_batches(workers=pecan.Workers(local=1)) as batches:
         seen(batches)
         assert any("an epoch (as measured;" in event.text for event in batches.report().events)
+
+
+@pytest.mark.slow
+def test_a_state_goes_on_with_reduced_copies(tmp_path: Path) -> None:
+    folder = tmp_path / "photographs" / "all"
+    folder.mkdir(parents=True)
+    for number in range(24):
+        photograph: Any = (data.coffee, data.astronaut, data.chelsea)[number % 3]
+        picture = cv2.resize(photograph(), (1200, 900 + 8 * number))
+        assert cv2.imwrite(str(folder / f"{number:02}.jpg"), picture)
+
+    def pipe() -> pecan.PecanPipeline:
+        config = pecan.Config(cache=Cache(tmp_path / "cache", 1 << 30), order_folder="", sample_seconds=60.0)
+        source = pecan.sources.ImageFolder(tmp_path / "photographs", split_files=4)
+        made = pecan.PecanPipeline(source, name="copies", config=config).map(images.Decode(), on="image").autocache()
+        crop, resize = images.RandomCrop(area=(0.5, 1.0)), images.Resize(64, 64)
+        return made.map(crop, on="image").map(resize, on="image").batch(4)
+
+    with pipe().iter_batches(epochs=3, workers=pecan.Workers(local=1)) as batches:
+        taken = list(islice(batches, 8))
+        state = json.loads(json.dumps(batches.state_dict()))
+        said = [event.text for event in batches.report().events]
+    assert any("autocache: reduced copies: " in text for text in said), said
+    assert "Decode as reduced " in json.dumps(state)
+    with pipe().iter_batches(epochs=3, workers=pecan.Workers(local=1), state=state) as batches:
+        taken += list(batches)
+        said = [event.text for event in batches.report().events]
+    assert any("(rule reduced copies)" in text for text in said), said
+    assert Counter(Counter(path for batch in taken for path in batch["path"]).values()) == {3: 24}
+    with EntryStore(tmp_path / "cache", max_bytes=1 << 30) as store:
+        sizes = store.sizes()
+    assert sum(one.elements for one in sizes) == 24 and sum(one.nbytes for one in sizes) < 24 * 900 * 1200
