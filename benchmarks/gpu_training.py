@@ -39,8 +39,6 @@ from pecan_ray import images
 SIDE = 224
 EPOCHS = 10_000
 """More than a turn takes."""
-Step = Callable[[Any], None]
-Batches = Iterable[Any]
 
 
 def mirror(image: Any, rng: np.random.Generator) -> Any:
@@ -48,7 +46,7 @@ def mirror(image: Any, rng: np.random.Generator) -> Any:
     return image[:, ::-1] if rng.random() < 0.5 else image
 
 
-def training_step(model: str, device: str) -> Step:
+def training_step(model: str, device: str) -> Callable[[Any], None]:
     """Return what trains a network of torchvision on a batch of uint8 [n, 224, 224, 3] on the device."""
     network = getattr(torchvision.models, model)().to(device, memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
@@ -69,7 +67,7 @@ def training_step(model: str, device: str) -> Step:
 
 
 @contextmanager
-def resident(files: list[bytes], batch: int, device: str) -> Iterator[Batches]:
+def resident(files: list[bytes], batch: int, device: str) -> Iterator[Iterable[Any]]:
     """Give batches that are on the device already."""
     made = [torch.randint(0, 256, (batch, SIDE, SIDE, 3), dtype=torch.uint8, device=device) for _ in range(4)]
     yield itertools.cycle(made)
@@ -79,7 +77,7 @@ def by_pecan(workers: pecan.Workers | None) -> Any:
     """Return the side of this library, with so many workers, or as many as AutoPlacement takes."""
 
     @contextmanager
-    def side(files: list[bytes], batch: int, device: str) -> Iterator[Batches]:
+    def side(files: list[bytes], batch: int, device: str) -> Iterator[Iterable[Any]]:
         source = pecan.sources.Items([{"image": file} for file in files])
         pipe = pecan.PecanPipeline(source, name="photographs")
         for op in (images.Decode(), images.RandomCrop(), images.Resize(SIDE, SIDE), mirror):
@@ -115,7 +113,7 @@ def alone(_: int) -> None:
 
 
 @contextmanager
-def data_loader(files: list[bytes], batch: int, device: str) -> Iterator[Batches]:
+def data_loader(files: list[bytes], batch: int, device: str) -> Iterator[Iterable[Any]]:
     """Give batches of torch's DataLoader, with a process for each CPU but one."""
     loader = torch.utils.data.DataLoader(
         Photographs(files),
@@ -136,7 +134,7 @@ def wait_for(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def rate(batches: Batches, step: Step, device: str, warm_s: float, seconds: float) -> float:
+def rate(batches: Iterable[Any], step: Callable[[Any], None], device: str, warm_s: float, seconds: float) -> float:
     """Return images a second, from the end of the warm-up on."""
     began, counted_from, count = time.perf_counter(), 0.0, 0
     for batch in batches:
