@@ -31,7 +31,7 @@ MOST_NUMBERS = 1 << 19
 OF_A_FILE = 64
 """a file counts as so many more."""
 MOST_CHUNKS = 1 << 16
-"""What is needed of a file with more chunks of columns is not told: going over them would take a tenth of a second."""
+"""What is needed of a file with more chunks of columns is not told: going over these takes a quarter of a second."""
 TAIL_BYTES = 64 << 10
 """What is looked at first of a file on the disk: most footers are shorter."""
 MOST_LOOKED = 32

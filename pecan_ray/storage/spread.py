@@ -2,6 +2,8 @@
 
 Other nodes may be lost, hang, or come back.  Then nobody waits for them again and again: one that has not answered is
 left alone for a while, and its blocks belong to the others meanwhile; they come from the bucket.  Nothing here raises.
+
+Of reads that miss a block together one fetches it, as the node that it belongs to says; the others wait for it a while.
 """
 
 from __future__ import annotations
