@@ -18,7 +18,7 @@ def test_whoever_misses_a_block_is_told_who_fetches_it_until_it_has_come(tmp_pat
     node = NodeBlocks(Cache(tmp_path, source_bytes=64 * MIB))
     assert node.turns(["x", "y"], ONE) == ({}, {})
     assert node.turns(["x", "y", "z"], OTHER) == ({}, {"x": ONE, "y": ONE})
-    node.put(SentBlock("x", "s3://data", b"bytes", 7, True), ())
+    node.put(SentBlock("x", "s3://data", b"bytes", 7, shared=True), ())
     node.give_up(["y", "z"], ONE)
     assert node.turns(["x", "y", "z"], ONE) == ({"x": 7}, {"z": OTHER})
 
