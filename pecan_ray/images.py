@@ -331,6 +331,17 @@ class ReducedCopy:
         return (height, width) if scale >= 1 else (math.ceil(height * scale), math.ceil(width * scale))
 
 
+@dataclass(frozen=True)
+class DecodeReducedCopy(DecodeReduce):
+    """Decode to the pixels of a reduced copy: what AutoOrder keeps where they are not encoded again."""
+
+    reduce: ReducedCopy
+
+    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is done to a copy in place of a function of pixels: the same."""
+        return fn
+
+
 def pixels_for(crop: RandomCrop, resize: Resize) -> int:
     """Return how many pixels a photograph must have for its smallest random part to be no smaller than the target."""
     area, (narrow, wide) = crop.area[0], crop.aspect

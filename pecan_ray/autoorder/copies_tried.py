@@ -71,6 +71,12 @@ class CopiesKept:
         name = self.place.point.name
         return sum(one.nbytes for choice in self.keeps.choices for one in choice.options if one.point == name)
 
+    @property
+    def too_large(self) -> str:
+        """Why some copies, or all, can never be kept; empty: all can be."""
+        name = self.place.point.name
+        return next((one.too_large for it in self.keeps.choices for one in it.options if one.point == name), "")
+
     def told(self) -> str:
         """Say what it would take."""
         return f"{self.seconds:.3g} s an epoch as {'JPEGs' if self.place.encoded else 'pixels'}"
@@ -84,11 +90,11 @@ def with_copies_if_better(keeps: Kept, copies: Sequence[CopiesKept], request: Or
     """
     if keeps.promise is None:
         return keeps
+    refused = [f"autocache: not {one.place.name}: {one.too_large}" for one in copies if one.too_large]
     copies = [one for one in copies if one.seconds < math.inf]
     fastest = min((one.seconds for one in copies), default=math.inf)
     order = sorted(copies, key=lambda one: (one.seconds > (1 + LEAST_GAIN) * fastest, one.nbytes, one.seconds))
     times = f"{', '.join(one.told() for one in order)}, against {keeps.promise.seconds:.3g} s without them"
-    refused = list[str]()
     for one in order:
         if keeps.promise.seconds < WORTH * one.seconds:
             continue

@@ -50,7 +50,7 @@ class CopyPlace:
         """What stands in the place of the decoder, the point and the run."""
         copy = images.ReducedCopy(self.pixels)
         if not self.encoded:
-            return (replace(self.decoder, fn=images.DecodeReduce(copy)), self.point, *self.run)
+            return (replace(self.decoder, fn=images.DecodeReducedCopy(copy)), self.point, *self.run)
         behind, _ = merged((self.decoder, *self.run), "python", (self.decoder.name,))
         return (replace(self.decoder, fn=copy), self.point, *behind)
 

@@ -15,10 +15,11 @@ from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images
+from pecan_ray.autoorder import keeping
 from pecan_ray.autoorder.copies_tried import CopiesKept, try_copies, with_copies_if_better
 from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.keeping import Kept, Promise, prefix_key
-from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, copy_place, kinds, with_reduced_copies
 from pecan_ray.engines.inprocess import run_inprocess, run_produced
@@ -229,6 +230,15 @@ def test_the_users_order_beside_it_is_given_the_copies(large: list[bytes]) -> No
     assert given_copies(users, users) == users
 
 
+def test_the_users_order_makes_the_pixels_that_entries_hold(large: list[bytes]) -> None:
+    users = pipeline(large, DECODE, None, CROP, RESIZE).plan
+    running, _ = with_reduced_copies(users, ["Decode as reduced pixels"])
+    assert given_copies(users, running) == running
+    reducing = pipeline(large, DECODE, images.Reduce(100), None, CROP, RESIZE).plan
+    merged, [done] = push_down(reducing, "python", ["Decode"])
+    assert done.into == "Reduce" and given_copies(reducing, merged) == reducing, "its own functions make them"
+
+
 def test_an_element_that_fails_behind_copies_goes_through_the_users_order(large: list[bytes]) -> None:
     pipe = pipeline(large, DECODE, None, CROP, RESIZE)
     running, _ = with_reduced_copies(pipe.plan, ["Decode as reduced copies"])
@@ -328,6 +338,35 @@ def test_a_state_and_a_file_pin_them(large: list[bytes], tmp_path: Path) -> None
     path.write_text(json.dumps({"format": 1, "orders": [["Decode", *names[0]]], "decoders": list(copies)}))
     with pytest.raises(PlanError, match="lets 'Decode as reduced copies' take over"):
         other._order.ordered(skip_bad=False, once=True, job=None)
+
+
+def test_what_pinned_pixels_take_is_sampled_with_them(large: list[bytes], tmp_path: Path) -> None:
+    pipe = pipeline(large, DECODE, None, CROP, RESIZE, cache=Cache(tmp_path), sample_seconds=60.0)
+    pinned = pipe._order.pinned((("RandomCrop", "Resize"),), ("Decode as reduced pixels",), cuts_elements=False)
+    ordering = pinned._ordering(skip_bad=False, job=None, here=True)
+    [choice] = pinned._keeps(pipe.plan, ordering, JobSize(1.0, 1.0)).choices
+    [nbytes] = [option.nbytes for option in choice.options if option.point == "autocache"]
+    place = copy_place(pipe.plan)
+    assert place is not None and nbytes < 2 * 3 * place.pixels * len(large), "all pixels are 99 times as many"
+
+
+def test_copies_that_no_entry_may_hold_are_not_kept(
+    large: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split has four photographs: of all pixels 13 MB, of reduced ones 130 KB, of JPEGs less."""
+    place = copy_place(pipeline(large, DECODE, None, CROP, RESIZE).plan)
+    assert place is not None
+    config: dict[str, Any] = {"cache": Cache(tmp_path), "sample_seconds": 60.0}
+    pipe = pipeline(large, DECODE, None, CROP, RESIZE, **config).batch(4)
+    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 3 * 3 * place.pixels)
+    ordered = pipe._order.ordered(skip_bad=False, once=False, job=None)
+    assert "Decode as reduced pixels" not in ordered.decoders
+    [said] = [text for text in ordered.said if "not Decode as reduced pixels" in text]
+    assert "nothing of it can be kept" in said
+    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 1000)
+    ordered = pipe._order.ordered(skip_bad=False, once=False, job=None)
+    assert not any("as reduced" in name for name in ordered.decoders)
+    assert ordered.plan == pipe.plan and sum("nothing of it can be kept" in text for text in ordered.said) == 4
 
 
 def test_a_rewritten_order_is_the_plan_itself_where_nothing_is_named(large: list[bytes]) -> None:
