@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.keeping import Kept, prefix_key
 from pecan_ray.autoorder.order import may_run_apart
+from pecan_ray.autoorder.order_key import look_of
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.reduced_copies import CopyPlace
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, private_copy, undisturbed
@@ -115,15 +117,33 @@ def _noted(request: OrderRequest, plan: Plan, cache: Cache) -> CopiesTried:
     """Return what a trial shows; without a user's check it is written down in the cache's folder for later jobs."""
     if request.check is not None:
         return try_copies(request, plan)
-    note = f"copies {prefix_key(plan, request.engine, request.seed)}"
+    note = note_of(request, plan)
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        if written := store.noted(note):
-            found = json.loads(written)
-            return CopiesTried(found["refused"], tuple(found["told"]))
-        tried = try_copies(request, plan)
-        if tried.refused != NO_TIME:
-            store.note(note, json.dumps(asdict(tried)))
+        tried = _from_json(store.noted(note))
+        if tried is None:
+            tried = try_copies(request, plan)
+            if tried.refused != NO_TIME:
+                store.note(note, json.dumps(asdict(tried)))
     return tried
+
+
+def note_of(request: OrderRequest, plan: Plan) -> str:
+    """Return under which note lies what a trial of a plan shows: of these functions, and of the data as it lies there.
+
+    With other photographs in the same place others are tried, as another order is looked for.
+    """
+    looks = json.dumps([look_of(source) for source in request.plan.sources()])
+    data = hashlib.blake2b(looks.encode(), digest_size=16).hexdigest()
+    return f"copies {prefix_key(plan, request.engine, request.seed)} {data}"
+
+
+def _from_json(text: str | None) -> CopiesTried | None:
+    """Return what a note says; None where there is none, or one of another version."""
+    try:
+        found = json.loads(text or "")
+        return CopiesTried(str(found["refused"]), tuple(str(one) for one in found["told"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def try_copies(request: OrderRequest, copies: Plan) -> CopiesTried:
