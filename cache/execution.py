@@ -55,6 +55,8 @@ class ExecutionOption:
     """Whether what has no room here is read from a store that many machines share, and kept there."""
     measured: bool = False
     """Whether an epoch has been run this way, and `seconds` is what it took."""
+    too_large: str = ""
+    """Why some of it, or all, can never be kept: splits of which an entry would be too large; empty: all can be."""
 
     def __str__(self) -> str:
         """Say what is kept, where."""
@@ -78,7 +80,8 @@ class ExecutionChoice:
     remote: bool = False
     """Whether it is to be kept in the store that many machines share as well: it is read there sooner than computed."""
     warnings: tuple[str, ...] = ()
-    """A sentence for each point that would keep random results, whether it was chosen or not."""
+    """A sentence for each point that would keep random results, whether it was chosen or not, and for each with splits
+    that are too large to be kept."""
 
 
 def choose_execution(
@@ -89,6 +92,7 @@ def choose_execution(
     measured: Mapping[ExecutionPlace, float] | None = None,
     memory: tuple[StoreModel, int] | None = None,
     remote: StoreModel | None = None,
+    most_entry_bytes: float = math.inf,
 ) -> ExecutionChoice:
     """Return the way to run a pipeline that makes an epoch shortest.
 
@@ -98,15 +102,16 @@ def choose_execution(
     `memory`: how fast a tier in memory is read, and its bytes: what fits is read from there.  `remote`: how fast a
     store is read that many machines share, where there is one: it has room for all, so what has none here is read from
     there, but for a point whose entries would take longer to come from there than to compute.  `measured`: by mode and
-    point, what an epoch took that was run so; it counts for more than the model.
+    point, what an epoch took that was run so; it counts for more than the model.  `most_entry_bytes`: a split that
+    gives more is never kept, here or elsewhere, and computed in each epoch; what is so for all splits is not chosen.
     """
     room = math.inf if max_bytes is None else checked_count("choose_execution(max_bytes=...)", max_bytes)
     took = measured or {}
     options = tuple(
         option
-        if seconds is None
+        if seconds is None or (option.too_large and not option.share)
         else replace(option, seconds=checked_amount("measured seconds", seconds), measured=True)
-        for option in _options(profile, store_model, room, memory, remote)
+        for option in _options(profile, store_model, room, memory, remote, most_entry_bytes)
         for seconds in [took.get((option.mode, option.point))]
     )
     compute, *caches = options
@@ -118,9 +123,9 @@ def choose_execution(
         best = min(near, key=lambda option: option.nbytes)
         chosen = best if best.seconds < compute.seconds * (1 - LEAST_GAIN) else compute
         reason = _reason(chosen, options)
-    return ExecutionChoice(
-        chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, _warnings(profile)
-    )
+    large = tuple(one.too_large for one in options if one.too_large and (one.point or chosen.mode == "compute"))
+    warnings = (*_warnings(profile), *large)
+    return ExecutionChoice(chosen.mode, chosen.point, chosen.seconds, reason, options, chosen.remote, warnings)
 
 
 def _options(
@@ -129,6 +134,7 @@ def _options(
     room: float,
     memory: tuple[StoreModel, int] | None,
     remote: StoreModel | None,
+    most_entry_bytes: float,
 ) -> tuple[ExecutionOption, ...]:
     source = profile.source
     reading, computing = source.seconds * profile.elements, _computing(profile, 0)
@@ -152,14 +158,32 @@ def _options(
             reading = (1 - there) * reading + there * model.read_seconds(nbytes, elements, profile.splits)
         computing = _computing(profile, place)
         seconds = _epoch(profile, place, reading, store.waiting, nbytes / store.most_bytes_per_s)
-        share = min(1.0, room / nbytes) if nbytes else 1.0
+        can_be, too_large = _in_entries(profile, place, name, most_entry_bytes)
+        share = min(can_be, room / nbytes) if nbytes else 1.0
         far = math.inf if remote is None else _from_store(profile, place, remote)
-        used = far < compute.seconds * (1 - LEAST_GAIN)
+        used = far < compute.seconds * (1 - LEAST_GAIN) and can_be > 0
         elsewhere = far if used else compute.seconds
-        seconds = (1 - refresh) * (share * seconds + (1 - share) * elsewhere) + refresh * compute.seconds
+        seconds = share * seconds + (can_be - share) * elsewhere + (1 - can_be) * compute.seconds
+        seconds = (1 - refresh) * seconds + refresh * compute.seconds
         mode = _mode(place, len(profile.ops))
-        options.append(ExecutionOption(mode, name, seconds, reading, computing, nbytes, share, used))
+        option = ExecutionOption(mode, name, seconds, reading, computing, nbytes, share, used, too_large=too_large)
+        options.append(option)
     return tuple(options)
+
+
+def _in_entries(profile: ExecutionProfile, place: int, name: str | None, most: float) -> tuple[float, str]:
+    """Return the share of a place's bytes whose entries are not too large, and of the others why they are not kept."""
+    entries = profile.entry_bytes_at(place)
+    small = sum(nbytes for nbytes in entries if nbytes <= most)
+    if not entries or small == sum(entries):
+        return 1.0, ""
+    can_be = small / sum(entries)
+    what = "what the source gives" if name is None else f"autocache point {name!r}"
+    kept = f"only {can_be:.0%} of it can be kept" if can_be else "nothing of it can be kept"
+    return can_be, (
+        f"{what}: a split has up to {max(entries) / 2**20:,.0f} MiB there, and one with more than {most / 2**20:,.0f} "
+        f"MiB is computed each time: {kept}; smaller splits of the source can be."
+    )
 
 
 def _from_store(profile: ExecutionProfile, place: int, store: StoreModel) -> float:
@@ -218,7 +242,7 @@ def _reason(chosen: ExecutionOption, options: Sequence[ExecutionOption]) -> str:
             else (f", {chosen.share:.0%} of {chosen.nbytes / 1e6:,.1f} MB kept")
         )
         if chosen.remote:
-            parts += " here, and all of it in the remote store"
+            parts += f" here, and {'what can be' if chosen.too_large else 'all'} of it in the remote store"
     elif min(option.seconds for option in options) < chosen.seconds:
         parts += f"; less than {LEAST_GAIN:.0%} would be saved"
     return f"{chosen}: {_time(chosen.seconds)} an epoch ({parts}), against {', '.join(others)}."

@@ -111,9 +111,11 @@ class ExecutionProfile:
     rows: bool = False
     """Whether what the last operator gives is all that a batch is made of: if it is kept, whole runs of rows are copied
     from there, and no element is handled by itself."""
+    split_elements: tuple[float, ...] = ()
+    """Of the source, in each split, or in those of which it is known; empty: not known."""
 
     def __post_init__(self) -> None:
-        for field in ("ops", "points"):
+        for field in ("ops", "points", "split_elements"):
             object.__setattr__(self, field, tuple(getattr(self, field)))
         checked_amount("ExecutionProfile(elements=...)", self.elements, positive=True)
         checked_amount("ExecutionProfile(batches=...)", self.batches)
@@ -141,6 +143,11 @@ class ExecutionProfile:
         """Return the bytes of an epoch that so many operators give."""
         size = self.ops[place - 1].nbytes if place else self.source.nbytes
         return self.elements_at(place) * size
+
+    def entry_bytes_at(self, place: int) -> tuple[float, ...]:
+        """Return the bytes that so many operators give of each split; empty where that is not known."""
+        each = self.bytes_at(place) / self.elements
+        return tuple(each * elements for elements in self.split_elements)
 
     def seconds_from(self, place: int) -> float:
         """Return the thread-seconds of an epoch that the operators behind a place take: Cachew's N t_L - M t_A."""

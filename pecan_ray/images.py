@@ -20,7 +20,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from pecan_ray import part_decoding
+from pecan_ray.averaging import averaged, checked_pixels
 from pecan_ray.errors import PlanError
+from pecan_ray.orientation import orientation, with_orientation
 from pecan_ray.warps import ImageSize, Placed, RandomFlip, RandomRotate, RandomShear, opencv, scaled, shifted
 
 __all__ = [
@@ -42,6 +44,8 @@ Box: TypeAlias = "tuple[Any, Any, Any, Any]"
 
 REDUCTIONS = (8, 4, 2)
 ATTEMPTS = 10
+LARGEST_JPEG = 65_500
+"""Pixels of a side that the usual library writes."""
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,9 @@ class Reduce:
 
     A large JPEG is decoded at 1/2, 1/4 or 1/8 of its size first; of two pixels and more the mean is taken, of fewer
     what lies between them.  JPEGs are written with `quality`.  What is no larger stays as it is, bytes and all.
-    Raises ValueError for what is no image.
+    Of what else is in a file of a larger one, a JPEG, PNG or WebP, the orientation stays (python engine); lost are its
+    profile of colours, an alpha channel, more than 8 bits, and other EXIF data.  Arrays with one axis are encoded
+    photographs, as for `Decode`.  Raises ValueError for what is no image.
     """
 
     at_most: int
@@ -168,11 +174,15 @@ class Reduce:
 
     def __call__(self, image: Image) -> Image:
         """Reduce an image, encoded or not."""
-        if not (isinstance(image, (bytes, bytearray)) or _is_array(image)):
+        if _in_graph(image):
             return _reduced_in_graph(image, self.at_most, self.quality)
-        if _is_array(image):
-            return averaged(image, self.size(image.shape[:2]))
-        return reduced_file(image, self.size, self.quality)
+        if _is_array(image) and (image.ndim != 1 or image.dtype != np.uint8):
+            return averaged(checked_pixels(image), self.size(image.shape[:2]))
+        file = image if isinstance(image, (bytes, bytearray)) else bytes(image)
+        copy = reduced_file(file, self.size, self.quality)
+        if copy is None:
+            raise ValueError(f"OpenCV could not write a photograph as JPEG that is reduced to {self.at_most} pixels")
+        return image if copy is file else copy
 
     def size(self, shape: ImageSize) -> ImageSize:
         """Return height and width of what becomes of an image of that height and width."""
@@ -306,10 +316,12 @@ class DecodeReduce:
 class ReducedCopy:
     """A JPEG of so many pixels at least, of a larger photograph: what AutoOrder keeps at a point behind the decoder.
 
-    What is no larger stays as it is (python engine).
+    What is no larger stays as it is, and so does what cannot be a JPEG (python engine).
     """
 
     pixels: int
+    sides: ImageSize = (1, 1)
+    """Its height and width at least: where no random part fits, the whole is what the target is made of."""
     quality: int = 90
 
     def __call__(self, encoded: Image) -> Image:
@@ -317,7 +329,7 @@ class ReducedCopy:
         copy = reduced_file(encoded, self.size, self.quality)
         if copy is encoded:
             decoded(encoded)
-        return copy
+        return encoded if copy is None else copy
 
     def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """Return what is done to a copy in place of a random crop of pixels."""
@@ -328,7 +340,19 @@ class ReducedCopy:
         """Return height and width of the copy of a photograph of that height and width."""
         height, width = shape
         scale = math.sqrt(self.pixels / max(height * width, 1))
+        scale = max(scale, self.sides[0] / max(height, 1), self.sides[1] / max(width, 1))
         return (height, width) if scale >= 1 else (math.ceil(height * scale), math.ceil(width * scale))
+
+
+@dataclass(frozen=True)
+class DecodeReducedCopy(DecodeReduce):
+    """Decode to the pixels of a reduced copy: what AutoOrder keeps where they are not encoded again."""
+
+    reduce: ReducedCopy
+
+    def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what is done to a copy in place of a function of pixels: the same."""
+        return fn
 
 
 def pixels_for(crop: RandomCrop, resize: Resize) -> int:
@@ -382,18 +406,11 @@ def resized(image: Image, height: int, width: int) -> Image:
     return tf.cast(tf.round(small), image.dtype) if image.dtype.is_integer else tf.cast(small, image.dtype)
 
 
-def averaged(image: Any, size: ImageSize) -> Image:
-    """Return an array at a smaller size: each pixel the mean of those that it stands for, bilinear below two."""
-    if image.shape[:2] == size:
-        return image
-    cv2 = opencv()
-    few = 2 * size[0] > image.shape[0] and 2 * size[1] > image.shape[1]
-    made = cv2.resize(image, size[::-1], interpolation=cv2.INTER_LINEAR if few else cv2.INTER_AREA)
-    return made.reshape(*size, *image.shape[2:])  # OpenCV drops the last axis of images with one channel
-
-
 def reduced_file(encoded: Any, size: Callable[[ImageSize], ImageSize], quality: int) -> Any:
-    """Return a photograph as a JPEG of the size that belongs to its own; itself if that is its own."""
+    """Return a photograph as a JPEG of the size that belongs to its own; itself if that is its own.
+
+    None where no JPEG can be written of it, as with sides of more than 65,500 pixels.
+    """
     shape = jpeg_shape(encoded)
     image = decoded(encoded) if shape is None else None
     shape = image.shape[:2] if image is not None else shape
@@ -402,10 +419,13 @@ def reduced_file(encoded: Any, size: Callable[[ImageSize], ImageSize], quality: 
         return encoded
     cv2 = opencv()
     small = averaged(decoded(encoded, reduction(shape, target)) if image is None else image, target)
-    done, file = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
-    if not done:
-        raise ValueError(f"OpenCV could not write a photograph of {target[0]} x {target[1]} as JPEG")
-    return bytes(file)
+    if max(target) > LARGEST_JPEG:
+        return None  # OpenCV would print errors
+    try:
+        done, file = cv2.imencode(".jpg", cv2.cvtColor(small, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, quality])
+    except cv2.error:
+        return None
+    return with_orientation(bytes(file), orientation(encoded)) if done else None
 
 
 def _reduced_in_graph(image: Any, at_most: int, quality: int) -> Any:
@@ -458,7 +478,7 @@ def _decoded_part(encoded: Any, box: Box) -> Any:
 
 
 def _in_graph(encoded: Any) -> bool:
-    return not isinstance(encoded, (bytes, bytearray, np.ndarray))
+    return not isinstance(encoded, (bytes, bytearray, memoryview, np.ndarray))
 
 
 def _is_array(image: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import math
@@ -13,6 +14,7 @@ from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.call_in_subprocess import call_in_subprocess, can_be_sent
 from pecan_ray.autoorder.keeping import Kept, prefix_key
 from pecan_ray.autoorder.order import may_run_apart
+from pecan_ray.autoorder.order_key import look_of
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.reduced_copies import CopyPlace
 from pecan_ray.autoorder.sample import LEAST_ELEMENTS, private_copy, undisturbed
@@ -71,6 +73,12 @@ class CopiesKept:
         name = self.place.point.name
         return sum(one.nbytes for choice in self.keeps.choices for one in choice.options if one.point == name)
 
+    @property
+    def too_large(self) -> str:
+        """Why some copies, or all, can never be kept; empty: all can be."""
+        name = self.place.point.name
+        return next((one.too_large for it in self.keeps.choices for one in it.options if one.point == name), "")
+
     def told(self) -> str:
         """Say what it would take."""
         return f"{self.seconds:.3g} s an epoch as {'JPEGs' if self.place.encoded else 'pixels'}"
@@ -84,11 +92,11 @@ def with_copies_if_better(keeps: Kept, copies: Sequence[CopiesKept], request: Or
     """
     if keeps.promise is None:
         return keeps
+    refused = [f"autocache: not {one.place.name}: {one.too_large}" for one in copies if one.too_large]
     copies = [one for one in copies if one.seconds < math.inf]
     fastest = min((one.seconds for one in copies), default=math.inf)
     order = sorted(copies, key=lambda one: (one.seconds > (1 + LEAST_GAIN) * fastest, one.nbytes, one.seconds))
     times = f"{', '.join(one.told() for one in order)}, against {keeps.promise.seconds:.3g} s without them"
-    refused = list[str]()
     for one in order:
         if keeps.promise.seconds < WORTH * one.seconds:
             continue
@@ -109,15 +117,33 @@ def _noted(request: OrderRequest, plan: Plan, cache: Cache) -> CopiesTried:
     """Return what a trial shows; without a user's check it is written down in the cache's folder for later jobs."""
     if request.check is not None:
         return try_copies(request, plan)
-    note = f"copies {prefix_key(plan, request.engine, request.seed)}"
+    note = note_of(request, plan)
     with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
-        if written := store.noted(note):
-            found = json.loads(written)
-            return CopiesTried(found["refused"], tuple(found["told"]))
-        tried = try_copies(request, plan)
-        if tried.refused != NO_TIME:
-            store.note(note, json.dumps(asdict(tried)))
+        tried = _from_json(store.noted(note))
+        if tried is None:
+            tried = try_copies(request, plan)
+            if tried.refused != NO_TIME:
+                store.note(note, json.dumps(asdict(tried)))
     return tried
+
+
+def note_of(request: OrderRequest, plan: Plan) -> str:
+    """Return under which note lies what a trial of a plan shows: of these functions, and of the data as it lies there.
+
+    With other photographs in the same place others are tried, as another order is looked for.
+    """
+    looks = json.dumps([look_of(source) for source in request.plan.sources()])
+    data = hashlib.blake2b(looks.encode(), digest_size=16).hexdigest()
+    return f"copies {prefix_key(plan, request.engine, request.seed)} {data}"
+
+
+def _from_json(text: str | None) -> CopiesTried | None:
+    """Return what a note says; None where there is none, or one of another version."""
+    try:
+        found = json.loads(text or "")
+        return CopiesTried(str(found["refused"]), tuple(str(one) for one in found["told"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def try_copies(request: OrderRequest, copies: Plan) -> CopiesTried:

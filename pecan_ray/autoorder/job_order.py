@@ -27,7 +27,7 @@ from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import StateError
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described
-from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.plan.stretches import OpOrders, orders_in, stretches
 from pecan_ray.reorder import NEUTRAL_BAND
 from pecan_ray.reorder.moves import explained_moves
@@ -227,7 +227,7 @@ class JobOrder:
     def _keeps(self, ordered: Plan, ordering: Ordering, job: JobSize) -> Kept:
         """Return an ordered plan as it is to run, with what it keeps."""
         plan, _ = rewritten(ordered, self._engine, ordering.decoders)
-        as_sampled = [op.name for op in plan.all_ops()] == [op.name for op in ordered.all_ops()]
+        as_sampled = _on_elements(plan) == _on_elements(ordered)
         keeps = self._kept(plan, ordering if as_sampled else None, job)
         place = can_keep_copies(ordered, self._plan)
         if place is None or self._mode != "cost" or keeps.promise is None or self._pinned() is not None:
@@ -404,6 +404,11 @@ def _without_places(notes: tuple[str, ...]) -> tuple[str, ...]:
 
 def _spelled(orders: OpOrders) -> str:
     return "; ".join(" -> ".join(names) for names in orders)
+
+
+def _on_elements(plan: Plan) -> list[ElementOp]:
+    """Return what costs are of; names say less: a decoder that reduces is called as the user's."""
+    return [op for op in plan.all_ops() if isinstance(op, ElementOp)]
 
 
 def _names(plan: Plan) -> list[str]:

@@ -21,6 +21,7 @@ from pecan_ray.cache.execution import ExecutionChoice, ExecutionMode, ExecutionP
 from pecan_ray.cache.execution_profile import CachePoint, ExecutionProfile, OperatorCost, SourceCost
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cache.store_model import StoreModel
+from pecan_ray.engines.caching import MOST_ENTRY_BYTES
 from pecan_ray.engines.entry_format import FORMAT_VERSION
 from pecan_ray.engines.entry_objects import EntryObjects
 from pecan_ray.errors import CacheError, MissingExtraError, PlanError, SourceError
@@ -156,7 +157,13 @@ class _Decision:
         memory = memory_speed(self.cache)
         remote, trouble = self._remote_speed()
         choice = choose_execution(
-            profile, speed.reading, max_bytes=self.cache.max_bytes, measured=took, memory=memory, remote=remote
+            profile,
+            speed.reading,
+            max_bytes=self.cache.max_bytes,
+            measured=took,
+            memory=memory,
+            remote=remote,
+            most_entry_bytes=MOST_ENTRY_BYTES,
         )
         said = (f"autocache: {choice.reason}", *(f"autocache: {text}" for text in (*choice.warnings, *trouble)))
         promise = Promise(choice.seconds, profile.elements, notes[choice.mode, choice.point], self.cache)
@@ -227,21 +234,25 @@ class _Decision:
         listing = list_splits(source)
         workers = max(1, min(self.workers, int(self.cpus)))  # more of them take turns
         told = source.num_elements() or listing.elements
-        elements = told or elements_by_bytes(listing, costs.source.nbytes) or UNKNOWN_ELEMENTS
+        likely = told or elements_by_bytes(listing, costs.source.nbytes)
+        elements = likely or UNKNOWN_ELEMENTS
         known = [split.elements for split in listing.splits if split.elements]
         each = sum(known) / len(known) if known else ELEMENTS_OF_A_SPLIT
+        splits = len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each))
+        alike = (elements / splits,) if likely and listing.complete else ()
         return ExecutionProfile(
             source=costs.source,
             ops=costs.ops,
             points=_points(plan),
             elements=elements,
-            splits=len(listing.splits) if listing.complete and listing.splits else max(1, round(elements / each)),
+            splits=splits,
             workers=workers,
             threads=max(1, int(self.cpus / workers)),
             batches=elements * math.prod(op.elements for op in costs.ops) / rows
             if (rows := _rows(self.whole))
             else 0.0,
             rows=_in_rows(plan, self.whole),
+            split_elements=elements_of_splits(listing, costs.source.nbytes) or alike,
         )
 
 
@@ -307,6 +318,19 @@ def elements_by_bytes(listing: FirstSplits, element_bytes: float) -> float | Non
     if not listing.complete or len(sizes) < len(listing.splits) or not element_bytes:
         return None
     return sum(sizes) / element_bytes or None
+
+
+def elements_of_splits(listing: FirstSplits, element_bytes: float) -> tuple[float, ...]:
+    """Return how many elements each split holds that is listed: as it says, or else by its bytes; empty: not known."""
+    found = []
+    for split in listing.splits:
+        if split.elements is not None:
+            found.append(float(split.elements))
+        elif split.path and split.stop is not None and element_bytes:
+            found.append((split.stop - split.start) / element_bytes)
+        else:
+            return ()
+    return tuple(found)
 
 
 def _points(plan: Plan) -> tuple[CachePoint, ...]:

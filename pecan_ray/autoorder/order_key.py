@@ -34,12 +34,12 @@ def order_key(
     `parts` is what `pecan_ray.plan.fingerprint.described` tells of its plan.  Where the data cannot be listed its
     place counts alone: who reads it says why.
     """
-    looks = [_look(source) for source in sources]
+    looks = [look_of(source) for source in sources]
     text = repr((FORMAT, list(parts), looks, engine, mode, None if check is None else spelled_out(check)))
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def _look(source: Source) -> str:
+def look_of(source: Source) -> str:
     """Return a hash of what lies at a source's place, at the cost of one listing or less."""
     try:
         classes: list[str] = []

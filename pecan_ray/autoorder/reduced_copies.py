@@ -37,6 +37,8 @@ class CopyPlace:
     """What follows the point, from the random crop to the resize."""
     pixels: int
     """Of a copy, at least."""
+    sides: tuple[int, int]
+    """Height and width of a copy, at least: the target's."""
     encoded: bool = True
     """Whether they are kept as JPEGs."""
 
@@ -48,9 +50,9 @@ class CopyPlace:
     @property
     def ops(self) -> tuple[Op, ...]:
         """What stands in the place of the decoder, the point and the run."""
-        copy = images.ReducedCopy(self.pixels)
+        copy = images.ReducedCopy(self.pixels, self.sides)
         if not self.encoded:
-            return (replace(self.decoder, fn=images.DecodeReduce(copy)), self.point, *self.run)
+            return (replace(self.decoder, fn=images.DecodeReducedCopy(copy)), self.point, *self.run)
         behind, _ = merged((self.decoder, *self.run), "python", (self.decoder.name,))
         return (replace(self.decoder, fn=copy), self.point, *behind)
 
@@ -76,7 +78,8 @@ def copy_place(plan: Plan) -> CopyPlace | None:
         if run is not None and not (decoder.keep_position or decoder.processes):
             crop, resize = run[0].fn, run[-1].fn
             assert isinstance(crop, images.RandomCrop) and isinstance(resize, images.Resize)
-            return CopyPlace(at, decoder, point, run, images.pixels_for(crop, resize))
+            sides = (resize.height, resize.width)
+            return CopyPlace(at, decoder, point, run, images.pixels_for(crop, resize), sides)
     return None
 
 

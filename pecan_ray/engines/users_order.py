@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from pecan_ray.errors import PecanError
-from pecan_ray.plan.operators import ElementOp, Map, Plan
+from pecan_ray.plan.operators import Autocache, ElementOp, Map, Plan
 from pecan_ray.plan.stretches import Names, element_run, element_runs
 
 RunOrders: TypeAlias = dict[tuple[int, ...], Names]
@@ -22,10 +23,13 @@ def orders_of(plan: Plan) -> RunOrders:
 
 @runtime_checkable
 class MakesCopies(Protocol):
-    """The function of an operator before a point, which makes copies that are decoded behind it."""
+    """The function of an operator before a point, which makes copies of what the user's would give."""
 
     def decoding_before(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what is done to a copy in place of the user's first function behind the point."""
+        """Return what is done to a copy in place of the user's first function behind the point.
+
+        That decodes it first, if the copy is encoded.
+        """
         ...
 
 
@@ -80,12 +84,18 @@ class UsersOrder:
 
 
 def given_copies(users: Plan, running: Plan) -> Plan:
-    """Return the user's plan, whose functions are given reduced copies where the running one keeps such."""
+    """Return the user's plan, which makes reduced copies, and goes on from them, where the running one keeps such.
+
+    Both have entries of one name, so that what either writes must do for the other.
+    """
     ops = list(users.ops)
-    for copy in running.ops:
-        at = next((place for place, op in enumerate(users.ops) if op.name == copy.name), len(ops)) + 2
+    places = {op.name: place for place, op in enumerate(users.ops)}
+    for copy, point in itertools.pairwise(running.ops):
+        at = places.get(copy.name, len(ops)) + 2
         behind = ops[at] if at < len(ops) else None
-        if isinstance(copy, Map) and isinstance(copy.fn, MakesCopies) and isinstance(behind, Map):
+        if not (isinstance(copy, Map) and isinstance(copy.fn, MakesCopies) and isinstance(point, Autocache)):
+            continue
+        if isinstance(behind, Map) and ops[at - 1].name == point.name:  # else the user's functions make it, too
             ops[at - 2], ops[at] = copy, replace(behind, fn=copy.fn.decoding_before(behind.fn))
     return replace(users, ops=tuple(ops))
 

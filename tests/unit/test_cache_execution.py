@@ -21,7 +21,7 @@ from pecan_ray.cache import (
     StoreModel,
     choose_execution,
 )
-from pecan_ray.cache.execution import shared_seconds
+from pecan_ray.cache.execution import ExecutionPlace, shared_seconds
 from pecan_ray.cache.execution_profile import LOCKED_BYTES
 from pecan_ray.errors import PlanError
 from pecan_ray.simulator.paper.cachew_caching import BATCH, IMAGES, experiment
@@ -132,6 +132,28 @@ def test_where_not_all_fits_the_rest_is_computed() -> None:
     assert (full.mode, full.options[-1].share) == ("full", 0.25)
     assert full.seconds == pytest.approx(0.25 * 0.1 + 0.75 * 10) and "25% of 100.0 MB kept" in full.reason
     assert choose_execution(profile, store, max_bytes=1_000_000).mode == "compute", "1 % is not worth it"
+
+
+def test_splits_that_are_too_large_for_an_entry_are_computed() -> None:
+    """Splits of 100 elements with 100 KB each; of a hundred and a single one the hundred are most of the bytes."""
+    profile, store = replace(pipeline(9e-3), split_elements=(100.0,) * 10), StoreModel(per_byte_s=1e-9)
+    most = 1e7  # bytes
+    assert choose_execution(profile, store, most_entry_bytes=most) == choose_execution(profile, store)
+    for remote in (None, store):
+        none = choose_execution(profile, store, most_entry_bytes=most - 1, remote=remote)
+        assert none.mode == "compute" and [option.share for option in none.options[1:]] == [0.0, 0.0]
+        assert {option.seconds for option in none.options} == {10.0} and not none.remote
+        assert "nothing of it can be kept" in none.warnings[-1] and "'behind_a'" in none.warnings[-1]
+    took: dict[ExecutionPlace, float] = {("full", "behind_a"): 0.1}
+    assert choose_execution(profile, store, most_entry_bytes=most - 1, measured=took).mode == "compute"
+    uneven = replace(profile, split_elements=(100.0, 20.0))
+    part = choose_execution(uneven, store, most_entry_bytes=most - 1)
+    assert part.mode == "full" and part.options[-1].share == pytest.approx(1 / 6)
+    assert part.seconds == pytest.approx(0.1 / 6 + 10 * 5 / 6) and "only 17% of it" in part.warnings[-1]
+    far = choose_execution(uneven, store, most_entry_bytes=most - 1, max_bytes=10_000_000, remote=store)
+    assert far.seconds == pytest.approx(0.1 / 6 + 10 * 5 / 6), "what has no room is read from there, what cannot be not"
+    unknown = replace(profile, split_elements=())
+    assert choose_execution(unknown, store, most_entry_bytes=1.0).mode == "full", "nothing is known of splits"
 
 
 def test_a_small_gain_is_not_worth_a_cache() -> None:

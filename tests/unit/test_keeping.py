@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import pecan_ray as pecan
-from pecan_ray.autoorder import store_speed
+from pecan_ray.autoorder import keeping, store_speed
 from pecan_ray.autoorder.adopted import Ordering
 from pecan_ray.autoorder.job_order import JobOrder
-from pecan_ray.autoorder.keeping import Kept, elements_by_bytes, prefix_key, with_kept_points
+from pecan_ray.autoorder.keeping import Kept, elements_by_bytes, elements_of_splits, prefix_key, with_kept_points
 from pecan_ray.autoorder.order import order_plan
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.spread import FirstSplits
@@ -127,6 +127,21 @@ def test_files_that_do_not_say_how_many_elements_they_hold_are_judged_by_their_b
     kept = decide(pipe, replace(cache, max_bytes=1 << 30))
     nbytes = next(option.nbytes for option in kept.choices[0].options if option.mode == "full")
     assert 400 * 10**6 < nbytes < 900 * 10**6, "600 elements of 1 MB each"
+
+
+def test_what_no_entry_may_hold_is_not_promised(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A split has some rows of 264 bytes."""
+    pipe = pecan.PecanPipeline(source()).map(waits).autocache().map(small).batch(4)
+    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 1000)
+    kept = decide(pipe, cache)
+    assert kept_at(kept) == [] and kept.choices[0].mode == "compute"
+    assert any("'autocache': a split has up to 0 MiB" in text and "nothing of it" in text for text in kept.said)
+
+
+def test_splits_hold_what_they_say_or_what_their_bytes_tell() -> None:
+    files = (Split(0, "a", 0, 1000), Split(1, "a", 1000, 1500), Split(2, "b", elements=7))
+    assert elements_of_splits(FirstSplits(files, complete=False), 10) == (100, 50, 7)
+    assert elements_of_splits(FirstSplits((*files, Split(3, "c")), complete=True), 10) == ()
 
 
 def test_bytes_say_nothing_where_some_are_not_known() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +13,25 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 from skimage import data
 
 import pecan_ray as pecan
 from pecan_ray import images
-from pecan_ray.autoorder.copies_tried import CopiesKept, try_copies, with_copies_if_better
+from pecan_ray.autoorder import copies_tried, keeping
+from pecan_ray.autoorder.copies_tried import CopiesKept, CopiesTried, try_copies, with_copies_if_better
 from pecan_ray.autoorder.job_order import rewritten
 from pecan_ray.autoorder.keeping import Kept, Promise, prefix_key
-from pecan_ray.autoorder.order_request import OrderRequest
+from pecan_ray.autoorder.order_request import JobSize, OrderRequest
 from pecan_ray.autoorder.push_down import push_down
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, copy_place, kinds, with_reduced_copies
+from pecan_ray.averaging import averaged
+from pecan_ray.cache.store import EntryStore
 from pecan_ray.engines.inprocess import run_inprocess, run_produced
 from pecan_ray.engines.users_order import UsersOrder, given_copies, orders_of
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Cache, EngineName
+from pecan_ray.orientation import orientation
 from pecan_ray.plan.operators import Map, Plan
 
 CROP, RESIZE = images.RandomCrop(area=(0.5, 1.0)), images.Resize(64, 64)
@@ -73,7 +80,7 @@ def alike(one: Any, other: Any) -> bool:
 def test_an_encoded_photograph_becomes_a_jpeg_of_its_shape(suffix: str) -> None:
     copy = images.Reduce(200)(encoded(600, 900, suffix))
     assert images.jpeg_shape(copy) == (133, 200)
-    assert apart(images.decoded(copy), images.averaged(photograph(600, 900), (133, 200))) < 4
+    assert apart(images.decoded(copy), averaged(photograph(600, 900), (133, 200))) < 4
 
 
 def test_what_is_no_larger_stays_as_it_is() -> None:
@@ -110,6 +117,59 @@ def test_what_cannot_be_a_size_or_a_quality_is_refused(wrong: dict[str, Any], sa
     with pytest.raises(PlanError) as error:
         images.Reduce(**wrong)
     assert said in error.value.message
+
+
+@pytest.mark.parametrize("suffix", ["JPEG", "PNG", "WEBP"])
+def test_an_encoded_photograph_is_turned_as_before(suffix: str) -> None:
+    """No decoder here turns it; who shows it, or another library, does."""
+    exif = Image.Exif()
+    exif[0x010F], exif[0x0112] = "a maker", 6
+    file = io.BytesIO()
+    Image.fromarray(photograph(300, 450)).save(file, suffix, exif=exif)
+    for encoded_file in (file.getvalue(), bytearray(file.getvalue())):
+        copy = images.Reduce(200)(encoded_file)
+        turned = Image.open(io.BytesIO(copy))
+        assert turned.size == (200, 133) and turned.getexif()[0x0112] == 6
+        assert images.jpeg_shape(copy) == (133, 200) and images.decoded(copy).shape == (133, 200, 3)
+    assert not Image.open(io.BytesIO(images.Reduce(200)(encoded(300, 450)))).getexif()
+
+
+def test_exif_data_that_are_broken_say_nothing() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 8
+    for suffix in ("JPEG", "PNG", "WEBP"):
+        file = io.BytesIO()
+        Image.fromarray(photograph(20, 30)).save(file, suffix, exif=exif)
+        whole = file.getvalue()
+        assert orientation(whole) == 8
+        assert {orientation(whole[:end]) for end in range(len(whole))} <= {1, 8}
+    for number in (0, 9, 700):
+        exif[0x0112] = number
+        Image.fromarray(photograph(20, 30)).save(file := io.BytesIO(), "JPEG", exif=exif)
+        assert orientation(file.getvalue()) == 1
+
+
+def test_encoded_photographs_may_be_in_any_memory() -> None:
+    file = encoded(300, 450)
+    for same in (bytearray(file), memoryview(file), np.frombuffer(file, np.uint8)):
+        assert images.Reduce(200)(same) == images.Reduce(200)(file)
+        assert images.Reduce(450)(same) is same and DECODE(same).shape == (300, 450, 3)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [((300, 450, 3), one) for one in ("int32", "int64", "uint32", "bool", "float16", ">u2")]
+    + [
+        ((2, 300, 450, 3), "uint8"),
+        ((0, 450, 3), "uint8"),
+        ((300, 450, 600), "uint8"),
+        ((300,), "float32"),
+        ((), "u1"),
+    ],
+)
+def test_arrays_that_cannot_be_resized_are_named(shape: tuple[int, ...], dtype: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(f"shape {shape} and dtype {np.dtype(dtype)}")):
+        images.Reduce(200)(np.zeros(shape, dtype))
 
 
 def test_the_same_random_numbers_give_the_same_part_of_a_copy() -> None:
@@ -154,6 +214,36 @@ def test_the_smallest_part_of_a_copy_covers_the_target(
         pixels = small[0] * small[1] * area
         assert round(np.sqrt(pixels / crop.aspect[1])) >= rows and round(np.sqrt(pixels * crop.aspect[0])) >= columns
         assert abs(small[0] / small[1] / (height / width) - 1) < 2 / min(small)
+
+
+@given(st.integers(1, 4000), st.integers(1, 4000), st.integers(0, 2**32))
+def test_no_part_is_enlarged_that_was_not(height: int, width: int, seed: int) -> None:
+    """Also where none of ten attempts fits, and the part is the whole."""
+    crop, resize = images.RandomCrop(), images.Resize(224, 160)
+    place = copy_place(pipeline([], DECODE, None, crop, resize).plan)
+    assert place is not None
+    copy = place.ops[0]
+    assert isinstance(copy, Map) and isinstance(copy.fn, images.ReducedCopy)
+    small = copy.fn.size((height, width))
+    whole, part = (crop.box(shape, np.random.default_rng(seed))[2:] for shape in ((height, width), small))
+    for before, after, wanted in zip(whole, part, (224, 160), strict=True):
+        assert after >= min(before, wanted), (small, whole, part)
+
+
+def test_a_panorama_is_as_high_as_the_target() -> None:
+    crop, resize = images.RandomCrop(), images.Resize(224, 224)
+    copy = images.ReducedCopy(images.pixels_for(crop, resize), (224, 224))
+    assert copy.size((700, 7000)) == (290, 2892) and copy.size((500, 9000)) == (224, 4032)
+    assert copy.size((200, 9000)) == (200, 9000)
+
+
+def test_what_no_jpeg_can_be_of_stays_as_it_is() -> None:
+    file = encoded(4, 300_000, ".png")
+    copy = images.ReducedCopy(1_000_000)
+    assert max(copy.size((4, 300_000))) > 65_500 and copy(file) is file
+    with pytest.raises(ValueError, match="could not write"):
+        images.Reduce(100_000)(file)
+    assert images.jpeg_shape(images.Reduce(1000)(file)) == (1, 1000)
 
 
 def test_a_point_between_the_decoder_and_a_random_crop_can_keep_copies() -> None:
@@ -229,6 +319,15 @@ def test_the_users_order_beside_it_is_given_the_copies(large: list[bytes]) -> No
     assert given_copies(users, users) == users
 
 
+def test_the_users_order_makes_the_pixels_that_entries_hold(large: list[bytes]) -> None:
+    users = pipeline(large, DECODE, None, CROP, RESIZE).plan
+    running, _ = with_reduced_copies(users, ["Decode as reduced pixels"])
+    assert given_copies(users, running) == running
+    reducing = pipeline(large, DECODE, images.Reduce(100), None, CROP, RESIZE).plan
+    merged, [done] = push_down(reducing, "python", ["Decode"])
+    assert done.into == "Reduce" and given_copies(reducing, merged) == reducing, "its own functions make them"
+
+
 def test_an_element_that_fails_behind_copies_goes_through_the_users_order(large: list[bytes]) -> None:
     pipe = pipeline(large, DECODE, None, CROP, RESIZE)
     running, _ = with_reduced_copies(pipe.plan, ["Decode as reduced copies"])
@@ -286,6 +385,39 @@ def test_they_are_kept_where_that_is_faster_and_results_may_differ_so(large: lis
     assert checked.plan is users and any("check= returned False" in text for text in checked.said)
 
 
+def test_what_was_tried_is_forgotten_with_the_data_and_where_it_cannot_be_read(
+    large: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[Plan] = []
+
+    def count(request: OrderRequest, copies: Plan) -> CopiesTried:
+        tried.append(copies)
+        return CopiesTried("planted")
+
+    monkeypatch.setattr(copies_tried, "try_copies", count)
+    for number, file in enumerate(large[:2]):
+        (tmp_path / "album" / "one").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "album" / "one" / f"{number}.jpg").write_bytes(file)
+        pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(tmp_path / "album"))
+        for op in (DECODE, None, CROP, RESIZE):
+            pipe = pipe.autocache() if op is None else pipe.map(op, on="image")
+        place = copy_place(pipe.plan)
+        assert place is not None
+        plan, _ = with_reduced_copies(pipe.plan, [place.name])
+        cache = Cache(tmp_path / "cache")
+        copies = [CopiesKept(place, plan, kept(plan, 1.0))]
+        before = len(tried)
+        for _ in range(2):
+            found = with_copies_if_better(kept(pipe.plan, 3.0), copies, OrderRequest(pipe.plan), cache)
+            assert "planted" in found.said[1]
+        assert len(tried) == before + 1, "once for each state of the data"
+        for written in ("no JSON", "[]", '{"refused": ""}', '{"refused": "", "told": 3}'):
+            with EntryStore(cache.folder, max_bytes=cache.max_bytes) as store:
+                store.note(copies_tried.note_of(OrderRequest(pipe.plan), plan), written)
+            with_copies_if_better(kept(pipe.plan, 3.0), copies, OrderRequest(pipe.plan), cache)
+        assert len(tried) == before + 5
+
+
 def test_a_difference_that_may_not_be_refuses_them(large: list[bytes]) -> None:
     users = pipeline(large, DECODE, None, CROP, RESIZE).map(lambda image: {"mean": int(image.mean())}, on="image").plan
     copies, _ = with_reduced_copies(users, ["Decode as reduced copies"])
@@ -328,6 +460,35 @@ def test_a_state_and_a_file_pin_them(large: list[bytes], tmp_path: Path) -> None
     path.write_text(json.dumps({"format": 1, "orders": [["Decode", *names[0]]], "decoders": list(copies)}))
     with pytest.raises(PlanError, match="lets 'Decode as reduced copies' take over"):
         other._order.ordered(skip_bad=False, once=True, job=None)
+
+
+def test_what_pinned_pixels_take_is_sampled_with_them(large: list[bytes], tmp_path: Path) -> None:
+    pipe = pipeline(large, DECODE, None, CROP, RESIZE, cache=Cache(tmp_path), sample_seconds=60.0)
+    pinned = pipe._order.pinned((("RandomCrop", "Resize"),), ("Decode as reduced pixels",), cuts_elements=False)
+    ordering = pinned._ordering(skip_bad=False, job=None, here=True)
+    [choice] = pinned._keeps(pipe.plan, ordering, JobSize(1.0, 1.0)).choices
+    [nbytes] = [option.nbytes for option in choice.options if option.point == "autocache"]
+    place = copy_place(pipe.plan)
+    assert place is not None and nbytes < 2 * 3 * place.pixels * len(large), "all pixels are 99 times as many"
+
+
+def test_copies_that_no_entry_may_hold_are_not_kept(
+    large: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A split has four photographs: of all pixels 13 MB, of reduced ones 130 KB, of JPEGs less."""
+    place = copy_place(pipeline(large, DECODE, None, CROP, RESIZE).plan)
+    assert place is not None
+    config: dict[str, Any] = {"cache": Cache(tmp_path), "sample_seconds": 60.0}
+    pipe = pipeline(large, DECODE, None, CROP, RESIZE, **config).batch(4)
+    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 3 * 3 * place.pixels)
+    ordered = pipe._order.ordered(skip_bad=False, once=False, job=None)
+    assert "Decode as reduced pixels" not in ordered.decoders
+    [said] = [text for text in ordered.said if "not Decode as reduced pixels" in text]
+    assert "nothing of it can be kept" in said
+    monkeypatch.setattr(keeping, "MOST_ENTRY_BYTES", 1000)
+    ordered = pipe._order.ordered(skip_bad=False, once=False, job=None)
+    assert not any("as reduced" in name for name in ordered.decoders)
+    assert ordered.plan == pipe.plan and sum("nothing of it can be kept" in text for text in ordered.said) == 4
 
 
 def test_a_rewritten_order_is_the_plan_itself_where_nothing_is_named(large: list[bytes]) -> None:
