@@ -4,9 +4,9 @@
 
 Points stand behind the source and before the first operator that draws random numbers, where something else stands
 between.  Jobs of one local worker, with a trainer that does nothing, in turns: without points, and with them, in a
-folder of their own.  Epochs last from their first batch to their last, since before the first batch of a job some of the
-work is done already; printed are medians over the rounds: the first epoch and the median of later ones, of either job,
-what was chosen, and what was promised of an epoch over what the job says that one took.
+folder of their own.  Epochs last from their first batch to their last, since before the first batch of a job some of
+the work is done already; printed are medians over the rounds: the first epoch and the median of later ones, of either
+job, what was chosen, and what was promised of an epoch over what the job says that one took.
 """
 
 from __future__ import annotations
