@@ -81,7 +81,7 @@ class OrderSearch:
             if plan is None:
                 break
             self._tried.add(plan.order)
-            found, failed = self._trial.compare(plan.order)
+            found, failed = self._compare(plan.order)
             refused = failed or self._too_slow(found) or self._rest_refused(plan.order)
             if refused:
                 self._refused[plan.order] = refused
@@ -90,6 +90,14 @@ class OrderSearch:
         if adopted is not None and measured is not None and self._mode != "paper":
             adopted, measured = self._without_idle_exchanges(adopted, measured)
         return adopted, measured
+
+    def _compare(self, order: OpOrder) -> tuple[SpeedComparison | None, str]:
+        """Compare an order with the user's, again without what decoders take over in it where only that is slow."""
+        found, failed = self._trial.compare(order)
+        pushed = self._trial.taken_over(order).pushed
+        if failed or not pushed or not self._too_slow(found) or self._trial.measure_taken_over(order).pushed == pushed:
+            return found, failed
+        return self._trial.compare(order)
 
     def _found(
         self, proposed: OrderPlan, adopted: OrderPlan | None, measured: SpeedComparison | None, users: TakenOver

@@ -191,7 +191,9 @@ def test_a_bucket_that_cannot_be_written_is_refused_at_the_start(
 
 def test_what_cannot_be_read_is_told(tmp_path: Path, bucket: tuple[str, FlakyProxy]) -> None:
     root, proxy = bucket
-    begun(tmp_path, root)
+    job = begun(tmp_path, root)
     proxy.outage = 403
     with pytest.raises(JournalError, match=rf"the journal below {root}.* cannot be read: .*refused"):
         read_copy(bucket_folder(root, NAME))
+    job.end()
+    job.join()

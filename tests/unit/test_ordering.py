@@ -189,6 +189,21 @@ def test_strict_exchanges_what_leaves_results_equal() -> None:
     assert found.measured is not None and found.measured.faster
 
 
+def test_an_order_is_not_refused_for_a_table_that_only_makes_it_slower() -> None:
+    def invert(image: Any) -> Any:
+        for _ in range(20):
+            image = 255 - (255 - (255 - image))
+        return image
+
+    def crop(image: Any) -> Any:
+        return image[:40, :40].copy()  # more numbers than it takes for a table to be tried
+
+    random = np.random.default_rng(0)
+    items = [{"image": random.integers(0, 256, (128, 128, 3), np.uint8)} for _ in range(ELEMENTS)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(invert, on="image").map(crop, on="image")
+    assert order(pipe, "strict").adopted.order == ("crop", "invert")
+
+
 def test_strict_keeps_what_changes_a_pixel() -> None:
     found = order(images().map(blur, on="image").map(half, on="image"), "strict")
     assert not found.adopted.changed
