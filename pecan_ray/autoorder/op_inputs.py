@@ -17,6 +17,7 @@ from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.exposed_elements import array_of, exposed_columns, spans_of
 from pecan_ray.autoorder.facts import OpSample
 from pecan_ray.autoorder.op_runner import Stage, Token
+from pecan_ray.autoorder.push_down import GEOMETRY
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder, exchanges
 from pecan_ray.engines.foreign import with_array
@@ -31,6 +32,8 @@ OF_RANDOM = 12
 """and those that draw random numbers: on half of them a contrast is weakened, so that nothing is clipped."""
 ENOUGH_S = 0.4
 """Where that takes longer, the first ones have to do."""
+INTERPOLATED = frozenset(map(np.dtype, ("u1", "f4")))
+"""In these dtypes `pecan_ray.images` moves pixels about alike but for rounding: bilinear, nothing is clipped."""
 
 
 class OpInputs:
@@ -78,7 +81,7 @@ class OpInputs:
 
     def _decides(self, op: OpSample, number: int, token: Token, stage: Stage, columns: Sequence[str]) -> str:
         """Return that an operator decides by how large numbers in one of these columns are; empty if it does not."""
-        for name in columns:
+        for name in () if _moves_pixels(op) else columns:
             array = array_of(self._runner.columns(token)[name])
             scaled = array is not None and exposable(array) and array.dtype.kind == "f"
             if scaled and self._jumps(op, number, token, stage, name):
@@ -122,6 +125,8 @@ class OpInputs:
         differing = [name for name in dtypes[0].keys() & dtypes[1].keys() if dtypes[0][name] != dtypes[1][name]]
         for column in sorted(differing):
             usual, new = dtypes[0][column], dtypes[1][column]
+            if _moves_pixels(op) and {usual, new} == INTERPOLATED:
+                continue
             if holds(usual, new):
                 narrow, wide = 1, 0
             elif holds(new, usual):
@@ -167,3 +172,8 @@ class OpInputs:
     def _dtypes(self, token: Token, columns: Collection[str]) -> dict[str, np.dtype[Any]]:
         arrays = {name: array_of(value) for name, value in self._runner.columns(token).items() if name in columns}
         return {name: one.dtype for name, one in arrays.items() if one is not None and one.dtype.kind in "biuf"}
+
+
+def _moves_pixels(op: OpSample) -> bool:
+    """Tell whether an operator is known to do nothing but crop, mirror or interpolate, large images for long."""
+    return type(getattr(op.op, "fn", None)) in GEOMETRY

@@ -85,19 +85,22 @@ class OrderSearch:
             refused = failed or self._too_slow(found) or self._rest_refused(plan.order)
             if refused:
                 self._refused[plan.order] = refused
-            elif measured is None or (found is not None and found.speedup > measured.speedup):
+            elif measured is None or (found is not None and found.faster_than(measured)):
                 adopted, measured = plan, found
         if adopted is not None and measured is not None and self._mode != "paper":
             adopted, measured = self._without_idle_exchanges(adopted, measured)
         return adopted, measured
 
     def _compare(self, order: OpOrder) -> tuple[SpeedComparison | None, str]:
-        """Compare an order with the user's, again without what decoders take over in it where only that is slow."""
+        """Compare an order with the user's.
+
+        Again without what decoders take over in this one alone, where that is what makes it slow.
+        """
         found, failed = self._trial.compare(order)
-        pushed = self._trial.taken_over(order).pushed
-        if failed or not pushed or not self._too_slow(found) or self._trial.measure_taken_over(order).pushed == pushed:
+        if failed or not self._too_slow(found) or not self._trial.only_here(order):
             return found, failed
-        return self._trial.compare(order)
+        pushed = self._trial.taken_over(order).pushed
+        return (found, "") if self._trial.measure_taken_over(order).pushed == pushed else self._trial.compare(order)
 
     def _found(
         self, proposed: OrderPlan, adopted: OrderPlan | None, measured: SpeedComparison | None, users: TakenOver
@@ -276,6 +279,8 @@ class OrderSearch:
         """Return the exchange to leave out behind an order that was refused, so that the others can still be made."""
         if self._trial.failed:
             return suspected_exchange(self._trial.failed, self._user, plan.order)
+        if self._trial.idle and (pair := suspected_exchange(self._trial.idle, self._user, plan.order)):
+            return pair
         for pair in exchanges(self._user, plan.order)[:MOST_SUSPECTS]:
             other = next(self._candidates(self._sample, [*self._forbidden, pair]))
             if other.changed and other.order not in self._refused and not self._trial.look(other.order):

@@ -84,6 +84,11 @@ class Trial:
         """Operators that changed a column's dtype in some order."""
         return self._watch.recasting
 
+    @property
+    def idle(self) -> str:
+        """The operator that did nothing any more in the order that was looked at last; empty if none."""
+        return self._values.idle
+
     def loads(self, order: OpOrder) -> tuple[OpLoad, ...]:
         """Return what operators are given in an order that was looked at."""
         return self._watch.loads(order)
@@ -248,6 +253,14 @@ class Trial:
         if order not in self._taken_over:
             self._taken_over[order] = self._try_taking_over(order)
         return self._taken_over[order]
+
+    def only_here(self, order: OpOrder) -> bool:
+        """Tell whether decoders take something over in an order that they do not, so far, in the user's."""
+        here, users = (
+            {(one.rule, *sorted(one.ops)) for one in self._taken_over.get(names, NOTHING_TAKEN_OVER).pushed}
+            for names in (order, self._names)
+        )
+        return not here <= users
 
     def warps(self, order: OpOrder) -> bool:
         """Tell whether operators could become one warp in an order, or are known, where results may be others."""

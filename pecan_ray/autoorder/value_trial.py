@@ -47,9 +47,12 @@ class ValueTrial:
         self._exposed = ExposedElements(sampled, self._check.noisy)
         self._fresh = FreshCheck(sampled, sampled.fresh, self._check.noisy) if sampled.fresh is not None else None
         self._unusual: dict[OpOrder, str] = {}
+        self.idle = ""
+        """The operator that did nothing any more in the order that was begun last; empty if none."""
 
     def begin(self, order: OpOrder) -> None:
         """Forget what an order has made of the elements."""
+        self.idle = ""
         self._check.begin(order)
 
     def keep(self, number: int, outputs: Sequence[Token]) -> None:
@@ -138,6 +141,7 @@ class ValueTrial:
         for name in {name for pair in exchanges(self._user, order) for name in pair}:
             before, new = ([one.get(name, False) for one in acted] for acted in (usual, now))
             if lost := lost_work(name, before, new):
+                self.idle = name
                 return lost
         return ""
 

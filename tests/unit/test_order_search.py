@@ -105,3 +105,33 @@ def test_an_exchange_that_is_measured_to_be_missed_stays() -> None:
 def test_an_exchange_without_which_values_are_others_stays() -> None:
     order, speedup, refused = without_idle(Measured(1.0, "its values are others"))
     assert order == ("shrink", "flip", "blur") and speedup == 3.1 and refused == ["its values are others"]
+
+
+def test_an_order_takes_the_place_of_one_that_was_adopted_only_if_it_is_certainly_faster() -> None:
+    adopted = SpeedComparison(2.23, 0.11, 1.0, 1.0 / 2.23, COUNT)
+    assert not replace(adopted, speedup=2.29).faster_than(adopted), "both were measured, and neither exactly"
+    assert not SpeedComparison(2.26, 0.0, 1.0, 1.0, COUNT).faster_than(replace(adopted, error=0.0)), "hardly"
+    assert replace(adopted, speedup=2.7).faster_than(adopted)
+    assert not adopted.faster_than(replace(adopted, speedup=2.7))
+
+
+class Idle(Measured):
+    """A trial in which an operator was seen to do nothing any more, and in which no other order is to be looked at."""
+
+    failed = ""
+
+    def __init__(self, idle: str) -> None:
+        super().__init__(1.0)
+        self.idle = idle
+
+    def look(self, order: OpOrder) -> str:
+        raise AssertionError(f"{order} need not be run to know it")
+
+
+@pytest.mark.parametrize(("idle", "suspect"), [("blur", ("blur", "shrink")), ("flip", ("flip", "shrink"))])
+def test_the_exchange_that_left_an_operator_nothing_to_do_is_known_without_a_look(
+    idle: str, suspect: tuple[str, str]
+) -> None:
+    search = OrderSearch(SAMPLE, cast(Any, Idle(idle)), "cost", lambda: SAMPLE, lambda _: iter(()))
+    plan = in_order(auto_order(SAMPLE.profiled, "cost", neutral_band=NEUTRAL_BAND), ("shrink", "flip", "blur"))
+    assert search._suspect(plan) == suspect
