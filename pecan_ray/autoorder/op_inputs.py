@@ -81,7 +81,7 @@ class OpInputs:
 
     def _decides(self, op: OpSample, number: int, token: Token, stage: Stage, columns: Sequence[str]) -> str:
         """Return that an operator decides by how large numbers in one of these columns are; empty if it does not."""
-        for name in () if _moves_pixels(op) else columns:
+        for name in () if moves_pixels(op) else columns:
             array = array_of(self._runner.columns(token)[name])
             scaled = array is not None and exposable(array) and array.dtype.kind == "f"
             if scaled and self._jumps(op, number, token, stage, name):
@@ -125,7 +125,7 @@ class OpInputs:
         differing = [name for name in dtypes[0].keys() & dtypes[1].keys() if dtypes[0][name] != dtypes[1][name]]
         for column in sorted(differing):
             usual, new = dtypes[0][column], dtypes[1][column]
-            if _moves_pixels(op) and {usual, new} == INTERPOLATED:
+            if moves_pixels(op) and {usual, new} == INTERPOLATED:
                 continue
             if holds(usual, new):
                 narrow, wide = 1, 0
@@ -174,6 +174,6 @@ class OpInputs:
         return {name: one.dtype for name, one in arrays.items() if one is not None and one.dtype.kind in "biuf"}
 
 
-def _moves_pixels(op: OpSample) -> bool:
+def moves_pixels(op: OpSample) -> bool:
     """Tell whether an operator is known to do nothing but crop, mirror or interpolate, large images for long."""
     return type(getattr(op.op, "fn", None)) in GEOMETRY
