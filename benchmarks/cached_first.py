@@ -1,11 +1,13 @@
 """What several jobs read together of one bucket, where a node's disk has room for a part of the data.
 
     python benchmarks/cached_first.py [--jobs 4] [--epochs 3] [--objects 320] [--rate 12e6] [--room 0.2] [--format text]
+                                      [--nodes 1]
 
 A process of this machine speaks as much of S3 as is needed and sends so many bytes a second to all together; objects
 are 1 MiB of numbered lines, or with `--format parquet` files of four row groups of 4 MiB, each a split.  The jobs are
-processes of their own on a Ray cluster of this machine, with orders of their own, and begin together.  Told are
-passes over the data that the store has sent for each epoch of the jobs:
+processes of their own on a Ray cluster of this machine, with orders of their own, and begin together; with `--nodes 3`
+it has so many raylets for workers, each with a cache folder of its own and its part of the room, and blocks are spread
+over them (`Cache(spread=True)`).  Told are passes over the data that the store has sent for each epoch of the jobs:
 
 - `cached first`: as it is: each takes first what others have brought.
 - `each for itself`: with `Cache(cached_first=False)`: the same cache, and nobody looks what is in it.
@@ -16,6 +18,7 @@ passes over the data that the store has sent for each epoch of the jobs:
 from __future__ import annotations
 
 import argparse
+import math
 import multiprocessing
 import os
 import random
@@ -78,16 +81,14 @@ def source_of(form: str) -> Any:
     )
 
 
-def run_job(
-    number: int, address: str, folder: str, room: int, first: bool, objects: int, epochs: int, form: str
-) -> None:
+def run_job(number: int, address: str, cache: pecan.Cache, objects: int, epochs: int, form: str) -> None:
     """Run a job to its end, which must have each line once an epoch."""
     ray.init(address=address, namespace="pecan", log_to_driver=False)
-    cache = pecan.Cache(folder, source_bytes=room, cached_first=first)
     config = pecan.Config(cache=cache, reorder="off")
+    workers = pecan.Workers(0, 1) if cache.spread else pecan.Workers(1)
     pipe = pecan.PecanPipeline(source_of(form), name=f"job-{number}", seed=number, config=config)
     counts: dict[int, int] = {}
-    with pipe.shuffle(256).batch(64).iter_batches(epochs=epochs, workers=pecan.Workers(1)) as batches:
+    with pipe.shuffle(256).batch(64).iter_batches(epochs=epochs, workers=workers) as batches:
         for batch in batches:
             for text in batch["text"]:
                 counts[int(text)] = counts.get(int(text), 0) + 1
@@ -122,12 +123,15 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--objects", type=int, default=320)
     parser.add_argument("--rate", type=float, default=12e6, help="bytes a second of the store")
-    parser.add_argument("--room", type=float, default=0.2, help="share of the data that the cache has room for")
+    parser.add_argument(
+        "--room", type=float, default=0.2, help="share of the data for which nodes have room, 64 MiB each at least"
+    )
     parser.add_argument("--way", choices=WAYS, action="append", help="may be given more than once; all")
+    parser.add_argument("--nodes", type=int, default=1, help="raylets that run workers and keep blocks for one another")
     parser.add_argument("--format", choices=["text", "parquet"], default="text")
     asked = parser.parse_args()
-    ways = asked.way or (WAYS if asked.format == "text" else WAYS[:2])
-    room = max(64 * MIB, int(asked.room * asked.objects * MIB))
+    ways = asked.way or (WAYS if asked.format == "text" and asked.nodes == 1 else WAYS[:2])
+    room = max(64 * MIB, int(asked.room * asked.objects * MIB) // asked.nodes)
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     spawn = multiprocessing.get_context("spawn")
@@ -144,21 +148,35 @@ def main() -> None:
     ):
         write_objects(Path(data_folder), asked.objects, asked.format)
         os.environ["AWS_ENDPOINT_URL"] = url
-        cluster: Any = Cluster(initialize_head=True, head_node_args={"num_cpus": 2 * asked.jobs})
         data = (asked.objects, asked.epochs)
+        for told in ways:
+            if told != "LRU":
+                spread = asked.nodes > 1
+                place = None if spread else f"{folder}/{told}"
+                cache = pecan.Cache(place, source_bytes=room, spread=spread, cached_first=told == "cached first")
+                cluster = cluster_of(asked.nodes, asked.jobs, Path(folder) / told)
 
-        def begin(first: bool, number: int) -> multiprocessing.process.BaseProcess:
-            return started(run_job, number, cluster.address, f"{folder}/{first}", room, first, *data, asked.format)
+                def begin(number: int, address: str, cache: pecan.Cache) -> multiprocessing.process.BaseProcess:
+                    return started(run_job, number, address, cache, *data, asked.format)
 
-        try:
-            for told in ways:
-                if told != "LRU":
-                    say(told, *measured(url, asked.jobs, partial(begin, told == "cached first")), asked)
-        finally:
-            cluster.shutdown()
+                try:
+                    ran = measured(url, asked.jobs, partial(begin, address=cluster.address, cache=cache))
+                finally:
+                    cluster.shutdown()
+                say(told, *ran, asked)
         if "LRU" in ways:
             read = measured(url, asked.jobs, lambda number: started(only_read, number, f"{folder}/lru", room, *data))
             say("LRU", *read, asked)
+
+
+def cluster_of(nodes: int, jobs: int, folder: Path) -> Any:
+    """Start a cluster: a node for all jobs, or one for trainers and others for workers, with disks of their own."""
+    if nodes == 1:
+        return Cluster(initialize_head=True, head_node_args={"num_cpus": 2 * jobs})
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    for node in range(nodes):
+        cluster.add_node(num_cpus=math.ceil(jobs / nodes), env_vars={"XDG_CACHE_HOME": str(folder / str(node))})
+    return cluster
 
 
 def say(told: str, nbytes: int, seconds: float, asked: argparse.Namespace) -> None:
