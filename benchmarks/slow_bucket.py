@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+import sys
 import threading
 import time
 import urllib.request
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 PIECE = 64 << 10
@@ -95,8 +97,16 @@ def _listed(folder: Path, prefix: str) -> bytes:
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{keys}</ListBucketResult>".encode()
 
 
+class SlowServer(ThreadingHTTPServer):
+    """A server to which clients that were ended, as jobs are, are no news."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def _serve(told: Connection, folder: Path, bytes_per_s: float) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(folder, Pipe(bytes_per_s)))
+    server = SlowServer(("127.0.0.1", 0), _handler(folder, Pipe(bytes_per_s)))
     told.send(server.server_address[1])
     server.serve_forever()
 
