@@ -3,7 +3,7 @@
 A page of a file that a process has looked at stays in its page table until the system takes the page away, and it is
 the same page for all who write to the file or map it.  So an entry whose pages have all been there since its checksum
 was looked at, in a file that nobody has written to since, needs no other look.  What the system has had to read again
-is checked again.
+is checked again.  Files that lie in memory are never read again: there it is enough that nobody has written to them.
 """
 
 from __future__ import annotations
@@ -62,24 +62,24 @@ class CheckedSegments:
     The first entries that come are those that stay: who goes round and round finds some of them each time.
     """
 
-    def __init__(self, most_bytes: int) -> None:
-        """`most_bytes`: of the entries that are held in maps; the pages are the system's, which may take them away."""
-        self._most_bytes = most_bytes
+    def __init__(self, most_bytes: int, *, in_memory: bool = False) -> None:
+        """`most_bytes`: of the entries that are held in maps; the pages are the system's, which may take them away.
+
+        `in_memory`: that is where the files lie.
+        """
+        self._most_bytes, self._in_memory = most_bytes, in_memory
         self._held: dict[str, _HeldSegment] = {}
 
     def entry(self, path: str, start: int, nbytes: int, checksum: int) -> memoryview | None:
         """Return the bytes of a whole entry, which may only be read; None where that cannot be told here."""
-        if nbytes < LEAST_MAPPED or self._most_bytes < nbytes:
-            return None
         try:
-            segment = self._segment(path)
-            if segment is None or len(segment.memory) < start + nbytes:
+            segment = self._segment(path, start, nbytes)
+            if segment is None:
                 return None
             data = memoryview(segment.memory)[start : start + nbytes]
-            if segment.checked.get(start) == (nbytes, checksum) and segment.stays(start, nbytes):
+            if self._knows(segment, start, nbytes, checksum):
                 return data
-            segment.checked.pop(start, None)
-            if self.nbytes + nbytes > self._most_bytes or not segment.bring_in(start, nbytes):
+            if not self._has_room(segment, start, nbytes) or not segment.bring_in(start, nbytes):
                 return None
         except OSError:  # the file is gone, or this system tells nothing of its pages
             return None
@@ -87,6 +87,23 @@ class CheckedSegments:
             return None
         segment.checked[start] = nbytes, checksum
         return data
+
+    def whole(self, path: str, start: int, data: bytes | memoryview, checksum: int) -> bool:
+        """Tell whether the bytes of an entry that were read, or mapped, just now are those that were written."""
+        nbytes = len(data)
+        if not self._in_memory:
+            # Pages that have stayed until now are those of any other map.
+            return self.entry(path, start, nbytes, checksum) is not None or EntryChecksum.of(data) == checksum
+        try:
+            segment = self._segment(path, start, nbytes)
+        except OSError:
+            segment = None
+        if segment is not None and self._knows(segment, start, nbytes, checksum):
+            return True
+        found = EntryChecksum.of(data) == checksum
+        if found and segment is not None and self._has_room(segment, start, nbytes):
+            segment.checked[start] = nbytes, checksum
+        return found
 
     @property
     def nbytes(self) -> int:
@@ -101,11 +118,21 @@ class CheckedSegments:
         """Let go of everything; bytes that were given stay where they are as long as somebody has them."""
         self._held.clear()
 
-    def _segment(self, path: str) -> _HeldSegment | None:
-        """Return a segment as it is now; None for one that has just been written to."""
+    def _knows(self, segment: _HeldSegment, start: int, nbytes: int, checksum: int) -> bool:
+        same = segment.checked.get(start) == (nbytes, checksum)
+        return same and (self._in_memory or segment.stays(start, nbytes))
+
+    def _has_room(self, segment: _HeldSegment, start: int, nbytes: int) -> bool:
+        segment.checked.pop(start, None)
+        return self.nbytes + nbytes <= self._most_bytes
+
+    def _segment(self, path: str, start: int, nbytes: int) -> _HeldSegment | None:
+        """Return the segment of an entry as it is now; None for one that was just written to, and small entries."""
+        if nbytes < LEAST_MAPPED or self._most_bytes < nbytes:
+            return None
         known, stamp = self._held.get(path), _stamp_of(path)
         if known is not None and known.stamp == stamp:
-            return known
+            return known if start + nbytes <= len(known.memory) else None
         self._held.pop(path, None)
         if stamp is None or len(self._held) >= MOST_SEGMENTS or not _settled(path, stamp):
             return None
@@ -113,6 +140,8 @@ class CheckedSegments:
         try:
             found = os.fstat(fd)
             if _stamp(found) != stamp:
+                return None
+            if found.st_size < start + nbytes:
                 return None
             memory = mmap.mmap(fd, found.st_size, access=mmap.ACCESS_READ)
         finally:

@@ -25,7 +25,7 @@ from types import TracebackType
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
-from pecan_ray.cache.segments import EntryChecksum, SegmentWriter, read_entry
+from pecan_ray.cache.segments import SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
@@ -75,12 +75,13 @@ class EntryStore:
         private: bool = False,
         by_kind: bool = False,
         held_bytes: int = 0,
+        in_memory: bool = False,
     ) -> None:
         """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
 
         `private`: it lies where others may make folders, and one of theirs is refused.  `by_kind`: what a segment
         holds is of one kind, so that kinds can be bounded by `bound`.  `held_bytes`: of entries that are not checked
-        again as long as the pages stay in which they were.
+        again as long as the pages stay in which they were.  `in_memory`: there the folder lies.
         """
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
@@ -95,7 +96,7 @@ class EntryStore:
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
-        self._checked = CheckedSegments(held_bytes)
+        self._checked = CheckedSegments(held_bytes, in_memory=in_memory)
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:
@@ -134,22 +135,22 @@ class EntryStore:
         segment, start, nbytes, checksum = found
         path = os.path.join(self._segments, segment)  # a `Path` takes as long as the look into the index
         try:
-            data = read_entry(path, start, nbytes) if own else None
-            # Asked behind mapping them: pages that have stayed until now are those of this map, too.
-            held = self._checked.entry(path, start, nbytes, checksum)
-            if held is None and data is None:
+            data: bytes | memoryview | None = None if own else self._checked.entry(path, start, nbytes, checksum)
+            whole = data is not None
+            if data is None:
                 data = read_entry(path, start, nbytes)
+                whole = len(data) == nbytes and self._checked.whole(path, start, data, checksum)
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if held is None and data is not None and (len(data) != nbytes or EntryChecksum.of(data) != checksum):
+        if not whole:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
-        return held if data is None else data
+        return data
 
     def put(
         self,

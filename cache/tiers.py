@@ -30,7 +30,9 @@ class TieredStore:
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
-                self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES)
+                self.memory = EntryStore(
+                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True
+                )
             except CacheError as error:
                 self.trouble = f"nothing is kept in memory: {error.message}"
 

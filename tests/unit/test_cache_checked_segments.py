@@ -76,6 +76,13 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return done
 
 
+@pytest.fixture
+def memory_store(tmp_path: Path) -> Iterator[EntryStore]:
+    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=64 * MB, in_memory=True) as opened:
+        fill(opened)
+        yield opened
+
+
 @pytest.mark.parametrize("own", [False, True])
 def test_an_entry_is_checked_once_as_long_as_its_pages_stay(own: bool, store: EntryStore, checks: list[int]) -> None:
     for _ in range(3):
@@ -164,3 +171,15 @@ def test_a_process_that_was_forked_checks_by_itself(store: EntryStore, checks: l
     child.start()
     child.join()
     assert child.exitcode == 0
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_in_memory_an_entry_is_checked_until_its_file_is_written_to(
+    own: bool, memory_store: EntryStore, checks: list[int]
+) -> None:
+    for _ in range(3):
+        assert all(memory_store.get(key, own=own) == entry(number) for number, key in enumerate(KEYS))
+    assert checks == [SIZE] * len(KEYS)
+    (place,) = (place for place in memory_store.places() if place.key == "key-0")
+    overwrite(place.path, place.start + 7, entry(0)[7] ^ 4)
+    assert memory_store.get("key-0", own=own) is None
