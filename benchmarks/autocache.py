@@ -28,6 +28,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ from pecan_ray.engines.inprocess import AllLeases
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.options import Cache
 from pecan_ray.plan.operators import Autocache, Batch, Plan
+from pecan_ray.plan.splits import Lease
 
 GIB = 1 << 30
 READ_TIMES = 3
@@ -123,16 +125,32 @@ def _elements(store: EntryStore) -> int:
     return sum(1 for place in store.places() for _ in EntryReader(store.get(place.key) or b"").elements(apart=False))
 
 
-def _engine(root: Path, folder: Path, kind: str) -> tuple[PythonEngine, Callable[[], AllLeases]]:
+class ListedLeases:
+    """Leases that are known beforehand: in a job somebody else lists the files."""
+
+    def __init__(self, leases: Sequence[Lease]) -> None:
+        self._left = deque(leases)
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease."""
+        return self._left.popleft() if self._left else None
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Do nothing: nobody asks."""
+
+
+def _engine(root: Path, folder: Path, kind: str) -> tuple[PythonEngine, Callable[[], ListedLeases]]:
     """Return an engine that puts what is kept into batches, and what gives it all splits."""
     point = Autocache(name="kept", key=kind)
     plan = Plan(head=pecan.sources.ImageFolder(root, split_files=64), ops=(point, Batch(name="batch", size=32)))
     sources = tuple(plan.sources())
     engine = PythonEngine(plan, sources, EngineOptions(cache=Cache(folder, 8 * GIB)), WarmSlots())
-    return engine, lambda: AllLeases(sources, 0, 1)
+    listing = AllLeases(sources, 0, 1)
+    listed = list(iter(listing.take, None))
+    return engine, lambda: ListedLeases(listed)
 
 
-def _rows_in_batches(engine: PythonEngine, leases: AllLeases) -> int:
+def _rows_in_batches(engine: PythonEngine, leases: ListedLeases) -> int:
     rows = 0
     for made in engine.batches(leases):
         rows += made.rows
