@@ -41,7 +41,7 @@ class EntryChecksum:
         return checksum.value
 
 
-def read_entry(path: Path, start: int, nbytes: int) -> bytes | memoryview:
+def read_entry(path: Path | str, start: int, nbytes: int) -> bytes | memoryview:
     """Return bytes of a segment, fewer where it ends before them; what is written into them stays with the caller."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

@@ -23,8 +23,9 @@ from pathlib import Path
 from types import TracebackType
 
 from pecan_ray.cache.checked import checked_count
+from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
-from pecan_ray.cache.segments import EntryChecksum, SegmentWriter, read_entry
+from pecan_ray.cache.segments import SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
@@ -73,14 +74,18 @@ class EntryStore:
         segment_bytes: int = SEGMENT_BYTES,
         private: bool = False,
         by_kind: bool = False,
+        held_bytes: int = 0,
+        in_memory: bool = False,
     ) -> None:
         """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
 
         `private`: it lies where others may make folders, and one of theirs is refused.  `by_kind`: what a segment
-        holds is of one kind, so that kinds can be bounded by `bound`.
+        holds is of one kind, so that kinds can be bounded by `bound`.  `held_bytes`: of entries that are not checked
+        again as long as the pages stay in which they were.  `in_memory`: there the folder lies.
         """
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
+        self._segments = str(folder / "segments")
         self.rooms: Mapping[str, int] | None = None
         """Bytes that some kinds may take at most, as `bound` was told last; None: nobody bounds them."""
         self._max_bytes = checked_count("EntryStore(max_bytes=...)", max_bytes)
@@ -91,6 +96,7 @@ class EntryStore:
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
+        self._checked = CheckedSegments(held_bytes, in_memory=in_memory)
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:
@@ -116,25 +122,31 @@ class EntryStore:
 
     # --- one entry -----------------------------------------------------------------------------------------
 
-    def get(self, key: str) -> bytes | memoryview | None:
+    def get(self, key: str, *, own: bool = True) -> bytes | memoryview | None:
         """Return an entry's bytes, or None; one whose bytes are not what was written is dropped.
 
         They lie where the system keeps them of the file, as long as anybody holds them; a page of them that is written
-        into is the process's own from then on.
+        into is the process's own from then on.  `own`: else they may only be read.
         """
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
+            self._checked.sweep()
             return None
         segment, start, nbytes, checksum = found
+        path = os.path.join(self._segments, segment)  # a `Path` takes as long as the look into the index
         try:
-            data = read_entry(self._path(segment), start, nbytes)
+            data: bytes | memoryview | None = None if own else self._checked.entry(path, start, nbytes, checksum)
+            whole = data is not None
+            if data is None:
+                data = read_entry(path, start, nbytes)
+                whole = len(data) == nbytes and self._checked.whole(path, start, data, checksum)
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
         except OSError as error:
             self._drop(key, f"{segment} cannot be read: {error}")
             return None
-        if len(data) != nbytes or EntryChecksum.of(data) != checksum:
+        if not whole:
             self._drop(key, f"{segment} is damaged at byte {start}")
             return None
         self._note_use(segment)
@@ -291,6 +303,7 @@ class EntryStore:
         with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
             self._write_uses(self._used)
         self._stop_writing()
+        self._checked.close()
         self._index.close()
 
     # --- inside --------------------------------------------------------------------------------------------
@@ -324,6 +337,7 @@ class EntryStore:
         self._reads += 1
         if self._reads >= USES_NOTED:
             self._reads = 0
+            self._checked.sweep()
             with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
                 self._write_uses(self._used)
 
@@ -402,6 +416,7 @@ class EntryStore:
         for name in segments:
             with contextlib.suppress(FileNotFoundError):  # another process was quicker
                 self._path(name).unlink()
+        self._checked.sweep()
 
     def _remove_orphans(self) -> None:
         """Remove segments of writers that are gone and have published nothing."""

@@ -9,6 +9,9 @@ from pathlib import Path
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
 
+HELD_BYTES = 1 << 30
+"""Of entries of a tier that a process holds in maps, since it has checked them: the pages are the system's."""
+
 
 class TieredStore:
     """A store on a disk, and one in memory above it; used as an `EntryStore` is, one thread at a time.
@@ -21,28 +24,33 @@ class TieredStore:
 
         `memory`: a folder in memory; None: there is no such tier.
         """
-        self.disk = EntryStore(folder, max_bytes=max_bytes)
+        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES)
         self.memory: EntryStore | None = None
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
-                self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True)
+                self.memory = EntryStore(
+                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True
+                )
             except CacheError as error:
                 self.trouble = f"nothing is kept in memory: {error.message}"
 
     def __contains__(self, key: str) -> bool:
         return key in self.disk or (self.memory is not None and key in self.memory)
 
-    def get(self, key: str) -> bytes | memoryview | None:
-        """Return an entry's bytes, or None; those that lay on the disk alone are kept in memory as well."""
+    def get(self, key: str, *, own: bool = True) -> bytes | memoryview | None:
+        """Return an entry's bytes, or None; those that lay on the disk alone are kept in memory as well.
+
+        `own`: they may be written into.
+        """
         if self.memory is not None:
             with self._telling(self.memory):
-                found = self.memory.get(key)
+                found = self.memory.get(key, own=own)
             if found is not None:
                 return found
         with self._telling(self.disk):
-            found = self.disk.get(key)
+            found = self.disk.get(key, own=own)
         if found is not None and self.memory is not None:
             about = self.disk.about(key)
             if about is not None:

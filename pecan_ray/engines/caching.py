@@ -72,14 +72,17 @@ class SplitCache:
         remote = self._remote_of(point)
         return here or (remote is not None and remote.holds(point.key, key))
 
-    def find(self, point: Autocache, split: Split) -> EntryReader | None:
-        """Return the entry of a split at a point; None where there is none, or none that can be read."""
+    def find(self, point: Autocache, split: Split, *, own: bool = True) -> EntryReader | None:
+        """Return the entry of a split at a point; None where there is none, or none that can be read.
+
+        `own`: its arrays may be written into where they lie.
+        """
         with self._lock:
             if self._store is None:
                 return None
             key = self._key(point, split)
             self._store.trouble = ""
-            data = self._store.get(key)
+            data = self._store.get(key, own=own)
             self._say(self._store.trouble)
         remote = self._remote_of(point)
         if remote is not None and data is None:
@@ -312,17 +315,17 @@ class CachedReading:
 
     def items(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease: marked as kept, or as the source gives them."""
-        entry = self._entry(lease)
+        entry = self._entry(lease, own=False)  # which are copied
         yield from self._computed(lease) if entry is None else self._kept(lease, entry)
 
     def items_at_once(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the items of a lease for who holds none of them for long."""
-        entry = self._entry(lease)
+        entry = self._entry(lease, own=True)
         yield from self._computed(lease) if entry is None else self._kept(lease, entry, apart=False)
 
     def items_or_rows(self, lease: Lease) -> Iterator[Item | KeptRows | None]:
         """Yield the items of a lease, or runs of them as columns where they are kept so that this can be."""
-        entry = self._entry(lease)
+        entry = self._entry(lease, own=False)
         intervals = None if entry is None else Intervals.of(entry)
         columns = entry.columns() if entry is not None and intervals is not None and intervals.whole else None
         if entry is None or intervals is None or columns is None:
@@ -336,10 +339,10 @@ class CachedReading:
             yield KeptRows(lease, columns, intervals, spans, first, last)
         yield from self._ended(lease, entry)
 
-    def _entry(self, lease: Lease) -> EntryReader | None:
+    def _entry(self, lease: Lease, *, own: bool) -> EntryReader | None:
         if renewed(self._point, lease) and covers(lease):
             return None
-        return self._cache.find(self._point, lease.split)
+        return self._cache.find(self._point, lease.split, own=own)
 
     def _computed(self, lease: Lease) -> Iterator[Item | None]:
         """Yield the elements of a lease as the source gives them, which are recorded on their way if they are all."""
