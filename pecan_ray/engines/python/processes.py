@@ -18,15 +18,15 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from multiprocessing.util import Finalize
 from queue import LifoQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 import cloudpickle
 
 from pecan_ray.engines.forks import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
+from pecan_ray.engines.python.answers import PICKLE_PROTOCOL, AnswerWriter, CallAnswer, answers_in
 from pecan_ray.errors import OpError, is_interrupt, told
 
-PICKLE_PROTOCOL = 5
 AT_EXIT = 10
 """Before the interpreter waits for its children, which end when their pipes are closed."""
 
@@ -35,19 +35,6 @@ AT_EXIT = 10
 class _Worker:
     process: BaseProcess
     connection: Connection
-
-
-class CallAnswer(NamedTuple):
-    """What became of a call."""
-
-    returned: bool
-    result: Any
-
-    def value(self) -> Any:
-        """Return what the function returned, or raise what it raised."""
-        if self.returned:
-            return self.result
-        raise self.result
 
 
 class Processes:
@@ -88,7 +75,7 @@ class Processes:
             raise RuntimeError(f"the process that ran {name} ended{_exit_code(worker)}") from error
         finally:
             self._give_back(alive)
-        answers = [CallAnswer(*pickle.loads(part)) for part in pickle.loads(answer)]
+        answers = list(answers_in(answer))
         return answers if len(answers) == len(arguments) else answers * len(arguments)
 
     def _start(self) -> _Worker:
@@ -173,7 +160,7 @@ def _serve(connection: Connection, pickled: dict[str, bytes]) -> None:
             message = connection.recv_bytes()
         except EOFError:
             return
-        connection.send_bytes(pickle.dumps(_answered(functions, pickled, message), PICKLE_PROTOCOL))
+        connection.send_bytes(_answered(functions, pickled, message))
 
 
 def _leave_sigterm_to_parent() -> None:
@@ -193,18 +180,25 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> list[bytes]:
-    """Return a pickled answer to each of a message's calls, or a single one if the message cannot be read."""
+def _answered(functions: dict[str, Callable[..., Any]], pickled: dict[str, bytes], message: bytes) -> bytes:
+    """Return the answers to a message's calls, or a single one if the message cannot be read."""
     try:
         name, arguments = pickle.loads(message)
         if name not in functions:
             functions[name] = cloudpickle.loads(pickled[name])
     except BaseException as error:
-        return [pickle.dumps((False, _portable(error)), PICKLE_PROTOCOL)]
-    return [_answer(name, functions[name], value, keywords) for value, keywords in arguments]
+        answers = AnswerWriter(1)
+        answers.add_error(_portable(error))
+        return answers.message()
+    answers = AnswerWriter(len(arguments))
+    for value, keywords in arguments:
+        _answer(name, functions[name], value, keywords, answers)
+    return answers.message()
 
 
-def _answer(name: str, function: Callable[..., Any], value: Any, keywords: dict[str, Any]) -> bytes:
+def _answer(
+    name: str, function: Callable[..., Any], value: Any, keywords: dict[str, Any], answers: AnswerWriter
+) -> None:
     generation, returned, result = forks.generation, False, None
     try:
         returned, result = True, function(value, **keywords)
@@ -215,12 +209,13 @@ def _answer(name: str, function: Callable[..., Any], value: Any, keywords: dict[
     try:
         forks.raise_told()
         if returned:
-            return pickle.dumps((True, result), PICKLE_PROTOCOL)
+            answers.add(result)
+            return
     except OpError as error:
         result = ForkedError(error.message)
     except BaseException as error:
         result = error
-    return pickle.dumps((False, _portable(result)), PICKLE_PROTOCOL)
+    answers.add_error(_portable(result))
 
 
 def _portable(error: BaseException) -> BaseException:
