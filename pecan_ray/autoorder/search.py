@@ -85,7 +85,7 @@ class OrderSearch:
             refused = failed or self._too_slow(found) or self._rest_refused(plan.order)
             if refused:
                 self._refused[plan.order] = refused
-            elif measured is None or (found is not None and found.faster_than(measured)):
+            elif adopted is None or self._better(plan.order, found, adopted.order, measured):
                 adopted, measured = plan, found
         if adopted is not None and measured is not None and self._mode != "paper":
             adopted, measured = self._without_idle_exchanges(adopted, measured)
@@ -97,10 +97,21 @@ class OrderSearch:
         Again without what decoders take over in this one alone, where that is what makes it slow.
         """
         found, failed = self._trial.compare(order)
-        if failed or not self._too_slow(found) or not self._trial.only_here(order):
+        if self._mode == "paper" or failed or not self._too_slow(found) or not self._trial.only_here(order):
             return found, failed
         pushed = self._trial.taken_over(order).pushed
         return (found, "") if self._trial.measure_taken_over(order).pushed == pushed else self._trial.compare(order)
+
+    def _better(
+        self, order: OpOrder, found: SpeedComparison | None, adopted: OpOrder, measured: SpeedComparison | None
+    ) -> bool:
+        """Tell whether an order is certainly faster than the one that was adopted, both compared with the user's."""
+        if found is None or measured is None or found.speedup < (1.0 + MIN_GAIN) * measured.speedup:
+            return False
+        if found.faster_than(measured):
+            return True
+        directly = self._trial.compare(order, adopted, DOUBTING_S)[0]
+        return directly is not None and directly.faster
 
     def _found(
         self, proposed: OrderPlan, adopted: OrderPlan | None, measured: SpeedComparison | None, users: TakenOver
@@ -279,13 +290,14 @@ class OrderSearch:
         """Return the exchange to leave out behind an order that was refused, so that the others can still be made."""
         if self._trial.failed:
             return suspected_exchange(self._trial.failed, self._user, plan.order)
-        if self._trial.idle and (pair := suspected_exchange(self._trial.idle, self._user, plan.order)):
-            return pair
-        for pair in exchanges(self._user, plan.order)[:MOST_SUSPECTS]:
+        suspects = suspected_exchanges(self._trial.idle, self._user, plan.order)
+        if len(suspects) == 1:
+            return suspects[0]
+        for pair in (suspects or exchanges(self._user, plan.order))[:MOST_SUSPECTS]:
             other = next(self._candidates(self._sample, [*self._forbidden, pair]))
             if other.changed and other.order not in self._refused and not self._trial.look(other.order):
                 return pair
-        return None
+        return suspects[0] if suspects else None
 
     def _too_slow(self, found: SpeedComparison | None) -> str:
         if self._mode == "paper":
@@ -330,17 +342,22 @@ def draws_would_change(ops: Sequence[OpSample]) -> Iterator[Pair]:
 
 
 def suspected_exchange(failed: str, user: OpOrder, order: OpOrder) -> Pair | None:
-    """Return the exchange that has most likely made an operator fail in an order, as a pair in the user's order.
+    """Return the exchange that has most likely made an operator fail in an order, as a pair in the user's order."""
+    return next(iter(suspected_exchanges(failed, user, order)), None)
+
+
+def suspected_exchanges(name: str, user: OpOrder, order: OpOrder) -> list[Pair]:
+    """Return the exchanges that may have made an operator fail, or do nothing, in an order: the likeliest first.
 
     First suspected is the nearest operator that was put before it and changes what it is given; where none was, the
     nearest one whose work it now lacks.
     """
-    if failed not in user:
-        return None
-    if early := put_before(failed, user, order):
-        return failed, early[-1]
-    lacking = [other for other in user[: user.index(failed)] if other in order[order.index(failed) + 1 :]]
-    return (lacking[-1], failed) if lacking else None
+    if name not in user:
+        return []
+    if early := put_before(name, user, order):
+        return [(name, one) for one in reversed(early)]
+    lacking = [other for other in user[: user.index(name)] if other in order[order.index(name) + 1 :]]
+    return [(one, name) for one in reversed(lacking)]
 
 
 def put_before(name: str, user: OpOrder, order: OpOrder) -> OpOrder:

@@ -62,7 +62,7 @@ class Trial:
         self._guarded = guarded
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
-        self._no_faster: set[Pushed] = set()
+        self._no_faster: set[tuple[OpOrder, Pushed]] = set()
         self._runner, self._names = sampled.runner, sampled.stretch.names
         self._user = self._runner.stages(self._names)
         self._user_seconds = sampled.profile().seconds or 0.0
@@ -284,13 +284,15 @@ class Trial:
                 found = replace(found, measured=measured)
             else:
                 why = f"it is not faster: {measured.told()}" if measured else failed or NO_TIME_TO_MEASURE
-                refused = tuple(_not_taken_over(one, why) for one in found.pushed)
-                self._no_faster.update(found.pushed)
+                # It may be a table, of small images, that takes more time than a decoder beside it saves.
+                tables = [one for one in found.pushed if one.rule == TABLE]
+                blamed = tables if tables and len(tables) < len(found.pushed) else found.pushed
+                refused = tuple(_not_taken_over(one, why) for one in blamed)
+                self._no_faster.update((order, one) for one in blamed)
                 # Known functions may be faster with equal pixels: one warp is not always less than several functions.
-                smaller = measured is not None and any(
-                    one.rule == KNOWN_FUNCTIONS and one.reduces for one in found.pushed
-                )
-                again = self._try_taking_over(order) if smaller and self.in_time() else NOTHING_TAKEN_OVER
+                smaller = any(one.rule == KNOWN_FUNCTIONS and one.reduces for one in blamed) or blamed is tables
+                retry = measured is not None and smaller and self.in_time()
+                again = self._try_taking_over(order) if retry else NOTHING_TAKEN_OVER
                 found = replace(again, refused=(*found.refused, *refused, *again.refused))
             self._taken_over[order] = found
         return found
@@ -302,7 +304,7 @@ class Trial:
             return found
         for ways in choices([self._ops[name] for name in order], self._decoding):
             for one in ways:
-                if one in self._no_faster or self._no_table(order, one, found):
+                if (order, one) in self._no_faster or self._no_table(order, one, found):
                     continue
                 before, decoders = part_decoding.counts(), (*found.decoders, one.decoder)
                 if refused := self._not_to_try(one) or self._taking_over_refused(order, decoders):

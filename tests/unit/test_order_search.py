@@ -116,22 +116,61 @@ def test_an_order_takes_the_place_of_one_that_was_adopted_only_if_it_is_certainl
 
 
 class Idle(Measured):
-    """A trial in which an operator was seen to do nothing any more, and in which no other order is to be looked at."""
+    """A trial in which an operator was seen to do nothing any more, and only some orders pass a look."""
 
     failed = ""
 
-    def __init__(self, idle: str) -> None:
+    def __init__(self, idle: str, *passing: OpOrder) -> None:
         super().__init__(1.0)
-        self.idle = idle
+        self.idle, self._passing = idle, passing
+        self.looked_at: list[OpOrder] = []
 
     def look(self, order: OpOrder) -> str:
-        raise AssertionError(f"{order} need not be run to know it")
+        self.looked_at.append(order)
+        return "" if order in self._passing else "its values are others"
 
 
-@pytest.mark.parametrize(("idle", "suspect"), [("blur", ("blur", "shrink")), ("flip", ("flip", "shrink"))])
+def suspect(trial: Idle, proposed: OpOrder) -> tuple[str, str] | None:
+    search = OrderSearch(SAMPLE, cast(Any, trial), "cost", lambda: SAMPLE, lambda _: iter(()))
+    plan = in_order(auto_order(SAMPLE.profiled, "cost", neutral_band=NEUTRAL_BAND), proposed)
+    return search._suspect(plan)
+
+
+@pytest.mark.parametrize(("idle", "pair"), [("blur", ("blur", "shrink")), ("flip", ("flip", "shrink"))])
 def test_the_exchange_that_left_an_operator_nothing_to_do_is_known_without_a_look(
-    idle: str, suspect: tuple[str, str]
+    idle: str, pair: tuple[str, str]
 ) -> None:
-    search = OrderSearch(SAMPLE, cast(Any, Idle(idle)), "cost", lambda: SAMPLE, lambda _: iter(()))
-    plan = in_order(auto_order(SAMPLE.profiled, "cost", neutral_band=NEUTRAL_BAND), ("shrink", "flip", "blur"))
-    assert search._suspect(plan) == suspect
+    trial = Idle(idle)
+    assert suspect(trial, ("shrink", "flip", "blur")) == pair and not trial.looked_at
+
+
+@pytest.mark.parametrize(
+    ("passing", "pair"),
+    [
+        ([("shrink", "flip", "blur")], ("flip", "blur")),
+        ([("flip", "shrink", "blur")], ("flip", "shrink")),
+        ([], ("flip", "shrink")),
+    ],
+    ids=["not the nearest one", "the nearest one", "none that shows it"],
+)
+def test_of_several_exchanges_the_one_is_left_out_without_which_an_order_passes(
+    passing: list[OpOrder], pair: tuple[str, str]
+) -> None:
+    trial = Idle("flip", *passing)
+    assert suspect(trial, ("blur", "shrink", "flip")) == pair
+    assert 1 <= len(trial.looked_at) <= 2, "nothing but exchanges of that operator"
+
+
+@pytest.mark.parametrize(("directly", "taken"), [(1.2, True), (1.0, False)])
+def test_orders_that_seem_apart_and_were_not_measured_exactly_are_compared_directly(
+    directly: float, taken: bool
+) -> None:
+    trial = Measured(directly)
+    search = OrderSearch(SAMPLE, cast(Any, trial), "cost", lambda: SAMPLE, lambda _: iter(()))
+    adopted, new = ("flip", "shrink", "blur"), ("shrink", "flip", "blur")
+    rough = SpeedComparison(2.0, 0.4, 1.0, 0.5, COUNT)
+    assert search._better(new, replace(rough, speedup=2.5), adopted, rough) is taken
+    assert trial.compared == [(new, adopted)]
+    assert not search._better(new, replace(rough, speedup=2.01), adopted, rough)
+    assert search._better(new, replace(rough, speedup=9.0), adopted, rough)
+    assert len(trial.compared) == 1, "nobody needs to measure these again"

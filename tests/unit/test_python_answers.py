@@ -11,6 +11,7 @@ import pytest
 from pecan_ray.engines.python.answers import AnswerColumns, AnswerWriter, answers_in
 
 IN_ORDER_OF_F = np.asfortranarray(np.arange(6).reshape(2, 3))
+IN_ORDER = np.arange(6.0)
 RECORD = np.zeros(2, [("a", np.int8)])
 
 OF_ONE_FORM: dict[str, list[Any]] = {
@@ -43,6 +44,9 @@ OF_SEVERAL_FORMS: dict[str, list[Any]] = {
     "masked arrays": [{"x": np.ma.masked_array([1, 2], [False, True])}] * 2,
     "in the order of Fortran": [{"x": IN_ORDER_OF_F}] * 2,
     "no dict after a dict": [{"x": 1}, 1],
+    "one array under two names": [{"x": IN_ORDER, "y": IN_ORDER}] * 2,
+    "under two names later": [{"x": np.zeros(6), "y": np.ones(6)}, {"x": IN_ORDER, "y": IN_ORDER}],
+    "as many dimensions as there can be": [{"x": np.zeros((1,) * 32)}] * 2,
 }
 
 
@@ -137,3 +141,8 @@ def test_a_column_takes_no_more_memory_than_is_bounded() -> None:
     writer.add({"x": np.ones(1 << 14)})
     assert len(writer.message()) < 1 << 18
     assert answers_in(writer.message())[0].value()["x"].sum() == 1 << 14
+
+
+def test_one_array_under_two_names_stays_one() -> None:
+    for made in through([{"x": IN_ORDER, "y": IN_ORDER}] * 2):
+        assert made["x"] is made["y"]

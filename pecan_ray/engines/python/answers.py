@@ -18,7 +18,8 @@ NUMBERS = "biufc"
 """Kinds of dtypes that a column of numbers has."""
 MOST_BYTES = 64 << 20
 """No column is larger than this: it takes its memory with the first answer."""
-
+MOST_DIMENSIONS = 32
+"""Of NumPy's arrays in older versions; a column has one more than its rows."""
 
 AnswerColumn: TypeAlias = np.ndarray[Any, Any] | list[Any]
 
@@ -92,6 +93,8 @@ class AnswerWriter:
         values: Iterable[Any] = (result,)
         if type(result) is dict:
             names, values = tuple(result), result.values()
+            if len(names) > 1 and _shared(values):
+                return False
         if not self._written and not self._begin(names, values):
             return False
         if names != self._names:
@@ -121,12 +124,18 @@ class AnswerWriter:
         return self._pickled
 
 
+def _shared(values: Iterable[Any]) -> bool:
+    """Tell whether two columns of an element are one array, which it stays where both are pickled together."""
+    arrays = [id(value) for value in values if type(value) is np.ndarray]
+    return len(set(arrays)) < len(arrays)
+
+
 def _column(value: Any, count: int) -> AnswerColumn | None:
     """Return an empty column for values like one; None where each had better be pickled."""
     if type(value) in IMMUTABLE:
         return [None] * count
-    number = isinstance(value, np.generic)
-    if not (number or (type(value) is np.ndarray and value.ndim and value.flags.c_contiguous)):
+    rows = type(value) is np.ndarray and 0 < value.ndim < MOST_DIMENSIONS and value.flags.c_contiguous
+    if not (rows or isinstance(value, np.generic)):
         return None
     fits = value.dtype.kind in NUMBERS and math.prod(value.shape) * value.dtype.itemsize * count <= MOST_BYTES
     return np.empty((count, *value.shape), value.dtype) if fits else None
