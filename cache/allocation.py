@@ -71,7 +71,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
     """Cache by cache efficiency; the pipe by the share that each would miss if its cache were filled.
 
     Where the dataset that is cached in part misses more than the pipe carries, its cache is of little use: then it is
-    tried to cache it first, and to pass it over, and of all that was tried the largest sum of speeds is taken.
+    tried to cache it first, behind the next one, and last, and of all that was tried the largest sum of speeds is taken.
     """
     sizes = demands.dataset_sizes
     orders = [_by_worth(demands, demands.ideal, sizes)]
@@ -90,6 +90,8 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
         if waits.any():
             short, others = order[waits[order]], order[~waits[order]]
             orders += [np.concatenate(parts) for parts in ((others, short), (short, others))[: 2 if turn == 0 else 1]]
+            if (place := int(np.argmax(waits[order]))) + 1 < len(order):
+                orders.append(np.concatenate([order[:place], order[[place + 1, place]], order[place + 2 :]]))
     hits = demands.hits(best)
     missed = 1 - np.minimum(1.0, best / demands.size)
     return Division(best, hits, _by_misses(demands.ideal * (1 - hits), missed, cluster.remote_io))

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pecan_ray.cache import Allocation, AllocationPolicy, ClusterResources, JobDemand, allocate, silod_perf
@@ -174,6 +174,10 @@ def test_greedy_makes_the_sum_of_two_speeds_as_large_as_brute_force_does(
 
 
 @given(some_jobs(3), clusters)
+@example(
+    [JobDemand("0", 100.0, 3162.2776), JobDemand("1", 10.0, 316.22776), JobDemand("2", 1.0, 1000.0)],
+    ClusterResources(1000.0, 10.0),
+)
 @settings(max_examples=60, deadline=None)
 def test_greedy_makes_the_sum_of_speeds_as_large_as_can_be_where_the_pipe_carries_what_one_misses(
     jobs: list[JobDemand], cluster: ClusterResources
