@@ -71,7 +71,7 @@ def greedy(demands: Demands, cluster: ClusterResources) -> Division:
     """Cache by cache efficiency; the pipe by the share that each would miss if its cache were filled.
 
     Where the dataset that is cached in part misses more than the pipe carries, its cache is of little use: then it is
-    tried to cache it first, behind the next one, and last, and of all that was tried the largest sum of speeds is taken.
+    tried to cache it first, behind the next one, and last, and the largest sum of speeds is taken.
     """
     sizes = demands.dataset_sizes
     orders = [_by_worth(demands, demands.ideal, sizes)]
