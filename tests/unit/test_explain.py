@@ -26,7 +26,7 @@ import numpy as np
 import pecan_ray as pecan
 
 SOURCE = pecan.sources.Items([{"x": np.ones(4000, np.float32)}] * 32)
-CONFIG = pecan.Config(sample_elements=32)
+CONFIG = pecan.Config(sample_elements=32, sample_seconds=60.0)
 
 
 def work(x):
@@ -57,7 +57,7 @@ def half(image: Any) -> Any:
 def pipeline(**options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, 128, 128, 3), np.uint8)
     source = pecan.sources.Items([{"image": image, "name": "<a&b>"} for image in noise])
-    config = pecan.Config(sample_elements=ELEMENTS, **options)
+    config = pecan.Config(sample_elements=ELEMENTS, **{"sample_seconds": 60.0, **options})
     return pecan.PecanPipeline(source, name="noise", config=config)
 
 

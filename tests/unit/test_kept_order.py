@@ -41,7 +41,7 @@ def flip(image: Any) -> Any:
 
 def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
-    config = pecan.Config(sample_elements=ELEMENTS, **options)
+    config = pecan.Config(sample_elements=ELEMENTS, **{"sample_seconds": 60.0, **options})
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
     return pipe.map(blur, on="image").map(half, on="image").batch(4)
 
@@ -336,7 +336,7 @@ def with_a_large_one(seed: int | None, reorder: Any = "strict") -> pecan.PecanPi
 
     rng = np.random.default_rng(0)
     items = [{"image": rng.random((128 if n == 200 else 96, 96), np.float32)} for n in range(256)]
-    config = pecan.Config(sample_elements=ELEMENTS, reorder=reorder, order_folder="")
+    config = pecan.Config(sample_elements=ELEMENTS, sample_seconds=60.0, reorder=reorder, order_folder="")
     pipe = pecan.PecanPipeline(pecan.sources.Items(items), seed=seed, config=config)
     return pipe.map(slow, on="image").map(coarse, on="image")
 
