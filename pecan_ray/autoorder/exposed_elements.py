@@ -28,8 +28,8 @@ EXPOSED = 16
 """Elements of the sample that are exposed, every second one too much, the others too little."""
 ENOUGH_S = 0.3
 """After so long fewer are enough,"""
-LEAST = 4
-"""but so many."""
+LEAST = 2 * len(SHARES)
+"""but so many: a bright and a dark one of each share.  With half of them, orders were refused that are right."""
 
 
 @dataclass(frozen=True)

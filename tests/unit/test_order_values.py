@@ -136,7 +136,11 @@ def test_an_operator_that_would_do_nothing_any_more_is_left_where_it_is(given: l
     assert not found.adopted.changed and found.refused
 
 
-def test_augmentations_may_still_change_places_and_what_differs_is_told(given: list[Element]) -> None:
+def test_augmentations_may_still_change_places_and_what_differs_is_told(
+    given: list[Element], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pecan_ray.autoorder.exposed_elements.ENOUGH_S", 0.0)  # as with slow operators, and under load
+
     def turn(image: Any, rng: np.random.Generator) -> Any:
         height, width = image.shape[:2]
         matrix = cv2.getRotationMatrix2D((width / 2, height / 2), rng.uniform(-5, 5), 1)
