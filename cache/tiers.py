@@ -48,6 +48,7 @@ class TieredStore:
             with self._telling(self.memory):
                 found = self.memory.get(key, own=own)
             if found is not None:
+                self.disk.let_go()
                 return found
         with self._telling(self.disk):
             found = self.disk.get(key, own=own)
@@ -55,8 +56,15 @@ class TieredStore:
             about = self.disk.about(key)
             if about is not None:
                 kind, elements, seconds = about
-                self._into_memory(key, kind, found, elements, seconds)
+                if self._into_memory(key, kind, found, elements, seconds):
+                    self.disk.let_go(key)
         return found
+
+    def let_go(self) -> None:
+        """Let go of what was removed and is still mapped: now and then, whoever calls."""
+        self.disk.let_go()
+        if self.memory is not None:
+            self.memory.let_go()
 
     def take_up(self, key: str, kind: str, data: bytes | memoryview, *, elements: int, seconds: float) -> None:
         """Keep an entry that was found somewhere else, and is being read: on the disk, and in memory."""
@@ -64,10 +72,11 @@ class TieredStore:
             self.disk.put(key, kind, [data], elements=elements, seconds=seconds)
         self._into_memory(key, kind, data, elements, seconds)
 
-    def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> None:
-        if self.memory is not None:
-            with self._telling(self.memory):
-                self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
+    def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> bool:
+        if self.memory is None:
+            return False
+        with self._telling(self.memory):
+            return self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
 
     def put(
         self,
