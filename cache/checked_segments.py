@@ -11,7 +11,6 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
@@ -107,12 +106,10 @@ class CheckedSegments:
     The first entries that come are those that stay: who goes round and round finds some of them each time.
     """
 
-    def __init__(
-        self, most_bytes: int, *, in_memory: bool = False, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, most_bytes: int, *, in_memory: bool = False, clock: Callable[[], float] = float) -> None:
         """`most_bytes`: of the entries that are held in maps; the pages are the system's, which may take them away.
 
-        `in_memory`: that is where the files lie.
+        `in_memory`: that is where the files lie.  `clock`: of seconds; without one, nothing is due but once.
         """
         self._most_bytes, self._in_memory, self._clock = most_bytes, in_memory, clock
         self._held: dict[str, _HeldSegment] = {}

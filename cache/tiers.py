@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pecan_ray.cache.store import EntryStore
@@ -19,19 +19,27 @@ class TieredStore:
     An entry goes into memory when it is read from the disk.  What the memory has lost, the disk may still have.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int, memory: Path | None = None, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        memory: Path | None = None,
+        memory_bytes: int = 0,
+        clock: Callable[[], float] = float,
+    ) -> None:
         """Open both; raises CacheError where the disk's cannot be used, and goes on without the other one.
 
         `memory`: a folder in memory; None: there is no such tier.
         """
-        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES)
+        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES, clock=clock)
         self.memory: EntryStore | None = None
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
                 self.memory = EntryStore(
-                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True
+                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True, clock=clock
                 )
             except CacheError as error:
                 self.trouble = f"nothing is kept in memory: {error.message}"

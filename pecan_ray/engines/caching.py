@@ -54,7 +54,11 @@ class SplitCache:
         self._store: TieredStore | None = None
         try:
             self._store = TieredStore(
-                cache.folder, max_bytes=cache.max_bytes, memory=cache.memory_folder, memory_bytes=cache.memory_bytes
+                cache.folder,
+                max_bytes=cache.max_bytes,
+                memory=cache.memory_folder,
+                memory_bytes=cache.memory_bytes,
+                clock=time.monotonic,
             )
             self._say(self._store.trouble)
         except CacheError as error:
