@@ -65,10 +65,10 @@ def _mapped(fd: int, start: int, nbytes: int) -> memoryview | None:
     if nbytes < LEAST_MAPPED or os.fstat(fd).st_size < start + nbytes:
         return None
     before = start % mmap.ALLOCATIONGRANULARITY
-    memory = mmap.mmap(fd, before + nbytes, access=mmap.ACCESS_COPY, offset=start - before)
     try:
+        memory = mmap.mmap(fd, before + nbytes, access=mmap.ACCESS_COPY, offset=start - before)
         memory.madvise(MADV_POPULATE_READ)
-    except OSError:  # an older system, or a bad disk: reading tells which
+    except (OSError, ValueError):  # an older system, a bad disk, or a file that was cut off: reading tells which
         return None
     return memoryview(memory)[before:]
 

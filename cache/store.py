@@ -17,7 +17,7 @@ import random
 import secrets
 import sqlite3
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,7 +25,7 @@ from types import TracebackType
 from pecan_ray.cache.checked import checked_count
 from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.eviction import EvictionPolicy, entries_over_rooms, lets_in
-from pecan_ray.cache.segments import SegmentWriter, read_entry
+from pecan_ray.cache.segments import EntryChecksum, SegmentWriter, read_entry
 from pecan_ray.cache.store_index import opened_index, sizes_of_segments, stored_segments
 from pecan_ray.errors import CacheError
 
@@ -76,12 +76,14 @@ class EntryStore:
         by_kind: bool = False,
         held_bytes: int = 0,
         in_memory: bool = False,
+        clock: Callable[[], float] = float,
     ) -> None:
         """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
 
         `private`: it lies where others may make folders, and one of theirs is refused.  `by_kind`: what a segment
         holds is of one kind, so that kinds can be bounded by `bound`.  `held_bytes`: of entries that are not checked
         again as long as the pages stay in which they were.  `in_memory`: there the folder lies.
+        `clock`: of seconds, by which what has gone is let go of.
         """
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
@@ -96,7 +98,7 @@ class EntryStore:
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
-        self._checked = CheckedSegments(held_bytes, in_memory=in_memory)
+        self._checked = CheckedSegments(min(held_bytes, self._max_bytes), in_memory=in_memory, clock=clock)
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:
@@ -128,6 +130,7 @@ class EntryStore:
         They lie where the system keeps them of the file, as long as anybody holds them; a page of them that is written
         into is the process's own from then on.  `own`: else they may only be read.
         """
+        self.let_go()
         found = self._found("SELECT segment, start, nbytes, checksum FROM entries WHERE key = ?", key)
         if found is None:
             self._checked.sweep()
@@ -139,7 +142,11 @@ class EntryStore:
             whole = data is not None
             if data is None:
                 data = read_entry(path, start, nbytes)
-                whole = len(data) == nbytes and self._checked.whole(path, start, data, checksum)
+                if own:
+                    whole = len(data) == nbytes and self._checked.whole(path, start, data, checksum)
+                else:  # which cannot be held, as was told just now
+                    data = memoryview(data).toreadonly()
+                    whole = len(data) == nbytes and EntryChecksum.of(data) == checksum
         except FileNotFoundError:
             self._forget(segment)  # another process has removed it just before its last entry was published
             return None
@@ -220,6 +227,14 @@ class EntryStore:
         """Take an entry out of the index, if it is there."""
         with contextlib.suppress(sqlite3.Error), self._index:  # an index that cannot be written cannot be read either
             self._index.execute("DELETE FROM entries WHERE key = ?", (key,))
+
+    def let_go(self, key: str | None = None) -> None:
+        """Hold an entry no longer, as it will be read from somewhere else; and, now and then, what has gone."""
+        if self._checked.due():
+            self._checked.sweep(self._starts_in)
+        found = None if key is None else self._found("SELECT segment, start, 0, 0 FROM entries WHERE key = ?", key)
+        if found is not None:
+            self._checked.forget(os.path.join(self._segments, found[0]), found[1])
 
     # --- beside the entries ---------------------------------------------------------------------------------
 
@@ -323,6 +338,15 @@ class EntryStore:
             return None
         return row
 
+    def _starts_in(self, path: str) -> set[int]:
+        """Return where the entries of a segment begin."""
+        try:
+            rows = self._index.execute("SELECT start FROM entries WHERE segment = ?", (os.path.basename(path),))
+            return {start for (start,) in rows}
+        except sqlite3.Error as error:
+            self.trouble = f"the index in {self.folder} cannot be read: {error}"
+            return set()
+
     def _drop(self, key: str, why: str) -> None:
         self.trouble = f"the entry {key} was dropped: {why}"
         self.drop(key)  # or else the next one to read it does
@@ -337,7 +361,6 @@ class EntryStore:
         self._reads += 1
         if self._reads >= USES_NOTED:
             self._reads = 0
-            self._checked.sweep()
             with contextlib.suppress(sqlite3.Error), self._index:  # it only costs a hint for what goes first
                 self._write_uses(self._used)
 

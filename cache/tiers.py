@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pecan_ray.cache.store import EntryStore
@@ -19,19 +19,27 @@ class TieredStore:
     An entry goes into memory when it is read from the disk.  What the memory has lost, the disk may still have.
     """
 
-    def __init__(self, folder: Path, *, max_bytes: int, memory: Path | None = None, memory_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_bytes: int,
+        memory: Path | None = None,
+        memory_bytes: int = 0,
+        clock: Callable[[], float] = float,
+    ) -> None:
         """Open both; raises CacheError where the disk's cannot be used, and goes on without the other one.
 
         `memory`: a folder in memory; None: there is no such tier.
         """
-        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES)
+        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES, clock=clock)
         self.memory: EntryStore | None = None
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
                 self.memory = EntryStore(
-                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True
+                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True, clock=clock
                 )
             except CacheError as error:
                 self.trouble = f"nothing is kept in memory: {error.message}"
@@ -48,6 +56,7 @@ class TieredStore:
             with self._telling(self.memory):
                 found = self.memory.get(key, own=own)
             if found is not None:
+                self.disk.let_go()
                 return found
         with self._telling(self.disk):
             found = self.disk.get(key, own=own)
@@ -55,8 +64,15 @@ class TieredStore:
             about = self.disk.about(key)
             if about is not None:
                 kind, elements, seconds = about
-                self._into_memory(key, kind, found, elements, seconds)
+                if self._into_memory(key, kind, found, elements, seconds):
+                    self.disk.let_go(key)
         return found
+
+    def let_go(self) -> None:
+        """Let go of what was removed and is still mapped: now and then, whoever calls."""
+        self.disk.let_go()
+        if self.memory is not None:
+            self.memory.let_go()
 
     def take_up(self, key: str, kind: str, data: bytes | memoryview, *, elements: int, seconds: float) -> None:
         """Keep an entry that was found somewhere else, and is being read: on the disk, and in memory."""
@@ -64,10 +80,11 @@ class TieredStore:
             self.disk.put(key, kind, [data], elements=elements, seconds=seconds)
         self._into_memory(key, kind, data, elements, seconds)
 
-    def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> None:
-        if self.memory is not None:
-            with self._telling(self.memory):
-                self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
+    def _into_memory(self, key: str, kind: str, data: bytes | memoryview, elements: int, seconds: float) -> bool:
+        if self.memory is None:
+            return False
+        with self._telling(self.memory):
+            return self.memory.put(key, kind, [data], elements=elements, seconds=seconds)
 
     def put(
         self,

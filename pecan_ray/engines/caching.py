@@ -54,7 +54,11 @@ class SplitCache:
         self._store: TieredStore | None = None
         try:
             self._store = TieredStore(
-                cache.folder, max_bytes=cache.max_bytes, memory=cache.memory_folder, memory_bytes=cache.memory_bytes
+                cache.folder,
+                max_bytes=cache.max_bytes,
+                memory=cache.memory_folder,
+                memory_bytes=cache.memory_bytes,
+                clock=time.monotonic,
             )
             self._say(self._store.trouble)
         except CacheError as error:
@@ -88,7 +92,7 @@ class SplitCache:
         if remote is not None and data is None:
             data = self._fetched(remote, point, key)
         elif remote is not None and remote.lacks(point.key, key):
-            self._send(remote, point, key, data)
+            self._send(remote, point, key)
         if data is None:
             return None
         try:
@@ -124,7 +128,10 @@ class SplitCache:
         self._say(f"{point.name}: {why}, so it is not kept, and computed in each epoch")
 
     def flush(self) -> None:
-        """Wait until the remote store has what was kept, for a few seconds at most."""
+        """Wait until the remote store has what was kept, for a few seconds at most; hold nothing that was removed."""
+        with self._lock:
+            if self._store is not None:
+                self._store.let_go()
         if self._remote is not None:
             self._remote.flush()
 
@@ -153,10 +160,12 @@ class SplitCache:
                 self._say(self._store.trouble)
         return found.data
 
-    def _send(self, remote: RemoteTier, point: Autocache, key: str, data: bytes | memoryview | None) -> None:
+    def _send(self, remote: RemoteTier, point: Autocache, key: str) -> None:
         """Let the remote store have what lies here, and not there: it was away, or is new."""
         with self._lock:
             about = self._store.disk.about(key) if self._store is not None else None
+            # Not what was handed out, which functions may write into before it is sent.
+            data = self._store.get(key, own=False) if self._store is not None else None
         if about is not None and data is not None:
             remote.put(point.key, key, [data], elements=about[1], seconds=about[2])
 

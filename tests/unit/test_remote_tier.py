@@ -6,10 +6,13 @@ import contextlib
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeAlias
 
+import numpy as np
 import pytest
 
 import pecan_ray as pecan
@@ -18,8 +21,9 @@ from pecan_ray.autoorder.store_speed import SPEED, remote_speed
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.cli import main
 from pecan_ray.engines import entry_objects, remote_tier
-from pecan_ray.engines.caching import SplitCache
+from pecan_ray.engines.caching import SplitCache, entry_key
 from pecan_ray.engines.contract import EngineOptions
+from pecan_ray.engines.entry_format import EntryReader, EntryWriter
 from pecan_ray.engines.entry_objects import ENDING, HEAD, MAGIC, EntryObjects
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.remote_tier import RemoteTier
@@ -37,6 +41,7 @@ from tests.unit.test_caching import CALLS, READS, Numbers, double, kept, numbers
 SPLITS, EACH = 8, 5
 ALL = list(range(SPLITS * EACH))
 KIND = "0123abcd"
+Parts: TypeAlias = Sequence[bytes | memoryview]
 
 
 @pytest.fixture
@@ -278,6 +283,40 @@ def test_what_a_disk_has_and_the_store_has_not_is_sent_when_it_is_read(
     entries.close()
     CALLS.clear()
     assert epoch(node(tmp_path, "other", url)) == ALL and not CALLS
+
+
+def test_what_is_sent_is_what_was_kept_though_functions_write_into_what_they_are_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = str(tmp_path / "mounted")
+    plan = plan_of()
+    (point,) = [op for op in plan.all_ops() if isinstance(op, Autocache)]
+    split = whole_leases(list(plan.sources()))[0].split
+    writer, here = EntryWriter(), SplitCache(node(tmp_path, "one", url))
+    for number in range(16):
+        writer.add(number, 0, 1, {"x": np.full((64, 64), number, np.float32)})
+    here.keep(replace(point, remote=False), split, writer.finish(16), 16, 1.0)
+    begun, changed, put = threading.Event(), threading.Event(), EntryObjects.put
+
+    def late(self: EntryObjects, kind: str, key: str, parts: Parts, *, elements: int, seconds: float) -> None:
+        begun.set()
+        assert changed.wait(60)
+        put(self, kind, key, parts, elements=elements, seconds=seconds)
+
+    def changed_in_place() -> bool:
+        found = here.find(point, split)
+        assert found is not None
+        for one in found.elements(apart=False):
+            one.value["x"] -= 100
+        return begun.is_set()
+
+    monkeypatch.setattr(EntryObjects, "put", late)
+    until(changed_in_place, "it is being sent, once the store is listed")
+    changed.set()
+    here.close()
+    sent = EntryObjects(url).get(point.key, entry_key(point, split))
+    assert sent is not None
+    assert [one.value["x"][0, 0] for one in EntryReader(sent.data).elements()] == list(range(16))
 
 
 def test_writing_is_behind_and_bounded(s3: tuple[str, FlakyProxy], monkeypatch: pytest.MonkeyPatch) -> None:
