@@ -25,7 +25,7 @@ PROGRAM = """
 import numpy as np
 import pecan_ray as pecan
 
-SOURCE = pecan.sources.Items([{"x": np.ones(4000, np.float32)}] * 32)
+SOURCE = pecan.sources.Items([{"x": np.ones(40_000, np.float32)}] * 32)
 CONFIG = pecan.Config(sample_elements=32, sample_seconds=60.0)
 
 
