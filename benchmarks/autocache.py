@@ -43,6 +43,7 @@ import pecan_ray as pecan
 from examples import image_ops
 from examples.photographs import derived_photographs
 from pecan_ray.autoorder.store_speed import WarmSlots
+from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.store import EntryPlace, EntryStore
 from pecan_ray.cache.tiers import HELD_BYTES
 from pecan_ray.engines.contract import EngineOptions
@@ -95,8 +96,8 @@ def read_s(root: Path, folder: Path) -> dict[str, float]:
     memory = Path(tempfile.mkdtemp(prefix="pecan-autocache-", dir="/dev/shm"))
     try:
         with (
-            EntryStore(folder, max_bytes=8 * GIB, held_bytes=HELD_BYTES) as disk,
-            EntryStore(memory, max_bytes=8 * GIB, held_bytes=HELD_BYTES, in_memory=True) as above,
+            EntryStore(folder, max_bytes=8 * GIB, checked=CheckedSegments(HELD_BYTES)) as disk,
+            EntryStore(memory, max_bytes=8 * GIB, checked=CheckedSegments(HELD_BYTES, in_memory=True)) as above,
         ):
             for place in disk.places():
                 above.put(place.key, "memory", [disk.get(place.key) or b""], elements=1, seconds=1.0)

@@ -17,7 +17,7 @@ import random
 import secrets
 import sqlite3
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -74,16 +74,13 @@ class EntryStore:
         segment_bytes: int = SEGMENT_BYTES,
         private: bool = False,
         by_kind: bool = False,
-        held_bytes: int = 0,
-        in_memory: bool = False,
-        clock: Callable[[], float] = float,
+        checked: CheckedSegments | None = None,
     ) -> None:
         """Open a folder, or make it, for this user alone; raises CacheError where that cannot be.
 
         `private`: it lies where others may make folders, and one of theirs is refused.  `by_kind`: what a segment
-        holds is of one kind, so that kinds can be bounded by `bound`.  `held_bytes`: of entries that are not checked
-        again as long as the pages stay in which they were.  `in_memory`: there the folder lies.
-        `clock`: of seconds, by which what has gone is let go of.
+        holds is of one kind, so that kinds can be bounded by `bound`.  `checked`: what was checked is held there, and
+        not checked again as long as its pages stay; None: everything is checked each time.
         """
         self.folder, self.policy = folder, policy
         """The policy may be changed at any time."""
@@ -98,7 +95,7 @@ class EntryStore:
         self._used: set[str] = set()
         """Segments that were read from and are not noted yet."""
         self._reads = 0
-        self._checked = CheckedSegments(min(held_bytes, self._max_bytes), in_memory=in_memory, clock=clock)
+        self._checked = CheckedSegments(0) if checked is None else checked
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         try:

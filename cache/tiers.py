@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from pecan_ray.cache.checked_segments import CheckedSegments
 from pecan_ray.cache.store import EntryStore
 from pecan_ray.errors import CacheError
 
@@ -32,15 +33,15 @@ class TieredStore:
 
         `memory`: a folder in memory; None: there is no such tier.
         """
-        self.disk = EntryStore(folder, max_bytes=max_bytes, held_bytes=HELD_BYTES, clock=clock)
+        held = CheckedSegments(min(HELD_BYTES, max_bytes), clock=clock)
+        self.disk = EntryStore(folder, max_bytes=max_bytes, checked=held)
         self.memory: EntryStore | None = None
         self.trouble = ""
         """Why something could not be kept, or read, lately."""
         if memory is not None and memory_bytes:
             try:
-                self.memory = EntryStore(
-                    memory, max_bytes=memory_bytes, private=True, held_bytes=HELD_BYTES, in_memory=True, clock=clock
-                )
+                held = CheckedSegments(min(HELD_BYTES, memory_bytes), in_memory=True, clock=clock)
+                self.memory = EntryStore(memory, max_bytes=memory_bytes, private=True, checked=held)
             except CacheError as error:
                 self.trouble = f"nothing is kept in memory: {error.message}"
 

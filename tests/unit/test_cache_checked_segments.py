@@ -32,7 +32,7 @@ def entry(number: int) -> bytes:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[EntryStore]:
-    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=64 * MB) as opened:
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(64 * MB)) as opened:
         fill(opened)
         yield opened
 
@@ -90,7 +90,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.fixture
 def memory_store(tmp_path: Path) -> Iterator[EntryStore]:
-    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=64 * MB, in_memory=True) as opened:
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(64 * MB, in_memory=True)) as opened:
         fill(opened)
         yield opened
 
@@ -170,7 +170,7 @@ def test_what_is_removed_is_let_go_of_by_whoever_has_mapped_it(store: EntryStore
 
 
 def test_no_more_is_held_than_it_may_be(tmp_path: Path, checks: list[int]) -> None:
-    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=2 * SIZE) as store:
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(2 * SIZE)) as store:
         fill(store)
         checks.clear()
         for _ in range(3):
@@ -210,7 +210,7 @@ def test_what_is_removed_is_let_go_of_a_second_later_by_whoever_reads(store: Ent
 
 def test_what_was_replaced_gives_its_room_to_others(tmp_path: Path, checks: list[int]) -> None:
     now = [0.0]
-    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=2 * SIZE) as store:
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(2 * SIZE)) as store:
         store._checked._clock = lambda: now[0]
         fill(store)
         for _ in range(3):
@@ -236,7 +236,7 @@ def test_an_entry_for_which_there_is_no_room_is_asked_for_once(
         asked.append(nbytes)
         return fits(self, nbytes)
 
-    with EntryStore(tmp_path, max_bytes=64 * MB, held_bytes=SIZE) as store:
+    with EntryStore(tmp_path, max_bytes=64 * MB, checked=CheckedSegments(SIZE)) as store:
         fill(store)
         assert store.get("key-0", own=own) is not None
         monkeypatch.setattr(CheckedSegments, "_fits", counted)
