@@ -130,6 +130,8 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=1, help="raylets that run workers and keep blocks for one another")
     parser.add_argument("--format", choices=["text", "parquet"], default="text")
     asked = parser.parse_args()
+    if min(asked.nodes, asked.jobs) < 1:
+        parser.error("there must be a node and a job")
     ways = asked.way or (WAYS if asked.format == "text" and asked.nodes == 1 else WAYS[:2])
     room = max(64 * MIB, int(asked.room * asked.objects * MIB) // asked.nodes)
     os.environ.update(AWS_ACCESS_KEY_ID="test", AWS_SECRET_ACCESS_KEY="test", AWS_EC2_METADATA_DISABLED="true")
