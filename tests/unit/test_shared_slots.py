@@ -63,6 +63,18 @@ def written(ring: RingSlots, value: int, size: int = 5000) -> Message:
     return Message({"x": ColumnPlace(0, np.dtype(np.uint8), (size,))}, {}, size, 3, slot.address())
 
 
+def used_slot(ring: RingSlots) -> int:
+    """Fill a free slot with zeros and keep it; return its number.
+
+    A ring hands out the slot that became free last.  A caller that gave its slot back would be given the same one
+    again, and would never meet another slot that became free meanwhile.
+    """
+    slot = ring.acquire(5000)
+    np.frombuffer(slot.buffer, np.uint8)[:] = 0
+    ring.taken(slot.number)
+    return slot.number
+
+
 def loan_of(message: Message, reader: BatchReader, lender: SlotLender) -> Loan:
     """What a group makes of a message that has come to it."""
     columns = reader.open(message)
@@ -108,14 +120,9 @@ def test_a_slot_is_free_when_the_group_and_all_readers_have_let_go(
     assert message.address is not None
     own = message.address.slot
 
-    def next_slot() -> int:
-        slot = ring.acquire(5000)
-        slot.release()
-        return slot.number
-
-    assert next_slot() != own, "the group holds it"
+    assert used_slot(ring) != own, "the group holds it"
     del loan
-    until(lambda: next_slot() == own, "the slot is not free")
+    until(lambda: used_slot(ring) == own, "the slot is not free")
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["by value", "in a layout"])
@@ -177,14 +184,7 @@ def test_a_batch_that_was_moved_to_disk_is_mapped_like_others_and_its_slot_is_fr
     assert len({loan.batch.number for loan in (*loans, *moved)}) == 4
     del loans
     own = message.address.slot if message.address is not None else -1
-
-    def its_slot_is_free() -> bool:
-        slot = ring.acquire(5000)
-        np.frombuffer(slot.buffer, np.uint8)[:] = 0
-        slot.release()
-        return slot.number == own
-
-    until(its_slot_is_free, "the slot is not free")
+    until(lambda: used_slot(ring) == own, "the slot is not free")
     first, second = (borrower_of(channel).open(loan.batch) for loan in moved)
     assert int(first["x"].sum()) == int(moved[0].columns["x"].sum()) == 7 * 5000
     np.testing.assert_array_equal(first["text"], text)
