@@ -7,6 +7,7 @@ makes one batch of every split in a steady time.
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 import random
 import time
@@ -123,7 +124,7 @@ class SimulatedMembers:
             self.failed.set_exception(error)
 
     @staticmethod
-    def later(seconds: float, act: Any) -> asyncio.TimerHandle:
+    def later(seconds: float, act: Any) -> asyncio.Handle:
         """Do something later."""
         return asyncio.get_running_loop().call_later(seconds, act)
 
@@ -150,7 +151,9 @@ class SimulatedTrainer:
         self.incarnation = f"process-{rank}"
         prefetch_bytes = members.pace.queue * BATCH_BYTES
         self.state = TrainerState(rank, members.pace.trainers, self.incarnation, prefetch_bytes, time.monotonic())
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due = math.inf
+        """The timer's time, which the handle of another event loop does not tell."""
         self._over = False
 
     def wants(self) -> None:
@@ -169,14 +172,15 @@ class SimulatedTrainer:
             elif isinstance(instruction, trainer_events.RaiseError):
                 self._members.fail(instruction.error)
         self._over = self.state.over
-        due = self.state.due(now)
-        if self._timer is None or due < self._timer.when():
+        due = math.inf if self._over else self.state.due(now)
+        if due < self._due or self._over:
             if self._timer is not None:
                 self._timer.cancel()
+            self._due = due
             self._timer = None if self._over else self._members.later(max(0.0, due - now), self._time_passed)
 
     def _time_passed(self) -> None:
-        self._timer = None
+        self._timer, self._due = None, math.inf
         self.happened(trainer_events.TrainerTime())
 
     async def _send(self, report: TrainerReport) -> None:

@@ -7,6 +7,7 @@ pickled when its worker comes up, and orders once for all trainers that are due 
 from __future__ import annotations
 
 import asyncio
+import math
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -31,8 +32,11 @@ class NoticeBoard:
         self._orders, self._tasks = orders, tasks
         self._listening: dict[int, asyncio.Future[None]] = {}
         self._notices = Notices()
-        self._answering: asyncio.TimerHandle | None = None
-        """What will answer those that are due."""
+        self._answering: asyncio.Handle | None = None
+        """The call that will answer those that are due, and"""
+        self._answers_at = math.inf
+        """its time.  Its handle need not tell: uvloop, on which Ray's actors run, returns one without a time for a call
+        that is due within half a millisecond."""
         self._handles: dict[str, bytes] = {}
         self._pickled: dict[tuple[Any, ...], bytes] = {}
         """Of orders of one number: those of ranks that are told the same are the same bytes."""
@@ -72,13 +76,14 @@ class NoticeBoard:
         self._wake(loop, at)
 
     def _wake(self, loop: asyncio.AbstractEventLoop, at: float) -> None:
-        if self._answering is None or at < self._answering.when():
-            if self._answering is not None:
-                self._answering.cancel()
-            self._answering = loop.call_at(at, self._answer)
+        if at >= self._answers_at:
+            return
+        if self._answering is not None:
+            self._answering.cancel()
+        self._answering, self._answers_at = loop.call_at(at, self._answer), at
 
     def _answer(self) -> None:
-        self._answering = None
+        self._answering, self._answers_at = None, math.inf
         with self._tasks.guarded("answering trainers that wait for orders"):
             self._answer_due()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -37,6 +38,15 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def samples_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets AutoOrder run its samples in this process, which takes a second less; `test_sample_subprocess` undoes it."""
     monkeypatch.setattr(job_order, "APART", False)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def each_event_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs a test on Python's event loop and on the one that Ray's actors use where it is installed (by ray[serve])."""
+    if request.param == "uvloop":
+        uvloop = pytest.importorskip("uvloop")
+        for module in (asyncio, asyncio.events):
+            monkeypatch.setattr(module, "new_event_loop", uvloop.new_event_loop)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,8 @@ from pecan_ray.integrations.async_batches import AsyncBatches
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sources import Arrays
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 class Gated:
     """Batches that come one by one, when they are let through."""

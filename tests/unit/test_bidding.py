@@ -12,6 +12,8 @@ from pecan_ray.runtime import bidding
 from pecan_ray.runtime.bidding import Bidding
 from pecan_ray.runtime.cluster import SharedNodes
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 def test_a_round_in_which_ray_does_not_answer_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []

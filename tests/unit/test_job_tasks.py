@@ -14,6 +14,8 @@ from pecan_ray.job.messages import Orders
 from pecan_ray.runtime.job_tasks import JobTasks, unforeseen
 from pecan_ray.runtime.notice_board import NoticeBoard
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 
 def failures(work: Callable[[JobTasks], Coroutine[Any, Any, None]]) -> list[tuple[str, Exception]]:
     told: list[tuple[str, Exception]] = []

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pecan_ray.job.messages import LeftOutElement, Orders
-from pecan_ray.job.notices import MANY_TRAINERS
+from pecan_ray.job.notices import GATHER_PER_TRAINER_S, MANY_TRAINERS
 from pecan_ray.runtime.job_tasks import JobTasks
 from pecan_ray.runtime.notice_board import NoticeBoard
+
+pytestmark = pytest.mark.usefixtures("each_event_loop")
 
 RANKS = MANY_TRAINERS + 20
 
@@ -78,6 +81,22 @@ def test_the_same_rank_is_told_at_once_and_not_later_where_both_are_due() -> Non
         board.tell((3,), allowance_only=True)
 
     assert run(answered(change, {3})) == {3}
+
+
+def held_up(*ranks: int) -> Iterator[int]:
+    """Yield ranks, after the process has lost its CPU for longer than changes are gathered."""
+    time.sleep(2 * GATHER_PER_TRAINER_S * RANKS)
+    yield from ranks
+
+
+@pytest.mark.parametrize("allowance_only", [False, True])
+def test_a_controller_that_loses_its_cpu_while_it_tells_trainers_answers_them(allowance_only: bool) -> None:
+    def change(board: NoticeBoard) -> None:
+        for rank in (3, 5, 7):
+            board.tell(held_up(rank), allowance_only=allowance_only)
+        board.tell((9,))
+
+    assert run(answered(change, {3, 5, 7, 9})) == {3, 5, 7, 9}
 
 
 def test_a_rank_that_is_due_before_it_listens_is_answered_at_once() -> None:

@@ -19,6 +19,8 @@ from pecan_ray.runtime import worker_actors
 from pecan_ray.runtime.messages import Job
 from pecan_ray.runtime.worker_actors import WorkerActor, WorkerActors
 
+pytestmark = pytest.mark.usefixtures("each_event_loop")
+
 WORKERS = 50
 REMOTE, LOCAL = {"pecan-role": "remote"}, {"ray.io/node-id": "a"}
 
