@@ -31,7 +31,7 @@ def train_place() -> TrainPlace | None:
     try:
         context = train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
-    except RuntimeError:  # it is no training worker
+    except (RuntimeError, DeprecationWarning):  # it is no training worker; Ray raises the latter in trials of Ray Tune
         return None
     if rank is None or world_size is None:  # as the first version of Ray Train says it
         return None

@@ -85,6 +85,12 @@ def test_outside_of_ray_train_there_is_one_rank() -> None:
     assert placed("rows", 1, 2, "mine") == (1, 2, "mine")
 
 
+def test_a_trial_of_ray_tune_is_one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    session: Any = pytest.importorskip("ray.train._internal.session")
+    monkeypatch.setattr(session, "_session", SimpleNamespace(world_rank=None))  # as Ray tells trials from workers
+    assert placed("rows", None, None, None) == (0, 1, None)
+
+
 def test_a_loop_of_ray_train_says_which_rank_it_is_and_each_job_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     place = SimpleNamespace(rank=1, world_size=3, run="run-7")
     monkeypatch.setattr(train_context, "train_place", lambda: place)
