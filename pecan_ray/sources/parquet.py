@@ -22,6 +22,7 @@ from pecan_ray.sources.files import (
     patterns_of,
 )
 from pecan_ray.sources.parquet_footers import learn_ranges, needed_ranges
+from pecan_ray.sources.parquet_int96 import INT96_UNITS, Int96Unit, exact_batches
 from pecan_ray.sources.parquet_rows import check_columns, fitting_rows
 from pecan_ray.storage import FileInfo, among_several, list_files, open_random
 from pecan_ray.storage.options import storage_options
@@ -45,6 +46,8 @@ class Parquet:
     """Rows decoded at a time; None: as many as are about 4 MiB, at most 16,384.  Fewer where rows may be long."""
     split_bytes: int = field(default=SPLIT_BYTES, kw_only=True)
     max_record_bytes: int = field(default=MAX_RECORD_BYTES, kw_only=True)
+    int96_unit: Int96Unit = field(default="us", kw_only=True)
+    """What moments of the old type INT96 are counted in; PlanError for a moment that the unit does not hold."""
     storage_options: Mapping[str, Any] | None = field(default=None, kw_only=True, hash=False)
     """Of the storage, in fsspec's words; secrets as `Env`."""
     patterns: tuple[str, ...] = field(init=False, repr=False)
@@ -60,6 +63,9 @@ class Parquet:
             object.__setattr__(self, "columns", tuple(names))
             if not self.columns:
                 raise PlanError("Parquet(columns=...) names no column, which is no element: name one, or leave it out.")
+
+        if self.int96_unit not in INT96_UNITS:
+            raise PlanError(f"int96_unit must be one of {list(INT96_UNITS)}, but got {self.int96_unit!r}.")
 
     def splits(self) -> Iterator[Split]:
         """Yield runs of row groups, reading the footer of one file after the other."""
@@ -98,7 +104,8 @@ class Parquet:
                 groups, skip = _groups_from(footer, list(split.payload), start)
                 names = None if self.columns is None else list(self.columns)
                 at_a_time = fitting_rows(file, footer, groups, names, self.batch_rows)
-                for batch in parquet.iter_batches(at_a_time, row_groups=groups, columns=names):
+                how = {"batch_size": at_a_time, "row_groups": groups}
+                for batch in exact_batches(file, footer, self.int96_unit, names, split.path, **how):
                     dropped = min(skip, batch.num_rows)
                     skip -= dropped
                     rows = batch.slice(dropped, _rows_within(batch, dropped, self.max_record_bytes))

@@ -1,0 +1,80 @@
+"""Parquet's INT96: moments of Spark, Hive and Impala, as nanoseconds of a day and the number of the day.
+
+Arrow has 64 bits for a moment.  Counted in nanoseconds they reach from 1677 to 2262, and Arrow lets what lies beyond
+wrap around; in microseconds they reach everywhere, and Arrow cuts nanoseconds off.  Neither is said.  Columns of INT96
+are therefore read in both units: where these differ, the wanted one has not the moment that is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import compute as pc
+from pyarrow import parquet as pq
+
+from pecan_ray.errors import PlanError
+from pecan_ray.plan.splits import Array
+from pecan_ray.sources.parquet_rows import wanted_columns
+
+Int96Unit: TypeAlias = Literal["us", "ns"]
+INT96_UNITS: tuple[Int96Unit, ...] = ("us", "ns")
+NS_PER_US = 1000
+
+
+def exact_batches(
+    file: Any, metadata: Any, unit: Int96Unit, names: Sequence[str] | None, path: str, **how: Any
+) -> Iterator[Any]:
+    """Yield a file's batches, with INT96 in a unit; raise PlanError for a moment that the unit does not hold."""
+    shared = pa.PythonFile(file, mode="r")  # its lock keeps the seek and the read of two readers together
+    parquet = pq.ParquetFile(
+        shared, metadata=metadata, pre_buffer=True, page_checksum_verification=True, coerce_int96_timestamp_unit=unit
+    )
+    batches = parquet.iter_batches(columns=names, **how)
+    columns = (metadata.schema.column(place) for place in wanted_columns(metadata, names))
+    if not any(column.physical_type == "INT96" for column in columns):
+        yield from batches
+        return
+    other = INT96_UNITS[1 - INT96_UNITS.index(unit)]
+    second = pq.ParquetFile(shared, metadata=metadata, coerce_int96_timestamp_unit=other)
+    pairs = zip(parquet.schema_arrow, second.schema_arrow, strict=True)
+    held = [one.name for one, two in pairs if one.type != two.type and (names is None or one.name in names)]
+    for batch, again in zip(batches, second.iter_batches(columns=held, **how), strict=True):
+        for name in held:
+            _check(batch.column(name), again.column(name), unit, name, path)
+        yield batch
+
+
+def _check(read: Any, again: Any, unit: Int96Unit, name: str, path: str) -> None:
+    """Raise PlanError unless a column that is read in two units has the same moments."""
+    for one, other in zip(_moments(read), _moments(again), strict=True):
+        us, ns = (one, other) if unit == "us" else (other, one)
+        if unit == "us":
+            with np.errstate(over="ignore"):
+                differs = us * NS_PER_US != ns  # both wrap around alike
+            lacks, remedy = "nanoseconds, which microseconds do not hold", "ns"
+        else:
+            differs = ns // NS_PER_US != us
+            lacks, remedy = "a moment before 1677 or after 2262, which 64 bits of nanoseconds do not hold", "us"
+        if differs.any():
+            raise PlanError(
+                f"Column {name!r} of {path} (INT96) has {lacks}: {us[differs.argmax()].astype('M8[us]')}. Say "
+                f"Parquet(..., int96_unit={remedy!r}).",
+                path=path,
+                column=name,
+            )
+
+
+def _moments(array: Any) -> Iterator[Array]:
+    """Yield the moments inside of a column as integers, 0 for a null."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        yield pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    elif pa.types.is_struct(kind) or pa.types.is_map(kind):
+        parts = array.flatten() if pa.types.is_struct(kind) else (array.keys, array.items)
+        for part in parts:
+            yield from _moments(part)
+    elif kind.num_fields:
+        yield from _moments(array.flatten())
