@@ -42,6 +42,9 @@ class PackedRows:
         sequences = [held[0] for held in batch[self.on]]
         rows = pack_rows([len(tokens) for tokens in sequences], self.length)
         dtype = np.result_type(*sequences)
+        if dtype.kind not in "iu":  # NumPy makes floats of int64 beside uint64
+            kinds = sorted({str(tokens.dtype) for tokens in sequences})
+            raise TypeError(f"pack(on={self.on!r}): no type of whole numbers holds tokens of {', '.join(kinds)}")
         shape = (len(rows), self.length)
         tokens = np.full(shape, self.padding, dtype)
         segments, positions = np.zeros(shape, np.int32), np.zeros(shape, np.int32)

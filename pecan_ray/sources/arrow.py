@@ -8,6 +8,7 @@ not, stay: NumPy's datetime64 and timedelta64, also inside of lists and structur
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
 
+from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array, Columns, Element
 
 
@@ -67,17 +69,23 @@ def objects(values: Sequence[Any]) -> Array:
 
 
 def array_or_list(values: list[Any]) -> Any:
-    """Return a list as an array where it holds numbers or booleans in a regular shape, else as it is."""
+    """Return a list as an array where it holds numbers or booleans in a regular shape, and one type holds them exactly.
+
+    Else as it is: also where booleans stand beside numbers.
+    """
     flat = values
     while flat and isinstance(flat[0], list):
-        flat = flat[0]
-    if not all(isinstance(value, (bool, int, float)) for value in flat):
+        if not all(isinstance(value, list) for value in flat):
+            return values
+        flat = list(itertools.chain.from_iterable(flat))
+    kinds = set(map(type, flat))
+    if not (kinds <= {int, float} or kinds == {bool}):
         return values
     try:
-        array = np.asarray(values)
-    except (ValueError, OverflowError):
+        array = exact_array(values)
+    except (ValueError, OverflowError):  # lists of unequal lengths; integers that would be rounded
         return values
-    return array if array.dtype.kind in "bif" else values
+    return array if array.dtype.kind in "biuf" else values
 
 
 def _contiguous(column: Any) -> Any:

@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, takewhile
-from typing import Any, BinaryIO, ClassVar, Literal
+from typing import Any, BinaryIO, ClassVar, Literal, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv as pacsv
 
 from pecan_ray.errors import ColumnError, CorruptSourceError, PlanError
+from pecan_ray.plan.exact_arrays import EXACT_BELOW
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.arrow import columns_of, rows_of
 from pecan_ray.sources.files import (
@@ -26,7 +27,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
+from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines, shortened
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
@@ -45,7 +46,8 @@ class Csv:
     """The rows of CSV files, whose first line names the columns.
 
     Types are inferred from the first MiB of the first file, once for all splits, as int64, float64, bool or
-    str; a column of integers with empty cells there is read as float64.  Empty cells (also ``NA``,
+    str; a column of integers with empty cells there, or beyond int64, is read as float64, and an integer that a float64
+    would round raises PlanError, which says the type to write.  Empty cells (also ``NA``,
     ``null``, ``nan``) are NaN in columns of floats, None in those of integers and booleans, and stay text
     in those of text.  `types` overrides: ``{"price": "float32", "zip": "string"}`` (names of Arrow types).
     A number that is more than its column's type holds (``1e999``) is refused; ``inf`` is infinity.  Empty lines are
@@ -112,6 +114,8 @@ class Csv:
             for chunk in _chunks(islice(records, start, None)):
                 try:
                     table = self._parse(chunk, names, split.payload)
+                except _RoundedError as rounded:
+                    self._refuse_rounding(rounded, chunk[rounded.row].where(split), split.path)
                 except pa.ArrowException:
                     place, problem, before = self._first_bad(chunk, names, split.payload)
                     for table in before:
@@ -220,13 +224,34 @@ class Csv:
                 # Whoever reads the split meets the bad line, and knows what to do with it.
                 table = self._parse(sample[:place], names, None, given)
         kinds = {name: given.get(name) or (_simple(table.column(name)) if table else pa.string()) for name in names}
-        return pa.schema(list(kinds.items()))
+        schema = pa.schema(list(kinds.items()))
+        if table:
+            try:
+                self._check_sizes(
+                    _as_floats(table, schema, self.columns), _joined_lines(sample[: table.num_rows]), names
+                )
+            except _RoundedError as rounded:
+                self._refuse_rounding(rounded, sample[rounded.row].where(whole), path)
+            except pa.ArrowInvalid:  # whoever reads the split meets what is too large
+                pass
+        return schema
+
+    def _refuse_rounding(self, rounded: _RoundedError, where: str, path: str) -> NoReturn:
+        name, value = rounded.column, int(rounded.text)
+        kind = "int64" if -(1 << 63) <= value < 1 << 63 else "uint64" if 0 <= value < 1 << 64 else "string"
+        raise PlanError(
+            f"{shortened(rounded.text)} in column {name!r} would be rounded, {where}: the column is read as float64, "
+            "because of empty cells, of numbers with a point, or of numbers beyond int64 in the file's beginning. Say "
+            f"Csv(..., types={{{name!r}: {kind!r}}}); 'string' if others have a point; 'float64' if it may be rounded.",
+            path=path,
+            column=name,
+        ) from None
 
     def _parse(
         self, lines: list[TextLine], names: list[str], schema: Any, types: Mapping[str, Any] | None = None
     ) -> Any:
         """Return the table of some lines; raise ArrowInvalid if one does not fit."""
-        data = b"\n".join(line.data for line in lines) + b"\n"
+        data = _joined_lines(lines)
         table = self._table(data, names, schema, types)
         if table.num_rows < len(lines):
             raise pa.ArrowInvalid("a quoted value goes on in the next line; say newlines_in_values=True")
@@ -246,21 +271,27 @@ class Csv:
         return table
 
     def _check_sizes(self, table: Any, data: bytes, names: list[str]) -> None:
-        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes infinity."""
+        """Raise ArrowInvalid for a number that its column's type cannot hold, of which Arrow makes infinity.
+
+        Raises _RoundedError for an integer in a column of floats that is none of them, unless the type is the user's.
+        """
         for column, kind in zip(table.column_names, table.schema.types, strict=True):
             if not pa.types.is_floating(kind):
                 continue
             infinite = pc.is_inf(table.column(column))
-            if not pc.any(infinite).as_py():
+            large = pc.greater_equal(pc.abs(table.column(column)), float(EXACT_BELOW))
+            if not pc.any(infinite).as_py() and (column in self.types or not pc.any(large).as_py()):
                 continue
             texts = self._table(data, names, None, dict.fromkeys(names, pa.string())).column(column)
             # Infinity itself is written in letters.
             written = pc.filter(texts, pc.and_kleene(infinite, pc.match_substring_regex(texts, "[0-9]")))
             if len(written):
-                shown, wider = _shortened(written[0].as_py()), "string" if kind == pa.float64() else "float64"
+                shown, wider = shortened(written[0].as_py()), "string" if kind == pa.float64() else "float64"
                 raise pa.ArrowInvalid(
                     f"{shown} in column {column!r} is more than a {kind} holds; say types={{{column!r}: {wider!r}}}"
                 )
+            if column not in self.types:
+                _check_whole(column, table.column(column), texts, large)
 
     def _table(self, data: bytes, names: list[str], schema: Any, types: Mapping[str, Any] | None) -> Any:
         """Return the table that Arrow makes of some bytes."""
@@ -299,9 +330,31 @@ class Csv:
         return good, problem, before
 
 
-def _shortened(text: str, most: int = 40) -> str:
-    """Return a number for a message, the first digits of a long one."""
-    return text if len(text) <= most else f"{text[:most]}... ({len(text)} digits)"
+class _RoundedError(Exception):
+    """An integer of a file would be rounded; no reader meets it."""
+
+    def __init__(self, row: int, column: str, text: str) -> None:
+        super().__init__(row, column, text)
+        self.row, self.column, self.text = row, column, text
+
+
+def _check_whole(name: str, floats: Any, texts: Any, large: Any) -> None:
+    """Raise _RoundedError for the first large float of a column that is not the integer that is written."""
+    written = pc.and_kleene(large, pc.match_substring_regex(texts, r"^\s*[+-]?[0-9]+\s*$"))
+    for row in pc.indices_nonzero(pc.fill_null(written, False)).to_pylist():
+        if int(texts[row].as_py()) != floats[row].as_py():
+            raise _RoundedError(row, name, texts[row].as_py().strip())
+
+
+def _as_floats(table: Any, schema: Any, wanted: Sequence[str] | None) -> Any:
+    """Return the wanted columns of a table that are read as float64, as such."""
+    floats = [name for name in table.column_names if schema.field(name).type == pa.float64()]
+    names = [name for name in floats if wanted is None or name in wanted]
+    return pa.table({name: table.column(name).cast(pa.float64(), safe=False) for name in names})
+
+
+def _joined_lines(lines: Sequence[TextLine]) -> bytes:
+    return b"\n".join(line.data for line in lines) + b"\n"
 
 
 def _is_empty(data: bytes) -> bool:

@@ -140,3 +140,8 @@ def _endless(split: Split, offset: int, max_record_bytes: int) -> NoReturn:
         path=split.path,
         offset=offset,
     )
+
+
+def shortened(text: str, most: int = 40) -> str:
+    """Return a number for a message, the first digits of a long one."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text)} digits)"

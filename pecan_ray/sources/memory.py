@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from pecan_ray.errors import PlanError
+from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Columns, Element, Split
 from pecan_ray.sources.copies import copied_object, own_copy
 from pecan_ray.sources.files import check_positive
@@ -232,7 +233,9 @@ class Arrays:
 
 def _as_array(name: str, value: Any) -> np.ndarray[Any, Any]:
     try:
-        return np.asarray(value)
+        return exact_array(value)
+    except OverflowError as error:
+        raise PlanError(f"Arrays: no array can be made of {name}: {error}.") from error
     except ValueError as error:
         raise PlanError(
             f"Arrays: no array can be made of {name} ({error}). Its rows have unequal shapes: give a list of elements "

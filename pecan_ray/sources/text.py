@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -19,7 +20,7 @@ from pecan_ray.sources.files import (
     identity_of,
     patterns_of,
 )
-from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines
+from pecan_ray.sources.lines import TextLine, bad_line, filled, lines_of, opened_for_lines, shortened
 from pecan_ray.storage import list_files
 from pecan_ray.storage.options import storage_options
 
@@ -103,19 +104,27 @@ def named_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return named
 
 
+def finite(text: str) -> float:
+    """Return a number of JSON; raises ValueError for one that is more than a float holds, of which infinity is made."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"the number {shortened(text)} is more than a float64 holds: write it as a text")
+    return number
+
+
 # Made once: `json.loads` with a hook makes a decoder for each line.
-OBJECTS = json.JSONDecoder(object_pairs_hook=named_once)
+OBJECTS = json.JSONDecoder(object_pairs_hook=named_once, parse_float=finite)
 
 
 @dataclass(frozen=True)
 class JsonLines:
     """The objects of files with one JSON object a line ; empty lines are not elements.
 
-    Regular lists of numbers become arrays; other lists and nested objects stay as they are; null becomes
-    None. Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other ones are cut into byte
-    ranges of about `split_bytes`, aligned to line ends; elements are counted from 0 within a split.  Raises
-    CorruptSourceError for a line that is not a JSON object, or names something twice, and for one of more than
-    `max_record_bytes`.
+    Regular lists of numbers become arrays, where a type holds all of them exactly; other lists and nested objects stay
+    as they are; null becomes None. Compressed files (``.gz``, ``.bz2``, ``.xz``, ``.zst``) are one split each, other
+    ones are cut into byte ranges of about `split_bytes`, aligned to line ends; elements are counted from 0 within a
+    split.  Raises CorruptSourceError for a line that is not a JSON object, names something twice, or holds a number
+    that is more than a float64 holds (``1e400``), and for one of more than `max_record_bytes`.
     """
 
     paths: Paths = field(hash=False)
@@ -144,7 +153,7 @@ class JsonLines:
                 try:
                     value = OBJECTS.decode(line.data.decode(json.detect_encoding(line.data), "surrogatepass"))
                 except (ValueError, RecursionError) as error:
-                    bad_line(split, line, number, f"it is not JSON ({error})")
+                    bad_line(split, line, number, f"it is not JSON that can be read ({error})")
                 if not isinstance(value, dict):
                     bad_line(split, line, number, f"it holds a {type(value).__name__}, not an object with named values")
                 yield {name: array_or_list(held) if isinstance(held, list) else held for name, held in value.items()}

@@ -349,6 +349,24 @@ if sys.argv[1] == "closed":
     assert done.returncode == 0 and done.stdout == "True\n", done.stderr
 
 
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([[0.5, 1], [2**53 + 1, 0.5]], f"the integer {2**53 + 1} would be rounded"),
+        ([0.5, 2**53 + 1], "column 'v' has integers that float64, that of the first, would round"),
+        ([[2**63 + 1, 7], [2**63 + 3, 9]], ""),
+    ],
+)
+def test_integers_are_not_rounded(values: list[Any], problem: str) -> None:
+    pipe = pecan.PecanPipeline(pecan.sources.Items([{"v": one} for one in values]), engine="tensorflow").batch(2)
+    if problem:
+        with pytest.raises(errors.OutputTypeError, match=problem):
+            list(pipe.iter_batches(debug=True))
+    else:
+        (batch,) = pipe.iter_batches(debug=True)
+        assert batch["v"].tolist() == values
+
+
 def test_what_a_filter_drops_waits_as_few_intervals() -> None:
     rows = 4 * MOST_INTERVALS
     source = pecan.sources.Arrays(i=np.arange(rows), split_rows=rows)

@@ -25,6 +25,7 @@ from pecan_ray.errors import (
     spelled,
     told,
 )
+from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
 
 
@@ -107,7 +108,7 @@ def checked_array(
         )
     value = value if is_columnar(value) or (found := as_array(value)) is None else found
     try:
-        array = np.asarray(value)
+        array = exact_array(value)
     except Exception as error:  # objects may refuse it in any way, and lists may be uneven
         raise _unlike(
             f"{op}: column {spelled(name)} of {item.where()} is a {type(value).__name__} that no array can be made of "
@@ -227,13 +228,16 @@ def _with_lists_as_arrays(items: list[Item], op: str) -> list[Item]:
 def _array_of(name: str, item: Item, first: Item, op: str) -> Array:
     """Return a list as an array; raises `BatchShapeError` for what is none, and for lists that are no table."""
     value = item.value.get(name)
+    error: Exception | None
     try:
         if type(value) not in (list, tuple):
             said, error = f"is a {type(value).__name__}, but that of {first.where()} is a list", None
         elif any(one is None for one in value):
             said, error = "is a list that holds None", None
         else:
-            return np.asarray(value)
+            return exact_array(value)
+    except OverflowError as rounded:
+        said, error = f"is a list: {rounded}", rounded
     except ValueError as uneven:
         said, error = "is a list of unequal lists, which cannot be padded", uneven
     remedy = "Make an array of it, or fill in what is missing, by a map before."

@@ -15,6 +15,7 @@ from pecan_ray.engines.contract import is_columnar
 from pecan_ray.engines.foreign import as_array, is_text_tensor
 from pecan_ray.engines.items import Item
 from pecan_ray.errors import BatchShapeError, listed, spelled
+from pecan_ray.plan.exact_arrays import exact_array
 from pecan_ray.plan.splits import Array
 
 TEXTS = frozenset({str, bytes, bytearray, np.str_, np.bytes_, type(None)})
@@ -179,7 +180,7 @@ def _array_of_list(value: Sequence[Any]) -> Array | None:
     if not numbers and not all(type(one) in TEXTS and one is not None for one in leaves):
         return None
     try:
-        array = np.array(value) if numbers else np.array(value, object)
+        array = exact_array(value) if numbers else np.array(value, object)
     except (ValueError, OverflowError):  # lists of unequal lengths; numbers beyond those of NumPy
         return None
     return array if not numbers or is_columnar(array) else None

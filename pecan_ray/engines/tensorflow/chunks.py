@@ -14,6 +14,7 @@ from pecan_ray.engines.positions import Part, join
 from pecan_ray.engines.reading import Run
 from pecan_ray.engines.sendable import MASKED
 from pecan_ray.errors import OutputTypeError, told
+from pecan_ray.plan.exact_arrays import exact_array, same_integers
 from pecan_ray.plan.splits import Columns, Element, Lease
 
 CHUNK_BYTES = 1 << 20
@@ -109,6 +110,8 @@ def columns_of(run: Run, signature: Signature) -> dict[str, Any] | None:
         if column is None or column.ndim != 1 + len(spec.shape) or not np.can_cast(column.dtype, wanted, "safe"):
             return None
         columns[name] = column.astype(wanted, copy=False)
+        if not same_integers(column, columns[name]):
+            return None
     return columns
 
 
@@ -163,6 +166,8 @@ def convert(read: Read, signature: Signature) -> dict[str, Any]:
             given = f"{array.dtype}{list(array.shape)}"
             raise _refused(read, f"column {name!r} is {given}, that of the first element was {spec.dtype.name}")
         columns[name] = array.astype(wanted, copy=False)
+        if not same_integers(array, columns[name]):
+            raise _refused(read, f"column {name!r} has integers that {spec.dtype.name}, that of the first, would round")
     return columns
 
 
@@ -176,7 +181,7 @@ def _encoded(value: Any) -> Any:
 
 def _array(read: Read, name: str, value: Any) -> Any:
     try:
-        return np.asarray(value)
+        return exact_array(value)
     except Exception as error:  # lists may be uneven, and objects may refuse it in any way
         kind = type(value).__name__
         raise _refused(read, f"column {name!r} is a {kind} of which no tensor can be made ({told(error)})") from error

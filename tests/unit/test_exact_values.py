@@ -1,0 +1,197 @@
+"""Values come as they are stored, or are refused in words: dates beyond 64 bits of nanoseconds, large integers."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+import pecan_ray as pecan
+from pecan_ray.engines.token_rows import PackedRows
+from pecan_ray.errors import BatchShapeError, CorruptSourceError, PlanError
+from pecan_ray.plan.splits import Source
+from pecan_ray.sources import Arrays, Csv, Items, JsonLines, Parquet, csv_table
+
+FAR = [datetime.datetime(9999, 12, 31), datetime.datetime(1, 1, 1), datetime.datetime(2024, 5, 6, 7, 8, 9, 10), None]
+NANOSECONDS = 1_714_953_600_123_456_789
+
+
+def read(source: Source) -> list[Any]:
+    """All elements of a source."""
+    return [element for split in source.splits() for element in source.read(split)]
+
+
+def int96(path: Path, columns: dict[str, Any]) -> str:
+    """Write a table with moments as INT96, several row groups of two rows."""
+    pq.write_table(pa.table(columns), path, use_deprecated_int96_timestamps=True, row_group_size=2)
+    return str(path)
+
+
+def far_columns() -> dict[str, Any]:
+    """Far moments: flat, nested once and twice."""
+    kind = pa.timestamp("us")
+    return {
+        "t": pa.array(FAR, kind),
+        "n": pa.array(range(4), pa.int64()),
+        "list": pa.array([FAR, [], None, FAR[:1]], pa.list_(kind)),
+        "struct.s": pa.array([{"a": one, "b": 1} for one in FAR], pa.struct([("a", kind), ("b", pa.int8())])),
+        "deep": pa.array([[{"a": one}] for one in FAR], pa.list_(pa.struct([("a", kind)]))),
+        "map": pa.array([[("x", one)] for one in FAR], pa.map_(pa.string(), kind)),
+    }
+
+
+def test_far_moments_of_int96_are_those_that_are_stored(tmp_path: Path) -> None:
+    path = int96(tmp_path / "a.parquet", far_columns())
+    rows = read(Parquet(path))
+    assert [row["t"].astype(object) for row in rows] == FAR
+    assert [row["list"] if row["list"] is None else list(row["list"]) for row in rows] == [FAR, [], None, FAR[:1]]
+    assert [row["struct.s"] for row in rows] == [{"a": one, "b": 1} for one in FAR]
+    assert [row["deep"] for row in rows] == [[{"a": one}] for one in FAR]
+    assert [row["map"] for row in rows] == [[("x", one)] for one in FAR]
+    some = read(Parquet(path, columns=["struct.s", "n"], batch_rows=1))
+    assert some == [{"struct.s": {"a": one, "b": 1}, "n": n} for n, one in enumerate(FAR)]
+
+
+@pytest.mark.parametrize("name", ["t", "list", "struct.s", "deep", "map"])
+def test_far_moments_are_refused_as_nanoseconds(tmp_path: Path, name: str) -> None:
+    source = Parquet(int96(tmp_path / "a.parquet", far_columns()), columns=[name], int96_unit="ns")
+    with pytest.raises(PlanError, match=rf"'{name}' of .*a\.parquet \(INT96\).*9999-12-31.*int96_unit='us'"):
+        read(source)
+
+
+def test_nanoseconds_of_int96_are_refused_as_microseconds(tmp_path: Path) -> None:
+    moments = pa.array([NANOSECONDS, -1, None, 0], pa.timestamp("ns"))
+    path = int96(tmp_path / "a.parquet", {"t": moments})
+    with pytest.raises(PlanError, match=r"'t' of .*2024-05-06T00:00:00\.123456.*int96_unit='ns'"):
+        read(Parquet(path))
+    found = np.array([row["t"] for row in read(Parquet(path, int96_unit="ns"))])
+    assert found.dtype == "M8[ns]" and found.tolist() == [NANOSECONDS, -1, None, 0]
+    with pytest.raises(PlanError, match="int96_unit must be one of"):
+        Parquet(path, int96_unit="ms")  # type: ignore[arg-type]  # what a user may write
+
+
+BIG = 2**63 + 1
+HASHES = [[BIG, 7], [2**63 + 3, 9]]
+
+
+def integers(value: Any) -> list[int]:
+    """All integers of a value, whatever holds them."""
+    return [int(one) for one in np.asarray(value, object).ravel()]
+
+
+def test_nested_lists_of_arrow_keep_their_integers(tmp_path: Path) -> None:
+    columns = {
+        "uint64": pa.array([HASHES], pa.list_(pa.list_(pa.uint64()))),
+        "with null": pa.array([[HASHES[0], [2**53 + 1, None]]], pa.list_(pa.list_(pa.uint64()))),
+        "decimal": pa.array([[[decimal.Decimal(2**70)]]], pa.list_(pa.list_(pa.decimal128(30)))),
+        "struct": pa.array([[{"ids": HASHES[0]}]], pa.list_(pa.struct([("ids", pa.list_(pa.uint64()))]))),
+        "bool": pa.array([[[True, False]]], pa.list_(pa.list_(pa.bool_()))),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (row,) = read(Parquet(str(tmp_path / "a.parquet")))
+    assert row["uint64"].dtype == np.uint64 and row["uint64"].tolist() == HASHES
+    assert row["with null"] == [HASHES[0], [2**53 + 1, None]]
+    assert integers(row["decimal"]) == [2**70]
+    assert row["struct"] == [{"ids": HASHES[0]}]
+    assert row["bool"].dtype == np.bool_
+
+
+@pytest.mark.parametrize(
+    ("written", "kind"),
+    [
+        ([BIG, 7], np.uint64),
+        (HASHES, np.uint64),
+        ([-1, 2**64 - 1], list),
+        ([2**64, 1], list),
+        ([2**53 + 1, 0.5], list),
+        ([2**53, 0.5], np.float64),
+        ([[1, 2], [3, 2**53 + 1]], np.int64),
+        ([[1.5, 2], [3, 2**53 + 1]], list),
+        ([True, 2], list),
+        ([[1], [True]], list),
+        ([], np.float64),
+    ],
+)
+def test_lists_of_json_keep_their_numbers(tmp_path: Path, written: list[Any], kind: Any) -> None:
+    (tmp_path / "a.jsonl").write_text(json.dumps({"v": written}))
+    ((value,),) = (row.values() for row in read(JsonLines(str(tmp_path / "a.jsonl"))))
+    assert (value if isinstance(value, list) else value.tolist()) == written
+    assert (
+        repr(np.asarray(value, object).tolist() if kind is list else value.tolist()) == repr(written)
+        or kind is np.float64
+    )
+    assert type(value) is list if kind is list else value.dtype == kind
+
+
+def test_a_number_of_json_that_is_more_than_a_float_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"v": [1.5, {"w": 1e400}]}')
+    with pytest.raises(CorruptSourceError, match="the number 1e400 is more than a float64 holds"):
+        read(JsonLines(str(tmp_path / "a.jsonl")))
+
+
+@pytest.mark.parametrize(
+    ("cells", "refused", "remedy"),
+    [
+        (["9007199254740993", "", "5"], "9007199254740993", "int64"),
+        (["5", "9223372036854775809"], "9223372036854775809", "uint64"),
+        (["-5", "-9223372036854775809"], "-9223372036854775809", "string"),
+        (["0.5", "9007199254740993"], "9007199254740993", "int64"),
+    ],
+)
+def test_an_integer_of_csv_that_would_be_rounded_is_refused(
+    tmp_path: Path, cells: list[str], refused: str, remedy: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("id,n\n" + "".join(f"{cell},{n}\n" for n, cell in enumerate(cells)))
+    with pytest.raises(PlanError, match=rf"^{refused} in column 'id' would be rounded, .*\.csv.*{{'id': '{remedy}'}}"):
+        list(Csv(str(path)).splits())
+    if "0.5" not in cells:
+        rows = read(Csv(str(path), types={"id": remedy}))
+        assert [str("" if row["id"] is None else row["id"]) for row in rows] == cells
+    assert [row["n"] for row in read(Csv(str(path), columns=["n"]))] == list(range(len(cells)))
+    assert len(read(Csv(str(path), types={"id": "float64"}))) == len(cells)
+
+
+def test_an_integer_that_would_be_rounded_is_refused_behind_the_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.csv"
+    monkeypatch.setattr(csv_table, "SAMPLE_BYTES", 1000)
+    path.write_text("id\n\n1.0\n" + "3\n" * 1000 + "9007199254740992\n9007199254740993\n")
+    source = Csv(str(path))
+    with pytest.raises(PlanError, match=r"^9007199254740993 in column 'id' would be rounded, line 1005 of"):
+        read(source)
+
+
+def test_an_array_of_a_list_keeps_its_integers() -> None:
+    assert Arrays(x=[BIG, 7]).arrays["x"].dtype == np.uint64
+    assert integers(Arrays(x=[BIG, 7]).arrays["x"]) == [BIG, 7]
+    with pytest.raises(PlanError, match=f"no array can be made of x: the integer {2**53 + 1} would be rounded"):
+        Arrays(x=[2**53 + 1, 0.5])
+
+
+def test_lists_in_a_batch_keep_their_integers() -> None:
+    def batches(lists: list[Any], operator: str) -> list[Any]:
+        pipe = pecan.PecanPipeline(Items([{"v": held} for held in lists]), config=pecan.Config(reorder="off"))
+        return list(getattr(pipe, operator)(2).iter_batches(debug=True))
+
+    for operator in ("batch", "padded_batch"):
+        (batch,) = batches([[BIG, 7], [BIG, 9]], operator)
+        assert integers(batch["v"]) == [BIG, 7, BIG, 9]
+    mixed = [[2**53 + 1, 0.5], [2**53 + 3, 0.5]]
+    assert [column.tolist() for column in batches(mixed, "batch")[0]["v"]] == [[2**53 + 1, 2**53 + 3], [0.5, 0.5]]
+    with pytest.raises(BatchShapeError, match=f"the integer {2**53 + 1} would be rounded"):
+        batches(mixed, "padded_batch")
+
+
+def test_tokens_of_unlike_types_are_not_rounded() -> None:
+    rows = PackedRows(4, "ids", 0)
+    with pytest.raises(TypeError, match="no type of whole numbers holds tokens of int64, uint64"):
+        rows({"ids": [[np.array([-1])], [np.array([BIG], np.uint64)]]})
