@@ -79,7 +79,7 @@ class AutoWorkers:
     max_local_cpu_fraction: float | None = None
     """Share of a trainer's node that local workers may use."""
     fast_removal: bool = False
-    """Remove workers at once, with what they hold; needs ``visitation="at_most_once"``."""
+    """Remove workers at once; what they hold is dropped, and counted.  Needs ``visitation="at_most_once"``."""
     window_batches: int | None = None
     """Batches of a trainer between two decisions; None: what the mode asks for."""
     window_s: float = 5.0

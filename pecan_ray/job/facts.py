@@ -60,7 +60,11 @@ class JobFacts:
     bad_open_ends: int = 0
     left_out_elements: int = 0
     dropped: tuple[tuple[LeaseKey, tuple[Span, ...]], ...] = ()
-    """What lost workers held where data is visited at most once."""
+    """Where data is visited at most once: what lost workers held, and those that were removed at once,"""
+    dropped_elements: int = 0
+    """so many elements,"""
+    dropped_open_ends: int = 0
+    """and the rest of so many splits whose length nobody knows."""
     workers_lost: int = 0
     workers: dict[str, WorkerFacts] = field(default_factory=dict)
     events: tuple[JobEvent, ...] = ()

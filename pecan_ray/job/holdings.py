@@ -48,6 +48,8 @@ class WorkerHoldings:
     """batches of the epoch that trainers have received from it."""
     unsettled: set[int] | None = None
     """Ranks that have yet to say what they received from this lost worker; None: it lives."""
+    drains: bool = False
+    """It was let go, and hands over what it has finished: nothing of the rest can come twice."""
     died: Suspicion | None = None
     """What it worked on may be the reason that it is lost; None: it is not."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.epoch_end import EpochEnd
 from pecan_ray.job.holdings import LeaseSpans, WorkerHoldings
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
@@ -45,7 +46,7 @@ class Ledger:
         self.rounds = Rounds(shape.world_size, made=shape.coordinated)
         self.counts = [0] * shape.world_size
         """Batches of this epoch that each rank has received and not given back."""
-        self.dropped: list[Lease] = []
+        self.dropped = DroppedData()
         self.left_out_elements = 0
         self.changes = 0
         """Grows whenever a worker that was told to wait might be told something else."""
@@ -154,16 +155,15 @@ class Ledger:
         self._advance()
         return "flush" if flush else "return"
 
-    def lost(self, worker: str, *, died: Suspicion | None = None) -> None:
+    def lost(self, worker: str, *, died: Suspicion | None = None, drains: bool = False) -> None:
         """Note that a worker is gone (`died`: perhaps of its work) or drains: what it holds comes back later."""
         state = self.workers.get(worker)
         if state is None or state.unsettled is not None:
             return
-        state.died = died
+        state.died, state.drains = died, drains
         self.leftovers.spoilt()
         self.queues.leave(worker)
-        at_once = self.shape.visitation == "zero_or_more" and not (self.shape.runs_whole or self.shape.in_order)
-        state.leave(0 if at_once else self.shape.world_size)
+        state.leave(0 if self.shape.repeats and not drains else self.shape.world_size)
         self.changes += 1
         self._lost[worker] = state
         self._retire_worker(worker, state)
@@ -192,8 +192,8 @@ class Ledger:
             self._whole = WholePlan()
             self.queues.restart()
         elif worker != self._whole.runner:
-            given = sum(self.counts)
-            self.dropped += give_out_again(state, self.shape, self.queues, self.leftovers, self.suspects, given)
+            places = self.queues, self.leftovers, self.suspects
+            self.dropped.add(worker, give_out_again(state, self.shape, *places, sum(self.counts)))
         self._advance()
 
     def acked(self, rank: int, worker: str, epoch: int, spans: LeaseSpans, batches: int = 1) -> None:

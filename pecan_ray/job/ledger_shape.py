@@ -61,6 +61,11 @@ class LedgerShape:
         return self.serial and self.sharding != "off"
 
     @property
+    def repeats(self) -> bool:
+        """Whether what a lost worker held is given out at once, although trainers may have some of it."""
+        return self.visitation == "zero_or_more" and not (self.runs_whole or self.in_order)
+
+    @property
     def static(self) -> bool:
         """Whether splits are distributed to workers once and for all: not those of a plan that one worker runs."""
         return self.sharding == "static" and not self.one_at_a_time

@@ -149,15 +149,17 @@ class Staffing:
             return
         self._orders.remove_worker(worker.name)
         self._placement.changed(self._fleet, now)
-        self._ledger.lost(worker.name, died=CRASHED if worker.told_to_end else None)
+        fast = self._placement.fast_removal
+        self._ledger.lost(worker.name, died=CRASHED if worker.told_to_end else None, drains=not fast)
         self._draining[worker.name] = None
-        if self._placement.fast_removal:
+        if fast:
             self._release(worker.name, now, done)
 
-    def release_drained(self, now: float, done: Instructions) -> None:
-        """Let the drained workers go whose data has all arrived."""
+    def finish_departures(self, now: float, done: Instructions) -> None:
+        """Release the drained workers whose data has all arrived, and say what went with workers that are gone."""
         for name in [name for name in self._draining if name not in self._ledger.workers]:
             self._release(name, now, done)
+        _tell_dropped(self._job, now, done)
 
     def _release(self, name: str, now: float, done: Instructions) -> None:
         self._draining.pop(name, None)
@@ -253,7 +255,7 @@ class Staffing:
             self._draining.pop(name, None)
             return
         fatal = self._fleet.losses.add(loss, expected=apart)
-        said = f"{name} is lost: {why}; what it held is given out again"
+        said = f"{name} is lost: {why}; what it held is {_fate_of_what_it_held(self._job)}"
         if apart:
             said += ", in smaller pieces: other workers have died with it"
         self._job.tell("lost", said, now)
@@ -273,3 +275,14 @@ class Staffing:
         silent_s = self._job.spec.silent_after_s
         for worker in self._fleet.silent(now, silent_s):
             self.lose(worker, "stream", f"it has said nothing for {silent_s:.0f} s", now, done, SILENT)
+
+
+def _tell_dropped(job: JobState, now: float, done: Instructions) -> None:
+    """Say what went with workers that are gone, where data is visited at most once."""
+    for drop in job.ledger.dropped.take_untold():
+        job.tell("dropped", str(drop), now)
+        done.append(Log("warning", str(drop)))
+
+
+def _fate_of_what_it_held(job: JobState) -> str:
+    return "dropped" if job.ledger.shape.visitation == "at_most_once" else "given out again"

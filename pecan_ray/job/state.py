@@ -101,7 +101,7 @@ class JobState:
         self._handlers[type(event)](event, now, done)
         self.epoch_ends.reach(self.ledger.epoch, now - self.began)
         self.questions.answer_waiting(now, done)
-        self.staffing.release_drained(now, done)
+        self.staffing.finish_departures(now, done)
         self.remote_io.deal(done)
         self._renew_orders(done)
         return done

@@ -77,14 +77,16 @@ def give_out_again(
     suspects: Suspects,
     delivered: int,
 ) -> Sequence[Lease]:
-    """Let others have what a lost worker held; return what nobody gets.
+    """Let others have what a lost worker held; return what nobody gets, where data is visited at most once.
 
     `delivered`: so many batches of the epoch the trainers have received.
     """
     rest: Sequence[Lease] = [held.rest() for held in state.holdings.values()]
-    if shape.sharding == "off" or shape.visitation == "at_most_once":
-        if state.died and rest and shape.sharding == "off":
+    if shape.sharding == "off":  # every other worker has the same data
+        if state.died and rest:
             suspects.died_in_vain("all data", state.received, 'a plan with sharding="off"', state.died)
+        return ()
+    if shape.visitation == "at_most_once" and not state.drains:
         return rest
     if state.rank is not None and rest:
         if state.died:

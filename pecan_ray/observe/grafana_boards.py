@@ -110,6 +110,12 @@ JOBS = (
         "short",
         ("sum by (pecan_job) (increase(ray_pecan_bad_elements_total{}[5m]))", "{{pecan_job}}"),
     ),
+    of(
+        "Dropped elements",
+        'That went with their workers where data is visited "at_most_once", in the last five minutes.',
+        "short",
+        ("sum by (pecan_job) (increase(ray_pecan_dropped_elements_total{}[5m]))", "{{pecan_job}}"),
+    ),
 )
 
 WORKERS = (

@@ -92,6 +92,10 @@ class Report:
     """Bad elements that this trainer was told of and could not write to the quarantine file."""
     left_out_elements: int = 0
     """Elements of dropped remainders, and what could not be shared equally among trainers."""
+    dropped_elements: int = 0
+    """With ``visitation="at_most_once"``: elements that went with lost workers, and with those removed at once;"""
+    dropped_open_ends: int = 0
+    """beside them the rest of so many splits whose length nobody knows."""
     workers_lost: int = 0
     workers: dict[str, WorkerReport] = field(default_factory=dict)
     """By the workers' names."""
@@ -176,6 +180,8 @@ class Report:
             bad_estimated=facts.bad_estimated,
             bad_open_ends=facts.bad_open_ends,
             left_out_elements=facts.left_out_elements,
+            dropped_elements=facts.dropped_elements,
+            dropped_open_ends=facts.dropped_open_ends,
             workers_lost=facts.workers_lost,
             workers=workers,
             events=facts.events,
@@ -274,6 +280,8 @@ class Report:
             lines.append(f"  {self.unkept_elements} of them could not be written to the quarantine file")
         if self.left_out_elements:
             lines.append(f"  {self.left_out_elements} elements of remainders were left out")
+        if self.dropped_elements or self.dropped_open_ends:
+            lines.append(f"  {self.dropped_in_words()}")
         slow = {rank: held_s for rank, held_s in enumerate(self.held_up) if held_s >= HELD_UP_SHARE * self.seconds}
         for rank, held_s in sorted(slow.items(), key=lambda one: -one[1]):
             lines.append(
@@ -310,6 +318,11 @@ class Report:
             self.bad_open_ends > 0
         )
         return f"{count} bad elements were left out (on_error)" + (f": {', and '.join(why)}" if why else "")
+
+    def dropped_in_words(self) -> str:
+        """Say what went with workers where data is visited at most once."""
+        rest = f" and the rest of {self.dropped_open_ends} splits of unknown length" * bool(self.dropped_open_ends)
+        return f'{self.dropped_elements} elements{rest} were dropped with their workers (visitation="at_most_once")'
 
     def _repr_html_(self) -> str:
         return report_html(self)

@@ -36,6 +36,7 @@ class JobMetrics:
         self._elements = Counter("pecan_elements", "Elements received by trainers.", rank)
         self._bytes = Counter("pecan_bytes", "Bytes received by trainers.", rank)
         self._bad = Counter("pecan_bad_elements", "Elements left out because they failed.", rank)
+        self._dropped = Counter("pecan_dropped_elements", "Elements dropped with their workers.", JOB_TAGS)
         self._waited = Counter("pecan_wait_seconds", "Seconds in which a trainer waited for input.", rank)
         self._wait = Gauge("pecan_wait_ratio", "Share of its time in which a trainer has waited for input.", rank)
         self._queue = Gauge("pecan_queue_batches", "Batches waiting at a trainer.", rank)
@@ -62,6 +63,7 @@ class JobMetrics:
         """Dollars that are counted already, by tag and its value."""
         self._over = 0
         """Epochs that are counted already."""
+        self._dropped_before = 0
         self._tags = dict(zip(JOB_TAGS, map(tag_of, (job, pipeline)), strict=True))
         self._steps = 0
         self._shown = (Deployment(0, 0), Deployment(0, 0))
@@ -104,6 +106,9 @@ class JobMetrics:
         """Take over what has changed in a job: its cost, numbers of workers and decisions about them."""
         self._costs(state, now)
         self._epochs_over(state)
+        if (dropped := state.ledger.dropped.elements) > self._dropped_before:
+            self._dropped.inc(dropped - self._dropped_before, self._tags)
+            self._dropped_before = dropped
         shown = state.fleet.running(), state.fleet.wanted
         if shown != self._shown:
             self._shown = shown

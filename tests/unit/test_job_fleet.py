@@ -252,3 +252,37 @@ def test_a_worker_that_says_nothing_is_named_before_it_is_taken_for_lost() -> No
     assert text.startswith(f"{worker} has said nothing for {quiet + 1:.0f} s: native code holds its GIL, ")
     assert said(rig.handle(events.TimePassed(), after=1)) == ""
     assert f"{worker} is lost: it has said nothing for" in said(rig.handle(events.TimePassed(), after=quiet))
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_at_most_once_drops_what_is_removed_at_once_and_nothing_of_a_worker_that_drains(fast: bool) -> None:
+    rig = JobRig(LedgerShape(visitation="at_most_once"), Workers(2))
+    stays, goes = rig.begin(splits=2)
+    rig.assign(stays), rig.assign(goes)
+    rig.take(stays), rig.take(goes)
+    rig.handle(events.ScaleAsked(1, 0)) if not fast else remove_at_once(rig, goes)
+    rig.report(settled=(goes,))
+    facts = rig.job.facts(rig.now)
+    told = [one.text for one in facts.events if one.kind == "dropped"]
+    assert (facts.dropped_open_ends, len(told), len(facts.dropped)) == ((1, 1, 1) if fast else (0, 0, 0))
+    if fast:
+        assert told[0] in said(rig.done[-1]) and "the rest of 1 splits of unknown length" in told[0]
+    else:
+        assert [lease.split.index for lease in rig.take(stays)] == [1], "what the other one held"
+
+
+def remove_at_once(rig: JobRig, worker: str) -> None:
+    """Let AutoPlacement's fast removal take a worker."""
+    done: list[Instruction] = []
+    rig.job.placement.fast_removal = True
+    rig.job.staffing.drain(rig.job.fleet.workers[worker], rig.now, done)
+    assert KillWorker(worker) in done
+
+
+def test_a_lost_worker_is_said_to_have_dropped_what_it_held_where_that_is_so() -> None:
+    for visitation, becomes in (("at_most_once", "dropped"), ("exactly_once", "given out again")):
+        rig = JobRig(LedgerShape(visitation=visitation), Workers(1))  # type: ignore[arg-type]  # one of the literals
+        (worker,) = rig.begin()
+        rig.assign(worker)
+        rig.take(worker)
+        assert f"what it held is {becomes}" in said(rig.handle(events.WorkerLost(worker, "process", "it died")))

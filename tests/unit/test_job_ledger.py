@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pecan_ray.job.dropped import DroppedData
 from pecan_ray.job.ledger import Ledger
 from pecan_ray.job.ledger_check import check_ledger
 from pecan_ray.job.ledger_shape import Assignment, LedgerShape
+from pecan_ray.options import Visitation
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, Split
 from tests.unit.ledger_model import LedgerModel, everything
 
@@ -140,10 +142,39 @@ def test_at_most_once_drops_what_a_lost_worker_held_and_tells() -> None:
     take(ledger, "w")
     ledger.lost("w")
     ledger.settled(0, "w")
-    assert [dropped.split.index for dropped in ledger.dropped] == [0]
+    assert [dropped.split.index for dropped in ledger.dropped.leases] == [0]
     ledger.join("x")
     ledger.next_assignment("x")
     assert take(ledger, "x").split.index == 1
+
+
+@pytest.mark.parametrize("visitation", ["exactly_once", "at_most_once", "zero_or_more"])
+def test_what_a_worker_held_that_drains_is_given_out_again_once_all_ranks_have_settled(visitation: Visitation) -> None:
+    ledger = ledger_of(LedgerShape(world_size=2, visitation=visitation), "w", "x")
+    ledger.next_assignment("w")
+    lease = take(ledger, "w")
+    ledger.lost("w", drains=True)
+    ledger.settled(0, "w")
+    ledger.acked(1, "w", 0, {lease.key: [(0, 2 << OUTPUT_BITS)]})
+    assert ledger.next_assignment("x") == "wait", "rank 1 may have more of it"
+    ledger.settled(1, "w")
+    assert isinstance(ledger.next_assignment("x"), Assignment)
+    assert take(ledger, "x").spans == ((2 << OUTPUT_BITS, END),)
+    assert not ledger.dropped.leases
+
+
+def test_what_is_dropped_is_counted_in_elements_and_in_ends_that_nobody_knows() -> None:
+    dropped = DroppedData()
+    known = Lease(0, Split(0, elements=7), ((1 << OUTPUT_BITS, (2 << OUTPUT_BITS) + 5), (3 << OUTPUT_BITS, END)))
+    dropped.add("w", [known, Lease(0, Split(1, elements=2), ((2 << OUTPUT_BITS, END),))])
+    assert (dropped.elements, dropped.open_ends) == (6, 0), "elements 1 to 6, of the second of which a part is left"
+    dropped.add("x", [Lease(0, Split(2), ((0, 4 << OUTPUT_BITS), (9 << OUTPUT_BITS, END)))])
+    dropped.add("y", [Lease(0, Split(3, elements=2), ((2 << OUTPUT_BITS, END),))])
+    assert (dropped.elements, dropped.open_ends) == (10, 1)
+    told = [str(one) for one in dropped.take_untold()]
+    assert len(told) == 2 and "w is gone, and with it 6 elements: dropped" in told[0]
+    assert "4 elements and the rest of 1 splits of unknown length" in told[1]
+    assert not dropped.take_untold()
 
 
 def test_zero_or_more_gives_out_again_at_once_without_asking_the_ranks() -> None:

@@ -32,12 +32,14 @@ def must(holds: bool, otherwise: str) -> None:
 
 
 def undisturbed(world: World, epoch: int | None = None) -> bool:
-    """Tell whether so far no worker was lost, taken for lost since it was not heard, or let go (in an epoch).
+    """Tell whether so far no worker was lost, or taken for lost since it was not heard (in an epoch).
 
-    Then no level of visiting promises less than that everything is used once, or counted.
+    Then no level of visiting promises less than that everything is used once, or counted; but where every worker gives
+    all data, what one gives that is let go is not complete either.
     """
     job = world.job.state
-    gone = [one.seconds for one in job.told if one.kind in ("lost", "drain")]
+    kinds = ("lost", "drain") if world.scenario.sharding == "off" else ("lost",)
+    gone = [one.seconds for one in job.told if one.kind in kinds]
     if epoch is None:
         return not gone
     ends = [0.0, *job.epoch_ends.newest, math.inf]

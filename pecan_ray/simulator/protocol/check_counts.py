@@ -66,8 +66,9 @@ def check_positions(audit: Audit, job: JobModel, epochs: int) -> None:
     scenario, ledger = audit.scenario, job.state.ledger
     expected = scenario_pieces(scenario)
     dropped: dict[int, list[tuple[LeaseKey, int, int]]] = {}
-    for lease in ledger.dropped:
+    for lease in ledger.dropped.leases:
         must(scenario.visitation == "at_most_once", f"{lease} was dropped")
+        must(not undisturbed(audit.world), f"{lease} was dropped, and no worker was lost")
         dropped.setdefault(lease.epoch, []).extend((lease.key, *span) for span in lease.spans)
     missing_in_all: list[ModelPiece] = []
     for epoch in range(epochs):
