@@ -31,8 +31,7 @@ class Staffing:
         self._job, self._orders, self._questions = job, orders, questions
         self._fleet, self._ledger, self._placement = job.fleet, job.ledger, job.placement
         self._draining: dict[str, None] = {}
-        self.sharing = Sharing()
-        self.departures = Departures(job, self)
+        self.sharing, self.departures = Sharing(), Departures(job, self)
         self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
             events.RoomFound: self._on_room,
             events.WorkerPlaced: self._on_placed,
@@ -149,8 +148,8 @@ class Staffing:
             return
         self._orders.remove_worker(worker.name)
         self._placement.changed(self._fleet, now)
-        fast = self._placement.fast_removal
-        self._ledger.lost(worker.name, died=CRASHED if worker.told_to_end else None, drains=not fast)
+        died, fast = CRASHED if worker.told_to_end else None, self._placement.fast_removal
+        self._ledger.lost(worker.name, died=died, drains=not fast)
         self._draining[worker.name] = None
         if fast:
             self._release(worker.name, now, done)
