@@ -237,7 +237,8 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         """Run the pipeline on Ray and return an iterator over its batches.
 
         Epochs follow each other in one sequence.  `rank` of `world_size` trainers share a job: each gets its
-        own, equally many batches; in a loop of Ray Train the run says which and how many.  `workers` fixes the numbers
+        own, equally many batches.  Without them they are those of Ray Train, torch.distributed, JAX, or of RANK and
+        WORLD_SIZE; ``rank=0, world_size=1`` reads everything in each.  `workers` fixes the numbers
         of workers; without it AutoPlacement finds them while the job runs, or there is one local worker where
         static sharding needs a fixed number.  `debug` runs everything in this very process, with plain tracebacks.
         A pipeline without `batch` yields single elements.  `device`: with ``format="torch"``, where batches go.
@@ -264,7 +265,7 @@ class PecanPipeline(OperatorMethods, FrameworkMethods):
         if not isinstance(sharding, str):
             mesh, rank, world_size = mesh_copies(sharding, format, self._plan, rank, world_size)
             dealt = "dynamic"
-        rank, world_size, job = placed(self._name, rank, world_size, job)
+        rank, world_size, job = placed(self._name, rank, world_size, job, shares=bool(share))
         options = IterOptions(
             epochs=epochs,
             workers=workers if workers is not None else Workers() if dealt == "static" else AutoWorkers(),

@@ -94,7 +94,8 @@ def run_maker(begin: Callable[..., Any], options: IterOptions, given: dict[str, 
     workers, prefetch_bytes = options.workers, options.prefetch_bytes
 
     def make(epochs: int | None, state: Any) -> Any:
-        return begin(epochs=epochs, state=state, workers=workers, prefetch_bytes=prefetch_bytes, **given)
+        alone: dict[str, Any] = {"rank": 0, "world_size": 1}
+        return begin(epochs=epochs, state=state, workers=workers, prefetch_bytes=prefetch_bytes, **alone, **given)
 
     return make
 

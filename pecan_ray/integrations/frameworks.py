@@ -17,7 +17,7 @@ from pecan_ray.integrations.async_batches import AsyncBatches
 from pecan_ray.integrations.map_style import DatasetIndices, DatasetRows, HeldDataset, must_be_map_style
 from pecan_ray.integrations.notebook import pipeline_html
 from pecan_ray.integrations.passes import Passes
-from pecan_ray.integrations.train_context import train_place
+from pecan_ray.integrations.train_context import found_place
 from pecan_ray.options import Config
 from pecan_ray.plan.arguments import positive
 from pecan_ray.plan.operators import Function, Plan
@@ -292,8 +292,10 @@ def must_end(method: str, epochs: int | None, options: Mapping[str, Any]) -> Non
 
 def ranks_of(options: Mapping[str, Any]) -> int:
     """Return how many trainers share a job with these arguments of `iter_batches`."""
+    if options.get("share"):
+        return 1
     given = options.get("world_size")
-    place = train_place() if given is None and options.get("rank") is None else None
+    place = found_place() if given is None and options.get("rank") is None else None
     return place.world_size if place is not None else given or 1
 
 

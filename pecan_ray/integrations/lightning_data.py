@@ -155,9 +155,9 @@ class PecanDataModule(_LightningDataModule):  # type: ignore[misc]  # which pack
         return EvaluationBatches(begin, length_of(pipes, options))
 
     def _place(self, stage: str) -> dict[str, int]:
-        """Return rank and world size, unless they are given, or found by Ray Train's context."""
+        """Return the trainer's rank and world size, unless they are given, or are found in a run of Ray Train."""
         given = self._options[stage].keys() & {"rank", "world_size"}
-        if given or train_place() is not None or self.trainer.world_size == 1:
+        if given or train_place() is not None:
             return {}
         return {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size}
 

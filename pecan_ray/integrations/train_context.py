@@ -1,4 +1,4 @@
-"""Where in a Ray Train run this process is, if it is in one."""
+"""Which rank this process is: as its Ray Train run says, else what it was launched by."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pecan_ray.errors import PlanError
+from pecan_ray.runtime.launch import Launch, launch, warn_of_tasks
 
 _begun: Counter[tuple[str, str]] = Counter()
 """How often this worker has begun a job of a pipeline in a run: workers that run the same loop agree on it."""
@@ -38,14 +39,27 @@ def train_place() -> TrainPlace | None:
     return TrainPlace(rank, world_size, str(context.get_experiment_name()))
 
 
-def placed(name: str, rank: int | None, world_size: int | None, job: str | None) -> tuple[int, int, str | None]:
-    """Return rank, world size and the job's name, for a pipeline of a name: those of the Ray Train run unless given."""
-    place = train_place() if rank is None and world_size is None else None
+def found_place() -> TrainPlace | Launch | None:
+    """Return the rank of this process among those that train together; None if nothing says that there are several."""
+    return train_place() or launch()
+
+
+def placed(
+    name: str, rank: int | None, world_size: int | None, job: str | None, *, shares: bool = False
+) -> tuple[int, int, str | None]:
+    """Return rank, world size and the job's name, for a pipeline of a name: those of this process unless given.
+
+    `shares`: it reads a shared group, of which each reader reads everything.
+    """
     if rank is None and world_size is not None and world_size > 1:
         raise PlanError(f"iter_batches(world_size={world_size}) needs rank=..., which of them this trainer is.")
-    if place is None:
+    if shares or rank is not None or world_size is not None:
         return 0 if rank is None else rank, 1 if world_size is None else world_size, job
-    if job is None and place.world_size > 1:
+    place = found_place()
+    if place is None:
+        warn_of_tasks(name)
+        return 0, 1, job
+    if job is None and place.world_size > 1 and place.run:
         _begun[place.run, name] += 1
         job = f"{name}-{place.run}-{_begun[place.run, name]}"
     return place.rank, place.world_size, job

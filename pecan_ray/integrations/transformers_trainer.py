@@ -261,8 +261,8 @@ def _checked(name: str, options: Mapping[str, Any] | None, pipe: Any) -> dict[st
 
 
 def _place(given: Mapping[str, Any], args: Any) -> dict[str, int]:
-    """Return rank and world size, unless they are given, or found by Ray Train's context."""
-    if given.keys() & {"rank", "world_size"} or train_place() is not None or args.world_size == 1:
+    """Return the trainer's rank and world size, unless they are given, or are found in a run of Ray Train."""
+    if given.keys() & {"rank", "world_size"} or train_place() is not None:
         return {}
     return {"rank": args.process_index, "world_size": args.world_size}
 

@@ -247,12 +247,7 @@ class JobState:
         """Return what the job waits for, a text for each thing."""
         waits: dict[Hashable, str] = {}
         if missing := self.trainers.missing():
-            waits["ranks"] = (
-                f"{missing} of {self.spec.shape.world_size} did not come within {{seconds}}: each rank must call "
-                "iter_batches() with the same job name on the same Ray cluster"
-                + "".join(f"; {difference}, and was refused" for difference in self.trainers.refused.values())
-            )
-            return waits
+            return {"ranks": missing}
         if not self.questions.ordered:
             waits["order"] = "the order of operators is being found by a sample, for {seconds} so far"
         elif not self.ledger.queues.listed and self.questions.idle:

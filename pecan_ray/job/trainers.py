@@ -70,7 +70,10 @@ class Trainers:
             )
         if self.ranks and (difference := _difference(next(iter(self.ranks.values())).came, event)):
             self.refused[event.rank] = difference
-            return PecanError(f"job {self._job}: {difference}. All ranks of a job must run the same pipeline.")
+            return PecanError(
+                f"job {self._job}: {difference}. All ranks of a job must run the same pipeline; one that "
+                "has data of its own passes rank=0, world_size=1."
+            )
         if known is None:
             self.refused.pop(event.rank, None)
             self.ranks[event.rank] = RegisteredTrainer(event, now)
@@ -114,9 +117,15 @@ class Trainers:
         return tuple(dict.fromkeys(trainer.came.node for trainer in self.ranks.values()))
 
     def missing(self) -> str:
-        """Name the ranks that have not come; empty if all have."""
+        """Say which ranks are waited for, and what they must do; empty if all have come."""
         missing = [rank for rank in range(self._world_size) if rank not in self.ranks]
-        return spell(missing)
+        if not missing:
+            return ""
+        return (
+            f"{spell(missing)} of {self._world_size} did not come within {{seconds}}: each rank must call "
+            "iter_batches() with the same job name on the same Ray cluster (with rank=0, world_size=1 a rank reads "
+            "everything by itself)" + "".join(f"; {differs}, and was refused" for differs in self.refused.values())
+        )
 
     def silent(self, now: float) -> list[int]:
         """Return the ranks that have not been heard for longer than the deadline."""

@@ -18,7 +18,9 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.room import Placement, Room
+from pecan_ray.runtime.launch import launch
 from pecan_ray.runtime.long_wait import LongWait
+from pecan_ray.runtime.meeting import meet
 
 logger = logging.getLogger(__name__)
 
@@ -30,11 +32,11 @@ _connected_in: int | None = None
 """The process in which Ray was found connected: a forked child inherits the connection, but cannot use it."""
 
 
-def attach(*, logs: bool = True) -> bool:
+def attach(*, logs: bool = True, ranks: int = 1) -> bool:
     """Connect to the cluster at hand, or start a local one if there is none; `logs`: print what its actors print.
 
-    Returns whether a local cluster was started.  Raises `ClusterError` if an address is given (RAY_ADDRESS)
-    and cannot be reached, or if this process was forked from one that uses Ray.
+    `ranks`: how many processes must meet on it.  Returns whether a local cluster was started.  Raises `ClusterError` if
+    an address is given (RAY_ADDRESS) and cannot be reached, or if this process was forked from one that uses Ray.
     """
     if ray.is_initialized():
         refuse_forked()
@@ -46,12 +48,7 @@ def attach(*, logs: bool = True) -> bool:
         if address:
             _knock(address)
         with LongWait(_where(address)):
-            ray.init(
-                namespace=NAMESPACE,
-                log_to_driver=logs,
-                logging_level=logging.WARNING,
-                include_dashboard=None if address else False,
-            )
+            started = _connect(address, logs, ranks)
     except Exception as error:  # Ray raises a bare one where its processes do not come up in time
         if asks_for_token(error):
             raise ClusterError(
@@ -65,9 +62,49 @@ def attach(*, logs: bool = True) -> bool:
             "without Ray by iter_batches(debug=True)."
         ) from error
     _let_python_have_sigterm()
-    started = address is None and "RAY_JOB_ID" not in os.environ
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
+
+
+def _connect(address: str | None, logs: bool, ranks: int) -> bool:
+    """Connect to the cluster at hand, or start one, for all ranks on this machine; return whether it was started."""
+
+    def connect(to: str | None = None) -> bool:
+        if to is not None:
+            try:
+                _knock(to)
+            except OSError:
+                return False
+            _show_own_token()
+        ray.init(
+            address=to,
+            namespace=NAMESPACE,
+            log_to_driver=logs,
+            logging_level=logging.WARNING,
+            include_dashboard=None if to or address else False,
+        )
+        return True
+
+    def start() -> str:
+        connect()
+        return str(ray.get_runtime_context().gcs_address)
+
+    found = launch()
+    several = ranks > 1 or (found is not None and found.world_size > 1)
+    if several and not address and not ray._private.services.find_bootstrap_address(None):
+        return meet(start, connect)
+    connect()
+    node: Any = ray._private.worker._global_node
+    return bool(node.is_head())
+
+
+def _show_own_token() -> None:
+    """Let this process show the user's token, which a Ray that was started without a word of it asks for."""
+    try:
+        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
+    except ImportError:  # a Ray before 2.60, which asks for none unless it is told to
+        return
+    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
 
 
 def asks_for_token(error: BaseException | None) -> bool:

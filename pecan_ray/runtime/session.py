@@ -92,11 +92,11 @@ class Session:
         payload = pickle_plan(plan)
         self.name = name
         self._options = options
-        started, self.attached_s = cluster.attach(), time.monotonic()
-        if started and options.world_size > 1:
+        started, self.attached_s = cluster.attach(ranks=options.world_size), time.monotonic()
+        if started and options.world_size > 1 and os.environ.get("LOCAL_WORLD_SIZE") != str(options.world_size):
             logger.warning(
-                "rank %d of %d has started a Ray of its own, since there was none: other processes do not find it. "
-                "Run `ray start --head` first, so that all ranks meet on one cluster.",
+                "rank %d of %d has started a Ray of its own, since there was none: only ranks that the same process "
+                "has started on this machine find it. Run `ray start --head` first, so that all meet on one cluster.",
                 *(options.rank, options.world_size),
             )
         shape = plan_shape(plan)

@@ -1,0 +1,177 @@
+"""Which rank a process is, as its launcher or its framework says, and where ranks on one machine find one Ray."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import ray
+
+from pecan_ray.errors import PlanError
+from pecan_ray.integrations.train_context import placed
+from pecan_ray.options import Workers
+from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.runtime import launch, meeting
+from pecan_ray.sources import Arrays
+
+Place = tuple[int, int, str | None]
+
+
+@pytest.fixture(autouse=True)
+def outside_of_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    of_launchers = {name for both in launch.TASKS_OF_LAUNCHERS.values() for name in both}
+    for name in ("RANK", "WORLD_SIZE", "MASTER_PORT", *of_launchers):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(launch, "_warned", set())
+
+
+@pytest.fixture
+def rank_1_of_2(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29517"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def rank_2_of_3_in_torch() -> Iterator[None]:
+    """A process group of torch whose other ranks are not there."""
+    distributed: Any = pytest.importorskip("torch.distributed")
+    fake: Any = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    distributed.init_process_group("fake", rank=2, world_size=3, store=fake.FakeStore())
+    yield
+    distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("rank_1_of_2")
+def test_ranks_are_those_of_the_launcher_and_each_of_their_jobs_has_a_name() -> None:
+    assert placed("found", None, None, None) == (1, 2, "found-29517-1")
+    assert placed("found", None, None, None) == (1, 2, "found-29517-2")
+    assert placed("found", None, None, "mine") == (1, 2, "mine")
+
+
+@pytest.mark.usefixtures("rank_1_of_2")
+@pytest.mark.parametrize(
+    ("given", "place"), [((0, 1), (0, 1, None)), ((None, 1), (0, 1, None)), ((0, 2), (0, 2, None))]
+)
+def test_a_rank_that_is_given_is_obeyed(given: tuple[int | None, int], place: Place) -> None:
+    assert placed("validation", *given, None) == place
+
+
+@pytest.mark.usefixtures("rank_1_of_2", "rank_2_of_3_in_torch")
+def test_a_process_group_of_torch_knows_better_than_the_environment() -> None:
+    assert placed("group", None, None, None) == (2, 3, "group-29517-1")
+
+
+@pytest.mark.usefixtures("rank_2_of_3_in_torch")
+def test_a_process_group_without_a_port_shares_jobs_by_the_pipelines_name() -> None:
+    assert placed("by-file", None, None, None) == (2, 3, None)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{"RANK": "1"}, {"WORLD_SIZE": "2"}, {"RANK": "", "WORLD_SIZE": ""}, {"RANK": "first", "WORLD_SIZE": "2"}],
+)
+def test_half_a_place_is_none(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert placed("half", None, None, None) == (0, 1, None)
+
+
+@pytest.mark.usefixtures("rank_1_of_2")
+def test_the_environment_of_a_ray_worker_is_its_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    worker: Any = ray._private.worker
+    monkeypatch.setattr(worker.global_worker, "mode", worker.WORKER_MODE, raising=False)
+    assert placed("in-an-actor", None, None, None) == (0, 1, None)
+
+
+@pytest.mark.parametrize("launcher", launch.TASKS_OF_LAUNCHERS)
+def test_one_of_several_tasks_that_need_not_train_together_is_told_once_what_to_write(
+    launcher: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rank, world_size = launch.TASKS_OF_LAUNCHERS[launcher]
+    monkeypatch.setenv(rank, "3")
+    monkeypatch.setenv(world_size, "4")
+    with caplog.at_level(logging.WARNING, "pecan_ray"):
+        assert placed("told", 0, 1, None) == (0, 1, None)
+        assert not caplog.messages, "who says what to read is not told"
+        assert placed("told", None, None, None) == placed("told", None, None, None) == (0, 1, None)
+    (said,) = caplog.messages
+    assert f"told: this is process 3 of the 4 of {launcher}, and reads everything" in said
+    assert f'rank=int(os.environ["{rank}"])' in said and "pass rank=0, world_size=1" in said
+
+
+def pipe() -> PecanPipeline:
+    return PecanPipeline(Arrays(i=np.arange(10)), name="launched").batch(4)
+
+
+@pytest.mark.usefixtures("rank_1_of_2")
+def test_other_ways_to_iterate_find_the_rank() -> None:
+    batches = pipe().iter_batches(debug=True)
+    assert (batches._options.rank, batches._options.world_size) == (1, 2)
+    pytest.importorskip("torch")
+    with pytest.raises(PlanError, match=r"to_torch: 2 ranks share the job.*pass epochs"):
+        pipe().to_torch()
+    alone = pipe().to_torch(rank=0, world_size=1, workers=Workers(local=1))
+    assert len(alone) == 3
+
+
+@pytest.mark.usefixtures("rank_1_of_2")
+def test_readers_that_share_each_read_everything() -> None:
+    batches = pipe().iter_batches(debug=True, share=True)
+    assert (batches._options.rank, batches._options.world_size) == (0, 1)
+
+
+# --- one Ray for the ranks of a machine -----------------------------------------------------------------------------
+
+
+def _rank(folder: Path, all_met: Any, results: Any) -> None:
+    """Meet others, use what was found behind them, and end as a process does."""
+    place = folder / "ray"
+    own = f"of-{multiprocessing.current_process().pid}"
+
+    def start() -> str:
+        place.write_text(own)
+        return own
+
+    started = meeting.meet(start, lambda address: place.exists() and address == place.read_text(), folder=folder)
+    found = place.read_text()
+    results.put((started, found))
+    all_met.wait()
+    if not started:
+        all_met.wait()
+        return
+    (door,) = folder.glob("pecan-ranks-*[0-9]")
+    with meeting._opened(door.with_suffix(".present")) as lives:
+        assert not meeting._free(lives), "others use it"
+    all_met.wait()
+    meeting._see_off(door, door.with_suffix(".present"))
+    place.unlink()
+
+
+def test_ranks_of_a_machine_use_one_ray_which_ends_behind_all_of_them(tmp_path: Path) -> None:
+    processes = multiprocessing.get_context("fork")
+    all_met, results = processes.Barrier(4), processes.Queue()
+    ranks = [processes.Process(target=_rank, args=(tmp_path, all_met, results)) for _ in range(4)]
+    for one in ranks:
+        one.start()
+    met = [results.get(timeout=60) for _ in ranks]
+    assert [started for started, _ in met].count(True) == 1, json.dumps(met)
+    assert len({address for _, address in met}) == 1
+    for one in ranks:
+        one.join(60)
+    assert [one.exitcode for one in ranks] == [0] * 4
+    assert not list(tmp_path.iterdir()), "no file is left"
+
+
+def test_a_ray_that_is_gone_is_not_waited_for(tmp_path: Path) -> None:
+    def refuse(address: str) -> bool:
+        assert address == "gone"
+        return False
+
+    assert meeting.meet(lambda: "gone", refuse, folder=tmp_path)
+    assert meeting.meet(lambda: "another", refuse, folder=tmp_path), "the file of a rank that was killed is left"
