@@ -265,8 +265,8 @@ class Config:
     workers have hung is left out, or ends the job, as `on_error` says.  Loading the pipeline may take 300 s at least.
     `math.inf`: never."""
     storage_patience_s: float = 300.0
-    """How long a storage that fails or does not answer is asked again, before it ends the job under every `on_error`:
-    of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
+    """How long a storage (a mount too) that fails or does not answer is asked again, before it ends the job under every
+    `on_error`: of the processes of the job, and of the trainer's own from its last `iter_batches` or `peek` on."""
     hedged_reads: bool = True
     """Whether a read of an object store that is late by what others took lately is asked for a second time, of which
     the first answer is taken: at most 5 % of the requests, and of the bytes."""

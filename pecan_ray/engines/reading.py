@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from pecan_ray.engines.contract import BadElement, Leases
 from pecan_ray.engines.forks import forks
@@ -31,6 +31,10 @@ from pecan_ray.plan.splits import (
     as_written,
     origin_of,
 )
+from pecan_ray.storage.local_errors import passes
+from pecan_ray.storage.retry import retry
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -220,44 +224,71 @@ def _runs(lease: Lease, first: int, rows: int, columns: Columns, spans: tuple[tu
 
 
 def values_of(source: Source, lease: Lease, start: int) -> Iterator[Element]:
-    """Read a split; whatever a source raises becomes a `SourceError` that says where."""
-    number, generation = start, forks.generation
-    try:
-        for value in source.read(lease.split, start):
-            if forks.generation != generation:
-                _end_child(source, lease, number)
-            yield value
-            number += 1
-            generation = forks.generation
-    except PecanError:
-        raise
-    except BaseException as error:
-        if _from_outside(error):
+    """Read a split; whatever a source raises becomes a `SourceError` that says where.
+
+    An error that passes, as of a mount that is cut off, is waited out: the split is read on from where it was.
+    """
+    number, generation, begun = start, forks.generation, True
+    while True:
+        try:
+            for value in _begin(source.read, lease, number, begun):
+                if forks.generation != generation:
+                    _end_child(source, lease, number)
+                yield value
+                number += 1
+                generation = forks.generation
+            return
+        except PecanError:
             raise
-        raise _unreadable(source, lease, number, error) from error
+        except BaseException as error:
+            if _from_outside(error):
+                raise
+            if not passes(error):
+                raise _unreadable(source, lease, number, error) from error
+            begun = False
 
 
 def _columns(source: ColumnarSource, lease: Lease, start: int) -> Iterator[tuple[Columns, int]]:
-    """Read the columns of a split, and their lengths; whatever a source raises becomes a `SourceError`."""
-    number, generation = start, forks.generation
-    try:
-        for columns in source.read_columns(lease.split, start):
-            if forks.generation != generation:
-                _end_child(source, lease, number)
-            lengths = {name: len(column) for name, column in columns.items()}
-            if len(set(lengths.values())) > 1:
-                raise ValueError(f"read_columns gave columns of unequal lengths: {lengths}")
-            rows = next(iter(lengths.values()), 0)
-            if rows:
-                yield columns, rows
-            number += rows
-            generation = forks.generation
-    except PecanError:
-        raise
-    except BaseException as error:
-        if _from_outside(error):
+    """Read the columns of a split, and their lengths, as `values_of` reads elements."""
+    number, generation, begun = start, forks.generation, True
+    while True:
+        try:
+            for columns in _begin(source.read_columns, lease, number, begun):
+                if forks.generation != generation:
+                    _end_child(source, lease, number)
+                rows = _rows_of(columns)
+                if rows:
+                    yield columns, rows
+                number += rows
+                generation = forks.generation
+            return
+        except PecanError:
             raise
-        raise _unreadable(source, lease, number, error) from error
+        except BaseException as error:
+            if _from_outside(error):
+                raise
+            if not passes(error):
+                raise _unreadable(source, lease, number, error) from error
+            begun = False
+
+
+def _begin(read: Callable[[Split, int], Iterator[T]], lease: Lease, number: int, at_once: bool) -> Iterator[T]:
+    """Begin to read a split at an element; behind a failure its first value is tried for until it comes."""
+    if at_once:
+        return read(lease.split, number)
+
+    def attempt() -> Iterator[T]:
+        values = read(lease.split, number)
+        return itertools.chain(list(itertools.islice(values, 1)), values)
+
+    return retry(attempt, passes=passes, path=lease.split.where(number))
+
+
+def _rows_of(columns: Columns) -> int:
+    lengths = {name: len(column) for name, column in columns.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"read_columns gave columns of unequal lengths: {lengths}")
+    return next(iter(lengths.values()), 0)
 
 
 def _end_child(source: Source, lease: Lease, number: int) -> NoReturn:

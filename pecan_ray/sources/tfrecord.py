@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -28,6 +27,8 @@ from pecan_ray.storage.options import storage_options
 
 _HEADER = struct.Struct("<QI")
 _FOOTER = struct.Struct("<I")
+HEADERS_BYTES = 4096
+"""So much is read at a time where only the lengths of records are wanted: a page, with the headers of small ones."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +99,11 @@ class TFRecords:
 
 def _record_ranges(path: str, size: int, split_bytes: int) -> Iterator[tuple[int, int, int | None]]:
     """Yield (first byte, last byte + 1, records) of runs of records; a broken header ends them with None."""
-    with open_random(path) as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with open_random(path, buffering=HEADERS_BYTES) as file:
         at = first = count = 0
         while at < size:
-            length = _length(data[at : at + _HEADER.size])
+            file.seek(at)
+            length = _length(file.read(_HEADER.size))
             end = at + _HEADER.size + (length or 0) + _FOOTER.size
             if length is None or end > size:
                 # The reader will meet the same fault, and tell with the number of the element.

@@ -24,7 +24,8 @@ from pecan_ray.storage.fsspec_files import FsspecFiles
 from pecan_ray.storage.gcs import GoogleStorage
 from pecan_ray.storage.heads import HEAD_BYTES, Head, Heads
 from pecan_ray.storage.hedged_reads import HedgeCount, HedgedReads
-from pecan_ray.storage.local import LocalFiles, open_local
+from pecan_ray.storage.local import LocalFiles
+from pecan_ray.storage.local_stream import open_local
 from pecan_ray.storage.objects import ObjectStore
 from pecan_ray.storage.options import StorageOptions, options_of
 from pecan_ray.storage.ranges import Asked, FileRange, replaced
@@ -171,13 +172,14 @@ def open_stream(
     return file
 
 
-def open_random(path: str, *, size: int | None = None, version: str = "") -> BinaryIO:
+def open_random(path: str, *, size: int | None = None, version: str = "", buffering: int = 1 << 20) -> BinaryIO:
     """Open a file for reading at any place; on an object store every read is one ranged request.
 
-    An object's `size` and `version`, where a listing told them, spare a request for them.
+    An object's `size` and `version`, where a listing told them, spare a request for them.  Of a local file `buffering`
+    bytes are read at a time.
     """
     if not is_remote(path):
-        return open_local(path, version)
+        return open_local(path, version, buffering=buffering)
     blocks = _kept.blocks_here()
     if size is None and blocks is not None:
         size = blocks.size(path, version)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import re
 import secrets
@@ -11,15 +10,12 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO, cast
 
-from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError
+from pecan_ray.errors import SourceError, SourceNotFoundError, StorageOutageError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.local_errors import patiently
+from pecan_ray.storage.local_stream import no_file, open_file, shorter, version_of
 from pecan_ray.storage.ranges import FileRange, replaced
-from pecan_ray.storage.retry import Doing
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 MOST_VISITS = 1000
 """So often one folder may be come to behind links: links to links double with every step."""
@@ -28,38 +24,20 @@ Descend = Callable[[str, int], bool]
 """(path of a folder, how deep it lies below the first one) -> whether to look into it."""
 
 
-def explain(error: OSError, path: str, doing: Doing = "read") -> SourceError:
-    """Return the error of ours that says what went wrong with a local path."""
-    if isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        return SourceNotFoundError(
-            f"{path} does not exist on this machine. Check the spelling, and that the machines of all "
-            "workers see the same disk (or use an s3:// or gs:// path).",
-            path=path,
-        )
-    if isinstance(error, PermissionError):
-        return SourcePermissionError(
-            f"Not allowed to {doing} {path}. Check its mode and owner with `ls -l`, and which user the workers run as.",
-            path=path,
-        )
-    return SourceError(f"Cannot {doing} {path}: {error}.", path=path)
-
-
 class LocalFiles:
     """A `Backend` over the file system."""
 
     def info(self, path: str) -> FileInfo | None:
         """Return the file's description, or None if there is no such file; pipes and devices are refused."""
         try:
-            status = os.stat(path)
-            return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
-        except (FileNotFoundError, NotADirectoryError):
+            status = patiently(path, lambda: os.stat(path))
+        except SourceNotFoundError:
             return None
-        except OSError as error:
-            raise explain(error, path) from error
+        return None if stat.S_ISDIR(status.st_mode) else _describe(path, status)
 
     def folder(self, path: str) -> Iterator[FileInfo]:
         """Yield the files below a folder in the order of their names."""
-        if not os.path.isdir(path):
+        if not _is_folder(path):
             return
         root = path.rstrip("/") + "/"
         for file in _walk(root, lambda folder, _: not is_hidden(folder.rsplit("/", 1)[-1])):
@@ -71,10 +49,7 @@ class LocalFiles:
 
         A file or folder that is called like the pattern itself is what is meant.
         """
-        try:
-            literal = stat.S_IFMT(os.stat(pattern).st_mode)
-        except OSError:
-            literal = 0
+        literal = _mode(pattern)
         if literal:
             yield from self.folder(pattern) if stat.S_ISDIR(literal) else (_stat(pattern),)
             return
@@ -82,7 +57,7 @@ class LocalFiles:
         root = fixed[: fixed.rfind("/") + 1]
         segments = pattern[len(root) :].split("/")
         matches = compile_glob(pattern).match
-        if not os.path.isdir(root):
+        if not _is_folder(root):
             return
         for file in _walk(root, _descend_along(segments)):
             if matches(file):
@@ -90,60 +65,74 @@ class LocalFiles:
 
     def subfolders(self, path: str) -> list[str]:
         """Return the sorted names of the folders directly below a folder."""
-        try:
+
+        def names() -> list[str]:
             with os.scandir(path) as entries:
                 return sorted(entry.name for entry in entries if entry.is_dir() and not is_hidden(entry.name))
-        except OSError as error:
-            raise explain(error, path) from error
+
+        return patiently(path, names)
 
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
         """Return bytes `start` to `stop`; fewer where the file ends before."""
-        try:
-            fd = _open_file(path)
-            try:
-                found = os.fstat(fd)
-                stop = found.st_size if stop is None else min(stop, found.st_size)
-                data = _pread(fd, start, stop)
-                after = os.fstat(fd)
-                more = not found.st_size and bool(os.pread(fd, 1, 0))
-            finally:
-                os.close(fd)
-        except OSError as error:
-            raise explain(error, path) from error
-        if (version and version != _version(found)) or _changed(found, after):
+        piece = patiently(path, lambda: _Piece.read(path, start, stop))
+        if (version and version != version_of(piece.before)) or _changed(piece.before, piece.after):
             raise replaced(path)
-        if more:
+        if piece.more:
             raise _of_no_size(path)
-        if start + len(data) < stop:
-            raise _shorter(path, start + len(data), found.st_size)
-        return FileRange(data, after.st_size, version)
+        if start + len(piece.data) < piece.stop:
+            raise shorter(path, start + len(piece.data), piece.before.st_size)
+        return FileRange(piece.data, piece.after.st_size, version)
 
     def write(self, path: str, data: bytes) -> None:
         """Write a file whole, beside its place first."""
-        folder = os.path.dirname(path)
-        beside = os.path.join(folder, f".{secrets.token_hex(8)}.part")  # no listing shows it
-        try:
-            os.makedirs(folder or ".", exist_ok=True)
-            try:
-                with open(beside, "xb") as file:
-                    file.write(data)
-                    file.flush()
-                    os.fsync(file.fileno())  # or else a crash could leave the name without the bytes
-                os.replace(beside, path)
-            except BaseException:
-                with contextlib.suppress(OSError):  # the first error is told
-                    os.unlink(beside)
-                raise
-        except OSError as error:
-            raise explain(error, path, "write") from error
+        patiently(path, lambda: _write(path, data), "write")
 
     def delete(self, path: str) -> None:
         """Remove a file, if it is there."""
+        with contextlib.suppress(SourceNotFoundError):
+            patiently(path, lambda: os.unlink(path), "remove")
+
+
+def _write(path: str, data: bytes) -> None:
+    folder = os.path.dirname(path)
+    beside = os.path.join(folder, f".{secrets.token_hex(8)}.part")  # no listing shows it
+    os.makedirs(folder or ".", exist_ok=True)
+    try:
+        with open(beside, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # or else a crash could leave the name without the bytes
+        os.replace(beside, path)
+    except BaseException:
+        with contextlib.suppress(OSError):  # the first error is told
+            os.unlink(beside)
+        raise
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Some bytes of a file, and what the file was like before and after they were read."""
+
+    data: bytes
+    stop: int
+    """Where they should end."""
+    before: os.stat_result
+    after: os.stat_result
+    more: bool
+    """Whether there are bytes although the file says that there are none."""
+
+    @classmethod
+    def read(cls, path: str, start: int, stop: int | None) -> _Piece:
+        """Read bytes `start` to `stop`, or to the end."""
+        fd = open_file(path)
         try:
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(path)
-        except OSError as error:
-            raise explain(error, path, "remove") from error
+            before = os.fstat(fd)
+            end = before.st_size if stop is None else min(stop, before.st_size)
+            data = _pread(fd, start, end)
+            after = os.fstat(fd)
+            return cls(data, end, before, after, not before.st_size and bool(os.pread(fd, 1, 0)))
+        finally:
+            os.close(fd)
 
 
 def _pread(fd: int, start: int, stop: int) -> bytes:
@@ -159,75 +148,6 @@ def _pread(fd: int, start: int, stop: int) -> bytes:
 def _changed(before: os.stat_result, after: os.stat_result) -> bool:
     """Tell whether a file was written to; asked about every range, and cheaper than two versions."""
     return before.st_mtime_ns != after.st_mtime_ns or before.st_size != after.st_size
-
-
-class _OneVersion(io.FileIO):
-    """Reads a file as long as nobody writes to it; the second half of another version would be no part of the first."""
-
-    def __init__(self, path: str, version: str) -> None:
-        super().__init__(path, "rb", opener=lambda name, _: _open_file(name))
-        self._path = path
-        self._version = version or _version(os.fstat(self.fileno()))
-
-    def check(self) -> None:
-        """Raise SourceReplacedError if the file has been written to."""
-        if _version(os.fstat(self.fileno())) != self._version:
-            raise replaced(self._path)
-
-    def _check_end(self) -> None:
-        """Raise SourceError if the file ends here, and says to be longer."""
-        at, size = self.tell(), os.fstat(self.fileno()).st_size
-        if at < size:
-            raise _shorter(self._path, at, size)
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        count = super().readinto(buffer)
-        self.check()
-        if not count and memoryview(buffer).nbytes:
-            self._check_end()
-        return count or 0
-
-    def readall(self) -> bytes:
-        data = super().readall()
-        self.check()
-        self._check_end()
-        return data or b""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(-1 if size is None else size)
-        self.check()
-        if not data and size:
-            self._check_end()
-        return data or b""
-
-
-def open_local(path: str, version: str = "", *, buffering: int = 1 << 20) -> BinaryIO:
-    """Open a file; raise SourceReplacedError at once, or as soon as it is read, if it has another version."""
-    try:
-        file = _OneVersion(path, version)
-    except OSError as error:
-        raise explain(error, path) from error
-    if version:
-        try:
-            file.check()
-        except BaseException:
-            file.close()
-            raise
-    return cast(BinaryIO, io.BufferedReader(file, buffering) if buffering else file)
-
-
-def _open_file(path: str) -> int:
-    """Open a file; what has become a pipe since it was listed is refused, where opening it would wait for a writer."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    mode = os.fstat(fd).st_mode
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-        os.close(fd)
-        raise _no_file(path, mode)
-    return fd
-
-
-def _no_file(path: str, mode: int) -> SourceError:
-    return SourceError(f"{path} is {_kind(mode)}, not a file: it cannot be read again and again.", path=path)
 
 
 def _first_magic(pattern: str) -> int:
@@ -301,30 +221,41 @@ def _walk(root: str, descend: Descend) -> Iterator[str]:
 
 
 def _open(folder: str) -> _Open:
-    try:
+    def names() -> tuple[os.stat_result, list[tuple[str, bool]]]:
         status = os.stat(folder)
         with os.scandir(folder) as entries:
-            names = sorted(
+            return status, sorted(
                 (entry.name + "/" if entry.is_dir() else entry.name, entry.is_symlink()) for entry in entries
             )
-    except OSError as error:
-        raise explain(error, folder) from error
-    return _Open(folder, iter(names), (status.st_dev, status.st_ino))
+
+    status, found = patiently(folder, names)
+    return _Open(folder, iter(found), (status.st_dev, status.st_ino))
+
+
+def _mode(path: str) -> int:
+    """Return what a path is, in the bits of its mode; 0 where it cannot be looked at: it is not there, or too long."""
+    try:
+        return stat.S_IFMT(patiently(path, lambda: os.stat(path)).st_mode)
+    except StorageOutageError:
+        raise
+    except SourceError:
+        return 0
+
+
+def _is_folder(path: str) -> bool:
+    return stat.S_ISDIR(_mode(path))
 
 
 def _stat(path: str) -> FileInfo:
-    try:
-        return _describe(path, os.stat(path))
-    except OSError as error:
-        raise explain(error, path) from error
+    return _describe(path, patiently(path, lambda: os.stat(path)))
 
 
 def _describe(path: str, status: os.stat_result) -> FileInfo:
     if not stat.S_ISREG(status.st_mode):
-        raise _no_file(path, status.st_mode)
-    if not status.st_size and _has_content(path):
+        raise no_file(path, status.st_mode)
+    if not status.st_size and patiently(path, lambda: _has_content(path)):
         raise _of_no_size(path)
-    return FileInfo(path=path, size=status.st_size, version=_version(status))
+    return FileInfo(path=path, size=status.st_size, version=version_of(status))
 
 
 def _has_content(path: str) -> bool:
@@ -344,24 +275,3 @@ def _of_no_size(path: str) -> SourceError:
         "Read a copy of it.",
         path=path,
     )
-
-
-def _shorter(path: str, at: int, size: int) -> SourceError:
-    return SourceError(
-        f"{path} ends at byte {at}, and says to have {size}: it is made while it is read (as in /sys), or its file "
-        "system has not all of it. Read a copy of it.",
-        path=path,
-        offset=at,
-    )
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISFIFO(mode):
-        return "a named pipe"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a folder" if stat.S_ISDIR(mode) else "a device"
-
-
-def _version(status: os.stat_result) -> str:
-    return f"{status.st_mtime_ns}.{status.st_size}"

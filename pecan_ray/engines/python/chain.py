@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import traceback
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item, copied, has_rows, leading
 from pecan_ray.engines.positions import Part, UndeliveredPositions, elements_in
+from pecan_ray.engines.python.calling_again import call_again, may_call_again
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
 from pecan_ray.engines.stages import Recognized, ThreadStage
@@ -27,6 +28,7 @@ from pecan_ray.plan.operators import ElementOp, Filter, FlatMap, wants_rng
 from pecan_ray.plan.shape import name_of_last
 from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, origin_of
 from pecan_ray.sampling.randomness import ThreadGenerator, random_key
+from pecan_ray.storage.local_errors import passes
 
 Call = Callable[..., Any]
 NO_ANSWERS = (
@@ -64,9 +66,9 @@ def complete_call(op: ElementOp) -> Call:
     A filter's answer becomes a bool, and the outputs of a flat_map are drawn from its generator.
     """
     if isinstance(op, Filter):
-        return functools.partial(_truth, op.fn)
+        return partial(_truth, op.fn)
     if isinstance(op, FlatMap):
-        return functools.partial(_drawn, op.fn)
+        return partial(_drawn, op.fn)
     return op.fn
 
 
@@ -238,8 +240,10 @@ class Chain:
         on = step.op.on
         if on is not None and on not in item.value:
             return None
-        keywords = {"rng": self._rng(step.op, item, item.output)} if step.wants_rng else {}
-        return (item.value if on is None else item.value[on]), keywords
+        return (item.value if on is None else item.value[on]), self._keywords(step, item, item.output)
+
+    def _keywords(self, step: ChainStep, item: Item, output: int) -> dict[str, Any]:
+        return {"rng": self._rng(step.op, item, output)} if step.wants_rng else {}
 
     def _straight(self, item: Item) -> list[Item]:
         value = item.value
@@ -355,7 +359,12 @@ class Chain:
                 end_child(op.name, item, error)
             if is_interrupt(error):
                 raise
-            raise op_error(op.name, item, error, op.on) from error
+            if not may_call_again(error, argument):
+                raise op_error(op.name, item, error, op.on) from error
+            failed = partial(op_error, op.name, item, column=op.on)
+            result = call_again(
+                lambda: step.call(argument, **self._keywords(step, item, output)), f"{op.name}: {item.where()}", failed
+            )
         if forks.generation != generation:
             end_child(op.name, item)
         return result
@@ -453,7 +462,8 @@ def op_error(op: str, item: Item, error: BaseException, column: str | None = Non
         file=item.lease.split.file_of(item.element),
         element=item.element,
         column=column,
-        **({} if isinstance(error, Exception) else {"ends_job": True}),
+        # A storage that fails tells nothing of the element: it is no bad one.
+        **({} if isinstance(error, Exception) and not passes(error) else {"ends_job": True}),
     )
 
 

@@ -1,0 +1,228 @@
+"""Files on mounts that fail for a while (NFS, Lustre, FUSE): waited for, and never taken for bad data."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet as pq
+
+import pecan_ray as pecan
+from pecan_ray import storage
+from pecan_ray.errors import SourceError, SourceNotFoundError, SourcePermissionError, StorageOutageError
+from pecan_ray.plan.splits import Element, Source, Split
+from pecan_ray.sources import Csv, ImageFolder, JsonLines, Parquet, TextLines, TFRecords, WebDataset
+from pecan_ray.sources.tfrecord import masked_crc
+from pecan_ray.storage.retry import Backoff, set_patience
+
+ROWS = 3000
+FAILING = [errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE, errno.ENOTCONN]
+CALLS = ("open", "stat", "fstat", "scandir", "pread", "preadv", "replace", "unlink", "mkdir")
+
+
+class Mount:
+    """A folder for which every so many calls of the operating system fail."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.every = 0
+        """0: none fails."""
+        self.number = errno.EIO
+        self.calls = self.failed = 0
+        self._held: set[int] = set()
+        for name in CALLS:
+            monkeypatch.setattr(os, name, self._failing(name, getattr(os, name)))
+
+    def _failing(self, name: str, plain: Any) -> Any:
+        def call(what: Any, *more: Any, **named: Any) -> Any:
+            mine = what in self._held if isinstance(what, int) else str(what).startswith(str(self.root))
+            if mine and self.every:
+                self.calls += 1
+                if self.calls % self.every == 0:
+                    self.failed += 1
+                    raise OSError(self.number, os.strerror(self.number), what)
+            found = plain(what, *more, **named)
+            if name == "open" and mine:
+                self._held.add(found)
+            return found
+
+        return call
+
+
+@pytest.fixture
+def mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mount]:
+    """A mount whose outages cost no time: pauses are drawn as nothing."""
+    monkeypatch.setattr(random, "random", lambda: 0.0)
+    yield Mount(tmp_path, monkeypatch)
+    set_patience(Backoff.patience_s)
+
+
+def write_records(path: Path) -> None:
+    with path.open("wb") as file:
+        for row in range(ROWS):
+            header, data = len(b"x%d" % row).to_bytes(8, "little"), b"x%d" % row
+            crcs = [masked_crc(part).to_bytes(4, "little") for part in (header, data)]
+            file.write(header + crcs[0] + data + crcs[1])
+
+
+def sources(root: Path) -> list[Source]:
+    """One of each kind that reads files, with several splits where it can."""
+    for name in ("text", "json", "csv", "images/a", "images/b", "tar", "records", "parquet"):
+        (root / name).mkdir(parents=True)
+    for part in range(2):
+        (root / f"text/{part}.txt").write_text("".join(f"{row}\n" for row in range(ROWS)))
+        (root / f"json/{part}.jsonl").write_text("".join(f'{{"v": {row}}}\n' for row in range(ROWS)))
+        (root / f"csv/{part}.csv").write_text("v\n" + "".join(f"{row}\n" for row in range(ROWS)))
+        for label in "ab":
+            (root / f"images/{label}/{part}.jpg").write_bytes(b"%d" % part)
+        with tarfile.open(root / f"tar/{part}.tar", "w") as tar:
+            for name in ("0.cls", "1.cls"):
+                (root / "member").write_text(name)
+                tar.add(root / "member", name)
+        write_records(root / f"records/{part}.tfrecord")
+        pq.write_table(pa.table({"v": range(ROWS)}), root / f"parquet/{part}.parquet", row_group_size=500)
+    return [
+        TextLines(str(root / "text"), split_bytes=4000),
+        JsonLines(str(root / "json" / "*.jsonl"), split_bytes=8000),
+        Csv(str(root / "csv" / "**"), split_bytes=4000),
+        ImageFolder(str(root / "images")),
+        WebDataset(str(root / "tar" / "[01].tar")),
+        TFRecords(str(root / "records"), split_bytes=20_000),
+        Parquet(str(root / "parquet"), split_bytes=8000),
+    ]
+
+
+def read(source: Source) -> list[Element]:
+    return [element for split in source.splits() for element in source.read(split)]
+
+
+@pytest.mark.parametrize("number", FAILING)
+def test_every_source_waits_for_its_mount(mount: Mount, number: int) -> None:
+    every = {type(source).__name__: (source, read(source)) for source in sources(mount.root)}
+    for name, (source, expected) in every.items():
+        assert expected
+        mount.every, mount.number, mount.failed = 11, number, 0  # more calls than one try makes
+        found = read(source)
+        assert mount.failed > 0, name
+        assert repr(found) == repr(expected), name
+        mount.every = 0
+
+
+def test_an_outage_beyond_the_patience_ends_the_job_and_is_no_bad_data(mount: Mount) -> None:
+    (mount.root / "a.txt").write_text("1\n" * 100)
+    source = TextLines(str(mount.root / "a.txt"), split_bytes=20)
+    config = pecan.Config(progress=False, reorder="off", error_budget=1.0, storage_patience_s=0.0)
+    batches = iter(pecan.PecanPipeline(source, config=config).batch(10).iter_batches(debug=True, on_error="skip"))
+    next(batches)
+    mount.every = 1
+    with pytest.raises(StorageOutageError, match=r"a\.txt could not be read: the storage failed .*\[Errno 5\]"):
+        list(batches)
+    with pytest.raises(StorageOutageError):
+        list(source.splits())
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(errno.ENOENT, SourceNotFoundError), (errno.EACCES, SourcePermissionError), (errno.ENAMETOOLONG, SourceError)],
+)
+def test_what_does_not_pass_is_told_at_once(mount: Mount, number: int, error: type[Exception]) -> None:
+    (mount.root / "a.txt").write_text("1\n")
+    mount.every, mount.number = 1, number
+    with pytest.raises(error):
+        storage.read_range(str(mount.root / "a.txt"), 0)
+    with pytest.raises(error):
+        storage.open_stream(str(mount.root / "a.txt"))
+    assert mount.failed == 2
+
+
+def test_files_are_written_and_removed_behind_an_outage(mount: Mount) -> None:
+    mount.every = 5
+    path = str(mount.root / "folder" / "a.bin")
+    for content in (b"one", b"two"):
+        storage.write_file(path, content)
+    mount.every = 0
+    assert [name.name for name in (mount.root / "folder").iterdir()] == ["a.bin"]
+    assert storage.read_all(path) == b"two"
+    storage.delete_file(path)
+    storage.delete_file(path)
+
+
+class Flaky:
+    """A source of the user's own that opens its file by itself, with columns as without."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.opened = 0
+
+    def splits(self) -> Iterator[Split]:
+        yield Split(index=0, path=str(self.path))
+
+    def read(self, split: Split, start: int = 0) -> Iterator[Element]:
+        self.opened += 1
+        for number in range(start, 10):
+            if number == 5 and self.opened < 4:
+                raise OSError(errno.ESTALE, "Stale file handle", split.path)
+            yield {"n": number}
+
+    def num_elements(self) -> None:
+        return None
+
+    def identity(self) -> str:
+        return "flaky"
+
+
+class FlakyColumns(Flaky):
+    """The same, several elements at a time."""
+
+    def read_columns(self, split: Split, start: int = 0) -> Iterator[dict[str, Any]]:
+        for element in self.read(split, start):
+            yield {"n": np.array([element["n"]])}
+
+
+@pytest.mark.parametrize("kind", [Flaky, FlakyColumns])
+def test_a_source_of_the_users_own_is_read_on_behind_an_outage(mount: Mount, kind: type[Flaky]) -> None:
+    source = kind(mount.root / "a")
+    batches = pecan.PecanPipeline(source).batch(5).iter_batches(debug=True, on_error="skip")
+    assert [n for batch in batches for n in batch["n"].tolist()] == list(range(10))
+    assert source.opened == 4
+
+
+def numbered(mount: Mount) -> pecan.PecanPipeline:
+    for n in range(20):
+        (mount.root / f"{n}.txt").write_text(str(n))
+    items = pecan.sources.Items([{"path": str(mount.root / f"{n}.txt")} for n in range(20)])
+    return pecan.PecanPipeline(items, config=pecan.Config(reorder="off", error_budget=1.0))
+
+
+def load(path: str) -> int:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        return int(os.pread(fd, 9, 0))
+    finally:
+        os.close(fd)
+
+
+def load_element(element: Element) -> Element:
+    return {"n": load(element["path"])}
+
+
+def test_a_function_that_reads_files_is_called_again(mount: Mount) -> None:
+    batches = numbered(mount).map(load, on="path").batch(10).iter_batches(debug=True, on_error="skip")
+    mount.every = 7
+    assert [n for batch in batches for n in batch["path"].tolist()] == list(range(20))
+    assert mount.failed > 3
+
+
+def test_a_function_that_may_have_changed_its_element_ends_the_job(mount: Mount) -> None:
+    batches = numbered(mount).map(load_element).batch(10).iter_batches(debug=True, on_error="skip")
+    mount.every = 7
+    with pytest.raises(OSError, match="Input/output error"):
+        list(batches)
