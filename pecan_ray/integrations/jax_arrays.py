@@ -14,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from pecan_ray.engines.contract import is_plain
 from pecan_ray.errors import PlanError
 from pecan_ray.integrations.formats import each
+from pecan_ray.integrations.jax_shapes import OneShape, Shapes
 from pecan_ray.plan.operators import Batch, BucketByLength, Filter, FlatMap, Map, PaddedBatch, Plan, Unbatch
 from pecan_ray.plan.splits import Element
 
@@ -31,31 +32,55 @@ class OnMesh:
     def __init__(self, shardings: Any) -> None:
         """`shardings`: one for all columns, or one for each column by name."""
         self._shardings = shardings
-        self._ahead: tuple[Any, Element] | None = None
-        """A batch that the training loop does not have yet, and its arrays."""
+        self._one_shape = OneShape() if jax.process_count() > 1 else None
+        self._ahead: tuple[Any, Element | PlanError] | None = None
+        """A batch that the training loop does not have yet, and its arrays, or why there are none."""
 
     def stage(self, columns: Any, batch: Element) -> None:
         """Begin to copy a batch that comes next, unless it is lost meanwhile; `columns` names it."""
-        self._ahead = columns, self.copy(batch)
+        try:
+            self._ahead = columns, self.copy(batch)
+        except PlanError as error:  # it is that batch's own, and the one before is good
+            self._ahead = columns, error
 
     def take(self, columns: Any) -> Element | None:
         """Return the arrays of a batch that was staged; None if it was not."""
         ahead, self._ahead = self._ahead, None
-        return ahead[1] if ahead is not None and ahead[0] is columns else None
+        if ahead is None or ahead[0] is not columns:
+            return None
+        if isinstance(ahead[1], PlanError):
+            raise ahead[1]
+        return ahead[1]
 
     def copy(self, batch: Element) -> Element:
         """Return a batch on the mesh; columns without a sharding, or that are no numbers, stay as they are."""
         if isinstance(self._shardings, Mapping) and (unknown := sorted(self._shardings.keys() - batch.keys())):
             raise PlanError(f"sharding: there is no column {unknown[0]!r}; a batch has {sorted(batch)}.")
-        return {name: self._placed(name, value) for name, value in batch.items()}
+        if self._one_shape is not None:
+            self._one_shape.check(self._shapes(batch))
+        return {name: each(value, partial(self._placed, name)) for name, value in batch.items()}
+
+    def _shapes(self, batch: Element) -> Shapes:
+        found: dict[str, str] = {}
+
+        def note(name: str, value: Any) -> None:
+            if self._sharding_of(name, value) is not None:
+                place = name if name not in found else f"{name} ({len(found)})"  # a part of a nested column
+                found[place] = f"{value.dtype}{list(np.shape(value))}"
+
+        for name, value in batch.items():
+            each(value, partial(note, name))
+        return found
+
+    def _sharding_of(self, name: str, value: Any) -> NamedSharding | None:
+        """Return where a column, or a part of it, goes; None: it stays."""
+        one = self._shardings.get(name) if isinstance(self._shardings, Mapping) else self._shardings
+        numbers = isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype)
+        return one if numbers and value.dtype.kind not in "mMSU" else None
 
     def _placed(self, name: str, value: Any) -> Any:
-        one = self._shardings.get(name) if isinstance(self._shardings, Mapping) else self._shardings
-        return each(value, partial(self._placed_column, one, name))
-
-    def _placed_column(self, one: Any, name: str, value: Any) -> Any:
-        numbers = isinstance(value, (np.ndarray, np.generic)) and is_plain(value.dtype)
-        if one is None or not numbers or value.dtype.kind in "mMSU":
+        one = self._sharding_of(name, value)
+        if one is None:
             return value
         must_fit(name, value)
         array, processes = np.asarray(value), jax.process_count()
@@ -74,17 +99,35 @@ class OnMesh:
         return jax.make_array_from_process_local_data(placed, array, whole)
 
 
+NARROWED: dict[str, Any] = {
+    "int64": np.int32,
+    "uint64": np.uint32,
+    "float64": np.float32,
+    "complex128": np.complex64,
+}
+"""What JAX makes of dtypes of 64 bits a number, unless it is told otherwise."""
+
+
 def must_fit(name: str, value: Any) -> None:
-    """Raise PlanError for whole numbers that JAX would cut to 32 bits, as it does unless it is told otherwise."""
+    """Raise PlanError for numbers that are out of range where JAX narrows them, as it does unless it is told otherwise.
+
+    Floats are rounded, as everywhere, but do not become infinite.
+    """
     array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.dtype.itemsize < 8 or jax.config.jax_enable_x64 or not array.size:
-        return
-    limits = np.iinfo(np.int32 if array.dtype.kind == "i" else np.uint32)
-    if array.min() < limits.min or array.max() > limits.max:
+    narrow = None if jax.config.jax_enable_x64 else NARROWED.get(array.dtype.name)
+    if narrow is not None and _leaves_range(array, np.dtype(narrow)):
         raise PlanError(
-            f"column {name!r} has numbers beyond {limits.dtype}, to which JAX would cut them: set "
+            f"column {name!r} has numbers beyond {np.dtype(narrow)}, to which JAX would cut them: set "
             '`jax.config.update("jax_enable_x64", True)`, or make them smaller, or text, in a .map.'
         )
+
+
+def _leaves_range(array: Any, narrow: Any) -> bool:
+    with np.errstate(over="ignore"):
+        narrowed = array.astype(narrow)
+    if narrow.kind in "iu":
+        return not np.array_equal(narrowed, array)
+    return not np.array_equal(np.isfinite(narrowed), np.isfinite(array))
 
 
 def on_mesh(sharding: Any, plan: Plan, rank: int, world_size: int) -> OnMesh:
@@ -95,6 +138,8 @@ def on_mesh(sharding: Any, plan: Plan, rank: int, world_size: int) -> OnMesh:
             raise PlanError(f'{of} must be a jax.sharding.NamedSharding with format="jax", but got {one!r:.80}.')
         _must_divide_among_processes(one)
         _must_divide_batches(one, plan)
+    if isinstance(sharding, NamedSharding):
+        _must_have_one_length(plan)
     here = jax.process_index(), jax.process_count()
     if (rank, world_size) != here:
         raise PlanError(
@@ -154,6 +199,19 @@ def _must_divide_batches(one: NamedSharding, plan: Plan) -> None:
                 f"sharding: with {jax.process_count()} processes of JAX all must have batches of the same size, and "
                 f"the last ones of an epoch may be smaller: say drop_remainder=True for {op.name!r}."
             )
+
+
+def _must_have_one_length(plan: Plan) -> None:
+    """Raise PlanError where several processes would pad each its batches to lengths of their own."""
+    last = plan.ops[-1] if plan.ops else None
+    shapes = last.shapes if isinstance(last, PaddedBatch) else None
+    fixed = shapes is not None and not any(None in shape for shape in shapes.values())
+    if jax.process_count() > 1 and isinstance(last, (PaddedBatch, BucketByLength)) and not fixed:
+        raise PlanError(
+            f"sharding: with {jax.process_count()} processes of JAX all must have batches of one shape, and "
+            f"{last.name!r} pads each batch to its own longest element: say "
+            ".padded_batch(n, shapes={...}, drop_remainder=True)."
+        )
 
 
 def _indivisible(one: NamedSharding, what: str, shape: Sequence[int], dimension: int, parts: int) -> str:

@@ -43,7 +43,15 @@ try:
     pipe.batch(4).iter_batches(format="jax", sharding=over)
 except pecan.errors.PlanError as error:
     refused = str(error)
-print(json.dumps([rows, refused]))
+mine = [int(i) for batch in pipe.batch(4).iter_batches(workers=pecan.Workers(local=1)) for i in batch["i"]]
+uneven = pipe.batch(4, drop_remainder=True).map(lambda i: i[:2] if i[0] % 8 else i, on="i")
+try:
+    said = "nothing"
+    for _ in uneven.iter_batches(format="jax", sharding=over, workers=pecan.Workers(local=1)):
+        pass
+except pecan.errors.PecanError as error:
+    said = str(error)
+print(json.dumps([rows, refused, mine, said]))
 """
 
 
@@ -62,8 +70,10 @@ def test_two_processes_hold_each_its_part_of_every_batch() -> None:
     ]
     said = [one.communicate(timeout=120) for one in run]
     assert [one.returncode for one in run] == [0, 0], said
-    (rows, refused), other = (json.loads(out.splitlines()[-1]) for out, _ in said)
-    assert [rows, refused] == other, "each sees the whole of every batch"
+    (rows, refused, *first), (*others, mine, uneven) = (json.loads(out.splitlines()[-1]) for out, _ in said)
+    assert [rows, refused] == others, "each sees the whole of every batch"
+    assert sorted(first[0] + mine) == list(range(40)), "without a sharding no process reads what another one has"
+    assert any("all batches must have one shape" in one for one in (first[1], uneven)), (first[1], uneven)
     assert len(rows) == 10
     for epoch in (rows[:5], rows[5:]):
         assert sorted(i for row in epoch for i in row) == list(range(40)), "no process reads what another one has"

@@ -116,6 +116,102 @@ def test_numbers_that_jax_would_cut_are_refused(mesh: Any, on_mesh: bool) -> Non
         list(large.iter_batches(format="jax", debug=True, **options))
 
 
+@pytest.mark.parametrize("on_mesh", [False, True])
+@pytest.mark.parametrize(
+    ("large", "narrow"), [([1e300, 1.0], "float32"), ([1e300 + 1j, 1], "complex64"), ([2**33, 1], "uint32")]
+)
+def test_numbers_beyond_the_range_of_32_bits_do_not_become_infinite(
+    mesh: Any, large: list[Any], narrow: str, on_mesh: bool
+) -> None:
+    options = {"sharding": over(mesh, "data")} if on_mesh else {}
+    wide = np.array(large * 2, {"float32": "float64", "complex64": "complex128", "uint32": "uint64"}[narrow])
+    batches = PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True, **options)
+    with pytest.raises(PlanError, match=rf"column 'n' has numbers beyond {narrow}.*jax_enable_x64"):
+        next(batches)
+
+
+def test_infinite_and_rounded_floats_pass() -> None:
+    wide = np.array([np.inf, -np.inf, np.nan, 1 / 3])
+    (batch,) = PecanPipeline(Arrays(n=wide)).batch(4).iter_batches(format="jax", debug=True)
+    np.testing.assert_array_equal(np.asarray(batch["n"]), wide.astype(np.float32))
+
+
+def test_a_staged_batch_that_cannot_be_placed_fails_in_its_own_turn(mesh: Any) -> None:
+    places = jax_arrays.OnMesh(over(mesh, "data"))
+    short = {"x": np.ones(3)}
+    places.stage(short, short)
+    with pytest.raises(PlanError, match="column 'x' has 3 rows"):
+        places.take(short)
+    assert places.take(short) is None, "once"
+
+
+class Store:
+    """What processes of JAX share."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+
+    def key_value_set(self, key: str, value: str) -> None:
+        assert key not in self._held, "one iterator, one key"
+        self._held[key] = value
+
+    def blocking_key_value_get(self, key: str, timeout_ms: int) -> str:
+        return self._held[key]
+
+
+@pytest.fixture
+def two_processes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that lets what follows be done by one of two processes of JAX; their devices stay those of one."""
+    monkeypatch.setattr(jax_arrays.jax, "process_count", lambda: 2)
+    shapes: Any = pytest.importorskip("pecan_ray.integrations.jax_shapes")
+    monkeypatch.setattr(shapes.distributed.global_state, "client", Store())
+
+    def become(process: int) -> Any:
+        monkeypatch.setattr(jax_arrays.jax, "process_index", lambda: process)
+        monkeypatch.setattr(shapes, "_numbers", iter([7]))
+        return shapes.OneShape()
+
+    return become
+
+
+def test_batches_of_several_processes_have_the_shape_of_the_first_one_of_process_0(two_processes: Any) -> None:
+    first, second = two_processes(0), two_processes(1)
+    two_processes(0)
+    first.check({"ids": "float32[4, 16]"})
+    first.check({"ids": "float32[4, 16]"})
+    with pytest.raises(PlanError, match=r"'ids' is float32\[4, 9\] in .* and float32\[4, 16\] in the first batch\."):
+        first.check({"ids": "float32[4, 9]"})
+    with pytest.raises(PlanError, match=r"'mask' is bool\[4\] in .* of process 0, and no array in the first batch"):
+        first.check({"ids": "float32[4, 16]", "mask": "bool[4]"})
+    two_processes(1)
+    with pytest.raises(PlanError, match=r"process 1, and float32\[4, 16\] in the first batch of process 0"):
+        second.check({"ids": "float32[4, 9]"})
+
+
+def test_shapes_are_those_of_columns_that_go_to_the_mesh(mesh: Any) -> None:
+    batch = {"x": np.ones((4, 3)), "pair": (np.ones(4, np.int8), np.ones(2)), "name": np.array(["a"] * 4)}
+    everywhere = jax_arrays.OnMesh(over(mesh, "data"))
+    assert everywhere._shapes(batch) == {"x": "float64[4, 3]", "pair": "int8[4]", "pair (2)": "float64[2]"}
+    assert jax_arrays.OnMesh({"x": over(mesh, "data")})._shapes(batch) == {"x": "float64[4, 3]"}
+
+
+@pytest.mark.parametrize(
+    "pad",
+    [
+        lambda pipe: pipe.padded_batch(4, drop_remainder=True),
+        lambda pipe: pipe.padded_batch(4, shapes={"x": (None,)}, drop_remainder=True),
+        lambda pipe: pipe.bucket_by_length([4], sizes=[4, 4], length="x", drop_remainder=True),
+    ],
+)
+def test_lengths_of_their_own_are_refused_before_several_processes_begin(two_processes: Any, pad: Any) -> None:
+    two_processes(0)
+    with pytest.raises(
+        PlanError, match=r"2 processes of JAX all must have batches of one shape, and '.*' pads each.*shapes={...}"
+    ):
+        jax_arrays._must_have_one_length(pad(rows()).plan)
+    jax_arrays._must_have_one_length(rows().padded_batch(4, shapes={"x": (6,)}).plan)
+
+
 def test_a_sharding_of_a_column_that_is_not_there_is_refused(mesh: Any) -> None:
     with pytest.raises(PlanError, match=r"no column 'z'; a batch has \['x', 'y'\]"):
         list(rows().batch(8).iter_batches(format="jax", sharding={"z": over(mesh, "data")}, debug=True))
