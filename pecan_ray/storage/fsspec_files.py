@@ -11,10 +11,12 @@ import asyncio
 import importlib
 from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, TypeVar
 
 from pecan_ray.errors import MissingExtraError, SourceError, SourceNotFoundError, SourcePermissionError
 from pecan_ray.storage.backend import MAGIC, FileInfo, compile_glob, is_hidden
+from pecan_ray.storage.local_errors import passes
 from pecan_ray.storage.ranges import Asked, FileRange, ShortAnswerError
 from pecan_ray.storage.retry import Doing, mistrusts, retry
 
@@ -23,6 +25,13 @@ T = TypeVar("T")
 VERSIONS = ("ETag", "etag", "generation", "sha256", "blob_id", "mtime", "LastModified", "last_modified", "created")
 """What tells versions of a file apart, under the names that storages give it; the first that is there counts."""
 WEB = ("http", "https")
+NETWORK_ERRORS = {
+    ("aiohttp", "ClientError"),
+    *(("requests", "ConnectionError"), ("requests", "Timeout"), ("requests", "ChunkedEncodingError")),
+    *(("urllib3", "HTTPError"), ("httpx", "TransportError"), ("httpcore", "NetworkError")),
+    *(("azure", "ServiceRequestError"), ("azure", "ServiceResponseError"), ("azure", "IncompleteReadError")),
+}
+"""(package, class) of what the libraries of fsspec's file systems raise for a connection that fails."""
 MOST_KNOWN = 100_000
 """Files whose size and version this process remembers, so that a range of one costs one request."""
 
@@ -54,6 +63,7 @@ class FsspecFiles:
                 path=f"{scheme}://",
             )
         self._scheme = scheme
+        self._walks = _has_find_of(self._fs, fsspec)
         self._known: dict[str, FileInfo] = {}
 
     def info(self, path: str) -> FileInfo | None:
@@ -62,7 +72,12 @@ class FsspecFiles:
             told = self._ask(path, lambda: self._fs.info(path))
         except SourceNotFoundError:
             return None
-        return self._describe(told) if told.get("type") == "file" else None
+        if told.get("type", "file") != "file":
+            return None
+        found = self._describe(told, path)
+        if self._scheme in WEB and not found.size and self._ask(path, lambda: self._fs.cat_file(path)):
+            raise _of_another_size(path, 0)
+        return found
 
     def folder(self, path: str) -> Iterator[FileInfo]:
         """Yield the files below a folder in the order of their names."""
@@ -89,7 +104,7 @@ class FsspecFiles:
             listed = self._ask(path, lambda: self._fs.ls(path, detail=True))
         except SourceNotFoundError:
             return []
-        names = (one["name"].rstrip("/").rpartition("/")[2] for one in listed if one["type"] == "directory")
+        names = (one["name"].rstrip("/").rpartition("/")[2] for one in listed if one.get("type") == "directory")
         return sorted(name for name in names if not is_hidden(name))
 
     def read(self, path: str, start: int, stop: int | None, version: str) -> FileRange:
@@ -123,7 +138,11 @@ class FsspecFiles:
             self._ask(path, lambda: self._fs.rm_file(path), "remove")
 
     def _piece(self, path: str, start: int, end: int, size: int) -> bytes:
-        data: bytes = self._fs.cat_file(path, start=start, end=end)
+        # One byte more than the size that a web server has told: what is there would be lost.
+        beyond = int(self._scheme in WEB and end == size)
+        data: bytes = self._fs.cat_file(path, start=start, end=end + beyond)
+        if beyond and len(data) == end - start + 1:
+            raise _of_another_size(path, size)
         if len(data) == size > end - start:
             data = data[start:end]  # a server that knows no ranges has sent all of it
         if len(data) != end - start:
@@ -132,13 +151,40 @@ class FsspecFiles:
 
     def _found(self, folder: str, depth: int | None) -> Iterator[FileInfo]:
         try:
-            told = self._ask(folder, lambda: self._fs.find(folder, maxdepth=depth, detail=True))
+            if self._walks:
+                listed = [(one["name"], one) for one in self._walk(folder, depth)]
+            else:
+                found = self._ask(folder, lambda: self._fs.find(folder, maxdepth=depth, detail=True))
+                listed = list(found.items())
         except SourceNotFoundError:
             return
-        yield from sorted((self._describe(one) for one in told.values()), key=lambda file: file.path)
+        yield from sorted((self._describe(one, name) for name, one in listed), key=lambda file: file.path)
 
-    def _describe(self, told: dict[str, Any]) -> FileInfo:
-        path = self._whole(str(told["name"]))
+    def _walk(self, root: str, depth: int | None) -> Iterator[dict[str, Any]]:
+        """Yield the files below a folder, each folder asked for with the patience of its own.
+
+        The walk of fsspec itself leaves out, without a word, a folder that could not be listed.
+        """
+        begin = self._fs._strip_protocol(root).rstrip("/")
+        folders, known = [(begin, 1)], {begin}
+        while folders:
+            folder, level = folders.pop()
+            try:
+                listed = self._ask(self._whole(folder), partial(self._fs.ls, folder, detail=True))
+            except SourceNotFoundError:
+                if level == 1:
+                    raise
+                continue  # removed meanwhile, or a link of a page that leads nowhere
+            for one in listed:
+                name = one["name"].rstrip("/")
+                if one.get("type") != "directory":
+                    yield one
+                elif name not in known and (depth is None or level < depth):
+                    known.add(name)
+                    folders.append((name, level + 1))
+
+    def _describe(self, told: dict[str, Any], named: str) -> FileInfo:
+        path = self._whole(str(told.get("name") or named))
         if told.get("size") is None:
             raise SourceError(
                 f"{path}: the server does not say how many bytes it has, so that no range of it can be read.", path=path
@@ -157,34 +203,59 @@ class FsspecFiles:
             return retry(call, passes=_passes, path=path, doing=doing)
         except SourceError:
             raise
-        except PermissionError as error:
-            raise SourcePermissionError(f"The storage refused to {doing} {path}: {error}.", path=path) from error
-        except FileNotFoundError as error:
-            raise SourceNotFoundError(f"{path} does not exist.", path=path) from error
         except Exception as error:  # each library has errors of its own
             raise _explained(error, path, doing) from error
 
 
+def _has_find_of(files: Any, fsspec: Any) -> bool:
+    """Tell whether a file system finds files by walking through folders, as fsspec does where it is told no more."""
+    kind, asyn = type(files), importlib.import_module("fsspec.asyn").AsyncFileSystem
+    if isinstance(files, asyn):
+        return bool(kind._find is asyn._find)
+    return bool(kind.find is fsspec.AbstractFileSystem.find)
+
+
 def _passes(error: Exception) -> bool:
     """Tell whether an error may pass by itself: the network's, and a server's that says so."""
-    status = _status(error)
+    meant = _meant(error)
+    status = _status(meant)
     if status:
-        return status in (408, 429) or status >= 500
-    if isinstance(error, (FileNotFoundError, PermissionError, ImportError)) or mistrusts(error):
+        return status in (408, 425, 429) or (status >= 500 and status not in (501, 505))
+    lasting = (FileNotFoundError, PermissionError, ImportError, ValueError)  # a ValueError: a URL that is none
+    if isinstance(meant, lasting) or mistrusts(meant):
         return False
-    if isinstance(error, (ConnectionError, TimeoutError, asyncio.TimeoutError)):
+    if isinstance(meant, (ConnectionError, asyncio.TimeoutError)) or passes(meant):
         return True
-    return isinstance(error, Exception) and type(error).__module__.partition(".")[0] == "aiohttp"
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(meant).__mro__}
+    return not NETWORK_ERRORS.isdisjoint(kinds)
 
 
-def _status(error: Exception) -> int:
-    code = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
-    return code if isinstance(code, int) else 0
+def _meant(error: BaseException) -> BaseException:
+    """Return what has happened: fsspec says of whatever befalls a request about a web file that there is no file."""
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def _status(error: BaseException) -> int:
+    response = getattr(error, "response", None)
+    told = (getattr(error, "status", 0), getattr(error, "status_code", 0), getattr(response, "status_code", 0))
+    return next((code for code in told if isinstance(code, int) and code), 0)
 
 
 def _explained(error: Exception, path: str, doing: Doing) -> SourceError:
-    if _status(error) in (401, 403):
-        return SourcePermissionError(f"The storage refused to {doing} {path}: {error}.", path=path)
-    if _status(error) == 404:
+    meant = _meant(error)
+    status = _status(meant)
+    if isinstance(meant, PermissionError) or status in (401, 403):
+        return SourcePermissionError(f"The storage refused to {doing} {path}: {meant}.", path=path)
+    if isinstance(meant, FileNotFoundError) or status in (404, 410):
         return SourceNotFoundError(f"{path} does not exist.", path=path)
-    return SourceError(f"Cannot {doing} {path}: {type(error).__name__}: {error}.", path=path)
+    return SourceError(f"Cannot {doing} {path}: {type(meant).__name__}: {meant}.", path=path)
+
+
+def _of_another_size(path: str, size: int) -> SourceError:
+    return SourceError(
+        f"{path}: the server says that it has {size} bytes, and sends more, of which nothing would be read. Check the "
+        "server's Content-Length, or copy the file.",
+        path=path,
+    )
