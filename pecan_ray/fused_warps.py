@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ WarpSteps = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True)
 class Warp:
-    """One warp for several operators."""
+    """One warp for several operators, or a few where one of them enlarges what another one has made coarse."""
 
     steps: WarpSteps
     draws_by_name: ClassVar[bool] = True
@@ -28,8 +29,8 @@ class Warp:
 
     def __call__(self, image: Any, rng: Draw) -> Any:
         """Warp an image."""
-        to, (top, left, height, width) = composed(self.steps, image.shape[:2], rng)
-        return warped(image[top : top + height, left : left + width], to)
+        warps, (top, left, height, width) = composed(self.steps, image.shape[:2], rng)
+        return functools.reduce(warped, warps, image[top : top + height, left : left + width])
 
 
 @dataclass(frozen=True)
@@ -45,14 +46,14 @@ class DecodeWarp:
         shape = jpeg_shape(encoded)
         if shape is None:
             return Warp(self.steps)(decoded(encoded), rng)
-        to, part = composed(self.steps, shape, rng)
+        (to, *others), part = composed(self.steps, shape, rng)
         ratio = reduction_under(to.matrix)
         matrix = reduced(after(shifted(part[0], part[1]), to.matrix), ratio)
         box = needed(matrix, to.size, part, ratio)
         if min(box[2:]) < 1:
-            return np.zeros((*to.size, 3), np.uint8)
-        small = cut_out(encoded, box, ratio)
-        return warped(small, Placed(after(shifted(-box[0], -box[1]), matrix), to.size))
+            return np.zeros((*(others or [to])[-1].size, 3), np.uint8)
+        first = Placed(after(shifted(-box[0], -box[1]), matrix), to.size)
+        return functools.reduce(warped, (first, *others), cut_out(encoded, box, ratio))
 
 
 def reduction_under(matrix: Matrix) -> int:

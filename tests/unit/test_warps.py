@@ -95,8 +95,30 @@ def test_each_operator_draws_what_it_draws_by_itself(steps: Sequence[tuple[str, 
 def test_what_no_warp_needs_is_not_decoded_and_what_is_small_enough_not_reduced() -> None:
     assert reduction_under(scaled((1500, 2000), (224, 224))) == 4
     assert reduction_under(scaled((375, 500), (224, 224))) == 1
-    to, part = composed([FIGURE_3[5]], (300, 400), lambda name: None)
+    (to,), part = composed([FIGURE_3[5]], (300, 400), lambda name: None)
     assert to.size == (96, 80) and part == (0, 0, 300, 400)
+
+
+@pytest.mark.parametrize("decodes", [True, False])
+def test_a_small_image_between_that_is_enlarged_again_is_made(decodes: bool) -> None:
+    """One warp would show what it has hidden."""
+    steps = [("mosaic", images.Resize(16, 16)), ("flip", images.RandomFlip()), ("resize", images.Resize(224, 224))]
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), np.uint8)
+    given = cv2.resize(noise, (800, 600), interpolation=cv2.INTER_NEAREST)
+    pipe = pipeline(
+        [*([("decode", images.Decode())] if decodes else []), *steps], [encoded(given) if decodes else given] * 4
+    )
+    before, after = pictures(pipe.plan), pictures(fused(pipe))
+    for one, other in zip(before, after, strict=True):
+        assert (
+            np.abs(np.diff(other.astype(float), axis=0)).mean()
+            < 1.5 * np.abs(np.diff(one.astype(float), axis=0)).mean()
+        )
+
+
+def test_rotations_and_crops_in_between_are_skipped_by_one_warp() -> None:
+    (to,), _ = composed(FIGURE_3[1:], (300, 400), lambda name: np.random.default_rng(3))
+    assert to.size == (96, 80)
 
 
 def test_files_that_are_no_whole_jpeg_become_what_they_become_by_themselves() -> None:
