@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pecan_ray.engines.accounted_leases import AccountedLeases
 from pecan_ray.engines.contract import Engine, EngineOptions, Leases, Produced, SpansByKey, UnderWay
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.kept_elements import kept_tally
@@ -224,11 +225,13 @@ class WorkerProcess:
         leftovers: list[Produced] = []
         made, numbers = assignment.behind, assignment.numbers()
         assert self._engine is not None
-        batches = self._engine.batches(leases_behind(self._leases, self._sources, self._elements_behind))
+        leases = AccountedLeases(leases_behind(self._leases, self._sources, self._elements_behind))
+        batches = self._engine.batches(leases)
         for produced in batches:
             if self._draining.is_set():
                 batches.close()
                 return
+            leases.mention(produced.spans)
             if produced.partial:
                 leftovers.append(produced)
             elif not produced.rows:
@@ -241,6 +244,8 @@ class WorkerProcess:
             for key, intervals in leftover.spans.items():
                 spans.setdefault(key, []).extend(intervals)
         made += sum(is_batch(leftover, self._job.spec.shape) for leftover in leftovers)
+        if not self._job.spec.shape.serial and (silent := leases.unmentioned()):
+            self._leases.tell_end(silent, 0, [], keep=False)
         flush = self._leases.end(spans, made, sum(leftover.rows for leftover in leftovers))
         for leftover in leftovers:
             if not flush:

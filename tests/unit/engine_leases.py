@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from pecan_ray.engines.contract import EngineOptions, Produced
+from pecan_ray.engines.accounted_leases import AccountedLeases
+from pecan_ray.engines.contract import EngineOptions, Leases, Produced
 from pecan_ray.engines.python import PythonEngine
 from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease, LeaseKey, Source
 from pecan_ray.sampling.spans import Spans
 
@@ -74,7 +76,17 @@ def run_engine(
         leases = ListedLeases(leases)
     engine = PythonEngine(plan, sources, EngineOptions(**options), HeapSlots())
     with contextlib.closing(engine):
-        return list(engine.batches(leases))
+        return all_said(plan, leases, engine.batches)
+
+
+def all_said(plan: Plan, leases: Leases, batches: Callable[[Leases], Iterator[Produced]]) -> list[Produced]:
+    """Return what an engine produces of leases; raises AssertionError if it says nothing of some of their positions."""
+    accounted = AccountedLeases(leases)
+    produced = list(batches(accounted))
+    for one in produced:
+        accounted.mention(one.spans)
+    assert plan_shape(plan).serial or accounted.unmentioned() == {}
+    return produced
 
 
 def delivered(produced: Iterable[Produced]) -> dict[LeaseKey, Spans]:

@@ -14,6 +14,7 @@ from pecan_ray.engines.slots import HeapSlots
 from pecan_ray.engines.tensorflow import TensorFlowEngine
 from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sampling.spans import Spans
+from tests.unit.engine_leases import all_said
 
 ROWS = 100
 
@@ -27,7 +28,7 @@ def run(pipe: pecan.PecanPipeline, leases: Any = None, **options: Any) -> list[P
     sources = list(pipe.plan.sources())
     engine = TensorFlowEngine(pipe.plan, sources, EngineOptions(**options), HeapSlots())
     try:
-        return list(engine.batches(leases or AllLeases(sources, 0, 1)))
+        return all_said(pipe.plan, leases or AllLeases(sources, 0, 1), engine.batches)
     finally:
         engine.close()
 

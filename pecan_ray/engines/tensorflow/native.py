@@ -16,7 +16,7 @@ from pecan_ray.engines.tensorflow.columns import as_column
 from pecan_ray.engines.tensorflow.iterating import Elements
 from pecan_ray.engines.under_way import Recognize, Sighting
 from pecan_ray.errors import OpError
-from pecan_ray.plan.splits import END, OUTPUT_BITS, AtWork, Lease, origin_of
+from pecan_ray.plan.splits import OUTPUT_BITS, AtWork, Lease, origin_of
 from pecan_ray.sources.tf_data import TfDataSource
 
 
@@ -55,8 +55,9 @@ def _iterated(
         try:
             columns = _computed(elements, source, lease, number)
         except StopIteration:
-            if stop == END:
-                leases.ended(lease, number)
+            leases.ended(
+                lease, number
+            )  # also of a lease that asks for some elements only, which may lie behind the end
             return
         except tf.errors.OpError as error:
             yield _failed(source, lease, number, parts, error, options)

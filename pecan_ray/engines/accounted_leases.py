@@ -1,0 +1,76 @@
+"""What an engine has said of the positions that it was given: the job waits for what nobody speaks of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+
+from pecan_ray.engines.contract import Leases, SpansByKey
+from pecan_ray.errors import PecanError
+from pecan_ray.plan.splits import OUTPUT_BITS, Lease, LeaseKey
+from pecan_ray.sampling.spans import Span, Spans
+
+
+class AccountedLeases:
+    """The leases of one assignment, and which of their positions the engine has not mentioned yet.
+
+    An engine mentions a position in a batch, as one that yields nothing, in a leftover, or by the length of a split.
+    At the end of an assignment it has read all leases to their ends.  A position that it has not mentioned then lies
+    behind the last element of a split whose length nobody knew, and ends with the assignment.
+    """
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+        self._given: dict[LeaseKey, tuple[Lease, Spans]] = {}
+        """A lease of each split, and the positions of all."""
+        self._missing: dict[LeaseKey, Spans] = {}
+        """Those that were not mentioned."""
+        self._lock = threading.Lock()
+        """Guards both: engines read in several threads."""
+
+    def take(self, branch: int = 0) -> Lease | None:
+        """Return the next lease."""
+        lease = self._leases.take(branch)
+        if lease is not None:
+            with self._lock:
+                _, given = self._given.setdefault(lease.key, (lease, Spans()))
+                missing = self._missing.setdefault(lease.key, Spans())
+                for span in lease.spans:
+                    given.add(*span)
+                    missing.add(*span)
+        return lease
+
+    def ended(self, lease: Lease, elements: int) -> None:
+        """Tell how many elements a split holds: what is behind them is mentioned."""
+        self.mention({lease.key: [(elements << OUTPUT_BITS, lease.spans[-1][1])]})
+        self._leases.ended(lease, elements)
+
+    def mention(self, spans: Mapping[LeaseKey, Sequence[Span]]) -> None:
+        """Note what a batch, or what yields none, stands for."""
+        with self._lock:
+            for key, intervals in spans.items():
+                missing = self._missing.get(key)
+                if missing is None:
+                    continue
+                for start, stop in intervals:
+                    missing.remove(start, stop)
+                if not missing:
+                    del self._missing[key], self._given[key]
+
+    def unmentioned(self) -> SpansByKey:
+        """Return what the engine has not mentioned of its leases, all read to their ends.
+
+        Raises `PecanError` if elements are among it: they would be lost.
+        """
+        with self._lock:
+            for key, missing in self._missing.items():
+                lease, given = self._given[key]
+                first = next(iter(missing))[0]
+                given.remove(0, first)
+                element, elements = first >> OUTPUT_BITS, lease.split.elements
+                if given != missing or (elements is not None and element < elements):
+                    raise PecanError(
+                        f"the engine has neither delivered nor left out {lease.split.where(element)}, and has read all "
+                        "that it was given. This is a fault of pecan_ray: please report it with the pipeline."
+                    )
+            return {key: list(missing) for key, missing in self._missing.items()}
