@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,9 @@ from pecan_ray.errors import MissingExtraError, PlanError
 from pecan_ray.plan.fingerprint import spelled_out
 from pecan_ray.plan.splits import Element, Split
 from pecan_ray.sources.files import check_positive
+from pecan_ray.sources.tf_shards import check_shard, restarting_randomness
+
+logger = logging.getLogger("pecan_ray")
 
 
 @dataclass(frozen=True)
@@ -22,6 +27,10 @@ class TfDataSource:
     columns "0", "1" and so on; nested names are joined by "/".  Elements are counted within their shard: a
     shard must yield the same elements in the same order whenever it is read, or "exactly once" cannot hold
     when a worker is lost (shuffle with a seed, and ``reshuffle_each_iteration=False``).
+
+    Of several shards, one without an end (``repeat()``) is refused, since no worker would leave it, and so is one that
+    drops a remainder (``drop_remainder=True``), which would be dropped of each.  Random numbers whose state begins anew
+    with the dataset are warned of.
     """
 
     make_dataset: Callable[..., Any] = field(hash=False)
@@ -65,6 +74,10 @@ class TfDataSource:
             raise PlanError(
                 f"from_tf_data: {spelled(self.make_dataset)} returned {type(made).__name__}, not a tf.data.Dataset."
             )
+        shards = self.num_shards if self.sharded else 1
+        check_shard(made, spelled(self.make_dataset), shards)
+        if drawn := restarting_randomness(made):
+            _warn_of_randomness(spelled(self.make_dataset), drawn, shards)
         return made.map(lambda *parts: columns_of(parts[0] if len(parts) == 1 else parts))
 
     def read(self, split: Split, start: int = 0) -> Iterator[Element]:
@@ -79,6 +92,19 @@ class TfDataSource:
     def identity(self) -> str:
         """Return what the function does, spelled out, and the number of shards."""
         return f"TfDataSource:{self.num_shards}:{spelled_out(self.make_dataset)}"
+
+
+@functools.lru_cache(maxsize=256)  # once for a function in each process
+def _warn_of_randomness(name: str, drawn: tuple[str, ...], shards: int) -> None:
+    places = f"in each of its {shards} shards and in each epoch" if shards > 1 else "in each epoch"
+    logger.warning(
+        "from_tf_data: %s draws random numbers by %s. Their state begins anew wherever the dataset is made, which is "
+        "%s: with a seed, the same numbers come again. Draw in a function behind from_tf_data (map(fn), where fn takes "
+        "rng), or by tf.random.stateless_* with a seed that differs from element to element.",
+        name,
+        ", ".join(drawn),
+        places,
+    )
 
 
 def columns_of(value: Any) -> dict[str, Any]:
