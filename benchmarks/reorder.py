@@ -213,7 +213,7 @@ def main() -> None:
         for name, make in PIPELINES.items():
             pipe = make(root, engine)
             began = time.perf_counter()
-            ordering = order_plan(OrderRequest(pipe.plan, engine))
+            ordering = order_plan(OrderRequest(pipe.plan, engine, "cost"))
             searching = time.perf_counter() - began
             sampling = pecan.sample_profile(pipe, 300).seconds
             passes = compare(pipe, ordering, args.rounds, args.threads)

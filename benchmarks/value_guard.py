@@ -43,7 +43,7 @@ def look(exchange: Exchange, given: list[Element]) -> tuple[str, tuple[ColumnDif
     order = (*stretch.names[:place], *stretch.names[place : place + 2][::-1], *stretch.names[place + 2 :])
     limits = SampleLimits(len(given), math.inf)
     with undisturbed(pipe.plan), closing(sample_stretch(stretch, "python", 0, limits, afresh=True)) as sampled:
-        trial = Trial(sampled, None, equal_results=False, guarded=True)
+        trial = Trial(sampled, None, "python", mode="cost")
         refused = trial.look(order) or trial.verify_rest(order)[0]
         return refused, trial.differences(order)
 

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pecan_ray.errors import PlanError
-from pecan_ray.reorder.order_plan import Move, OrderPlan
+from pecan_ray.reorder.order_plan import EQUAL_RESULTS, Move, OrderPlan
 from pecan_ray.reorder.policy import ask, possible
 
 
 def brought_together(plan: OrderPlan, names: Sequence[str]) -> OrderPlan | None:
     """Return the plan with these ops directly behind the first of them, or None where a rule forbids it.
 
-    The cost model knows nothing of what merging neighbours gains: whoever knows a rule measures this order.  In mode
-    "strict" nothing is brought together, since what a merged op yields may differ.  Raises `PlanError` for an op that
-    the plan does not have.
+    The cost model knows nothing of what merging neighbours gains: whoever knows a rule measures this order.  In the
+    modes of `EQUAL_RESULTS` nothing is brought together, since the exchanges for it may change values.  Raises
+    `PlanError` for an op that the plan does not have.
     """
     unknown = sorted(set(names) - set(plan.order))
     if unknown:
         raise PlanError(f"brought_together names the op {unknown[0]!r}, but there are only {list(plan.order)}.")
-    if plan.mode in ("strict", "off") or len(names) < 2:
+    if plan.mode in (*EQUAL_RESULTS, "off") or len(names) < 2:
         return None
     first, *rest = names
     others = [name for name in plan.order if name not in rest]

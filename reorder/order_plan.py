@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from pecan_ray.reorder.profile import ProfiledOp
 
-Mode: TypeAlias = Literal["paper", "cost", "strict", "off"]
+Mode: TypeAlias = Literal["safe", "strict", "cost", "paper", "off"]
+EQUAL_RESULTS: tuple[Mode, ...] = ("safe", "strict")
+"""Modes in which ops are exchanged only if results stay equal."""
 
 
 class Move(NamedTuple):

@@ -6,8 +6,9 @@ Modes:
   depends on (hard rules of `dependencies`).
 - ``"cost"``: the order of least estimated time (`cost`, `search`) under all rules of `dependencies`.  By its own
   estimate never slower than the user's order.
-- ``"strict"``: the same search over exchanges of two ops that `commutes` allows: those which left the sample's
-  result equal.  An order all of whose exchanged pairs commute can be reached by exchanging neighbours only.
+- ``"strict"`` and ``"safe"``: the same search over exchanges of two ops that `commutes` allows: those which left the
+  sample's result equal.  An order all of whose exchanged pairs commute can be reached by exchanging neighbours only.
+  The two differ in what rewrites may do, which is not decided here.
 - ``"off"``: the user's order.
 
 Pure: nothing here runs an op.  Whoever calls runs the order on the sample before adopting it, and goes on to the next
@@ -32,15 +33,15 @@ from pecan_ray.reorder.dependencies import (
     observation_constraints,
 )
 from pecan_ray.reorder.moves import explained_moves, rejections, unprofitable
-from pecan_ray.reorder.order_plan import Mode, Move, OrderPlan, Rejected
+from pecan_ray.reorder.order_plan import EQUAL_RESULTS, Mode, Move, OrderPlan, Rejected
 from pecan_ray.reorder.profile import ProfiledOp
 from pecan_ray.reorder.search import SectionSearch, repaired
 from pecan_ray.reorder.sections import check_ops, fixed_ops, sections
 
 Pair: TypeAlias = tuple[str, str]
 Commutes: TypeAlias = Callable[[Pair], bool] | Collection[Pair] | None
-"""Which two ops may be exchanged in mode "strict": a question asked once per pair, with the names in the user's order,
-or the pairs themselves, in any order; None: no two are known to."""
+"""Which two ops may be exchanged in the modes of `EQUAL_RESULTS`: a question asked once per pair, with the names in the
+user's order, or the pairs themselves, in any order; None: no two are known to."""
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _arranged(question: Question, section: range) -> tuple[list[int], list[Rejec
         return order, rejections(ops, desired, constraints, band)
     start = Volume(sum(model.growth[: section.start]), sum(model.multiplying[: section.start]))
     order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
-    while question.mode == "strict" and (refused := _refused(question, order)):
+    while question.mode in EQUAL_RESULTS and (refused := _refused(question, order)):
         constraints += refused
         order = SectionSearch(model, section, start, _needs(constraints)).best(desired)
     rejected = rejections(ops, desired, constraints, band)

@@ -14,11 +14,10 @@ import numpy as np
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.exposed_elements import array_of
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.op_runner import Stage, Token
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.engines.foreign import with_array
-from pecan_ray.errors import ElementError
 from pecan_ray.plan.operators import Filter
 from pecan_ray.reorder.value_guard import MISSING
 
@@ -61,7 +60,7 @@ class Deciders:
                         return (
                             f"{name!r} decides by column {column!r} which elements there are, and it has other values"
                         )
-            except ElementError as error:
+            except OP_FAILURES as error:
                 return f"it fails: {error.message.splitlines()[0]}"
         return ""
 
@@ -99,7 +98,7 @@ class Deciders:
             replaced = self._runner.replaced(token, {column: with_array(value, np.ascontiguousarray(other))})
             try:
                 counts.add(len(self._sampled.run([stage], number, replaced)))
-            except ElementError:
+            except OP_FAILURES:
                 return False
         return len(counts) == 1
 

@@ -12,12 +12,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from pecan_ray.autoorder.op_runner import Token
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.values import summaries
 from pecan_ray.engines.foreign import as_array, with_array
-from pecan_ray.errors import ElementError
 from pecan_ray.reorder.exposure import SHARES, ends, exposable, exposed, reach
 from pecan_ray.reorder.value_guard import Summaries, ValueGuard
 
@@ -64,7 +63,7 @@ class ExposedElements:
                 return NO_TIME
             try:
                 made = self._sampled.run(stages, one.number, one.token)
-            except ElementError as error:
+            except OP_FAILURES as error:
                 return f"it fails where values reach the ends of their range: {error.message.splitlines()[0]}"
             if len(made) != len(one.usual):
                 return (
@@ -96,7 +95,7 @@ class ExposedElements:
             token = self._runner.replaced(piece, columns)
             try:
                 made = self._sampled.run(stages[place:], number, token)
-            except ElementError:
+            except OP_FAILURES:
                 continue  # the user's order does not take it either
             yield Exposed(number, token, tuple(summaries(self._runner.columns(output)) for output in made))
 

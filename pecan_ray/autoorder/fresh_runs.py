@@ -24,10 +24,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn, TypeAlias
 
 from pecan_ray.autoorder.element_spec import ElementSpec
-from pecan_ray.autoorder.op_runner import GlobalRandomness, OpRunner, Token, run_through
+from pecan_ray.autoorder.op_runner import OP_FAILURES, GlobalRandomness, OpRunner, Token, run_through
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.values import summaries
-from pecan_ray.errors import ColumnError, ElementError
 from pecan_ray.reorder.value_guard import Summaries
 from pecan_ray.reorder.value_summary import Text
 
@@ -198,7 +197,7 @@ def _outcomes(
             for element in made:
                 spec.add(element)
             yield tuple(_sendable(summaries(element)) for element in made)
-    except (ElementError, ColumnError) as error:
+    except OP_FAILURES as error:
         failed = error.message.splitlines()[0]
     yield RunEnd(spec, failed)
 

@@ -17,14 +17,13 @@ import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.op_runner import Token
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Token
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.speed import SpeedComparison
 from pecan_ray.engines.contract import EngineOptions
 from pecan_ray.engines.items import Item
 from pecan_ray.engines.python.row_maps import ROWS_BYTES, RowMaps, is_numbers, rows_at_a_time, stacked
 from pecan_ray.engines.python.rows import NotInRowsError
-from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Batch, BatchInRows, ElementOp, Join, Map, Op, Plan, Prefetch, wants_rng
 from pecan_ray.plan.shape import plan_shape
@@ -130,7 +129,7 @@ def with_maps_in_rows(plan: Plan, engine: EngineName, chosen: Collection[str]) -
 
 def try_in_rows(stretch: Stretch, sampled: Sampled, maps: Sequence[ElementOp], mode: Mode) -> InRows:
     """Return which of the maps before `batch`, the last ones, can be run in rows, and are worth it."""
-    if not maps or mode not in ("cost", "strict") or len(sampled.held) < LEAST_ELEMENTS:
+    if not maps or mode in ("paper", "off") or len(sampled.held) < LEAST_ELEMENTS:
         return NOTHING_IN_ROWS
     last = next(op for op in sampled.profile().ops if op.name == maps[-1].name)
     if not is_tiny(last):
@@ -149,7 +148,7 @@ def try_in_rows(stretch: Stretch, sampled: Sampled, maps: Sequence[ElementOp], m
         if not proven:
             return InRows(refused=tuple(refused))
         return trial.judged(proven, tuple(refused))
-    except ElementError as error:
+    except OP_FAILURES as error:
         return InRows(refused=((maps[-1].name, f"it fails: {error.message.splitlines()[0]}"),))
 
 
@@ -194,7 +193,7 @@ class _RowsTrial:
             try:
                 with np.errstate(all="ignore"):
                     (made,) = stage(self._runner.fresh(token))
-            except (ElementError, ValueError) as error:
+            except (*OP_FAILURES, ValueError) as error:
                 if number < len(given):
                     return f"it fails: {str(error).splitlines()[0]}"
                 continue  # on a value that elements may never have

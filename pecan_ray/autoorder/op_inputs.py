@@ -16,12 +16,11 @@ import numpy as np
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.exposed_elements import array_of, exposed_columns, spans_of
 from pecan_ray.autoorder.facts import OpSample
-from pecan_ray.autoorder.op_runner import Stage, Token
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token
 from pecan_ray.autoorder.push_down import GEOMETRY
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder, exchanges
 from pecan_ray.engines.foreign import with_array
-from pecan_ray.errors import ElementError
 from pecan_ray.reorder.decides import jumps
 from pecan_ray.reorder.exposure import SHARES, alike, exposable, holds
 from pecan_ray.reorder.value_guard import MISSING
@@ -56,7 +55,7 @@ class OpInputs:
                 break
             try:
                 usual, new = (self._given(side, number) for side in sides)
-            except ElementError as error:
+            except OP_FAILURES as error:
                 return f"it fails: {error.message.splitlines()[0]}"
             for name in [name for name in self._user if name in moved & usual.keys() & new.keys()]:
                 if not self._sampled.in_time():
@@ -104,7 +103,7 @@ class OpInputs:
 
         try:
             return jumps(strength)
-        except ElementError:
+        except OP_FAILURES:
             return False  # it does not take all scales
 
     def _given(self, stages: Mapping[str, Stage], number: int) -> dict[str, Token]:
@@ -157,7 +156,7 @@ class OpInputs:
     ) -> bool:
         try:
             made = [self._sampled.run([stage], number, token) for stage, token in zip(stages, tokens, strict=True)]
-        except ElementError:
+        except OP_FAILURES:
             return True  # whatever it takes in both dtypes is the same
         if len(made[0]) != len(made[1]):
             return False

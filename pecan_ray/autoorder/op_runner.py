@@ -13,10 +13,13 @@ import numpy as np
 
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.engines.counting import OpCount, element_bytes
+from pecan_ray.errors import ColumnError, ElementError
 
 Token: TypeAlias = Any
 """An element under way, as the engine keeps it: with what names it and seeds its random numbers."""
 SampleClock: TypeAlias = Callable[[], float]
+OP_FAILURES = (ElementError, ColumnError)
+"""How an operator fails on an element: its function raises, or a column is missing, which another operator creates."""
 
 
 @dataclass(frozen=True)

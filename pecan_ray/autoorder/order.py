@@ -28,10 +28,10 @@ from pecan_ray.autoorder.sample import (
 )
 from pecan_ray.autoorder.search import OrderSearch
 from pecan_ray.autoorder.shared_state import find_shared_state
-from pecan_ray.autoorder.trial import make_trial
+from pecan_ray.autoorder.trial import COMPARING, make_trial, trial_error
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.autoorder.whole import weighed, whole_seconds, with_maps_judged
-from pecan_ray.errors import ColumnError
+from pecan_ray.errors import ColumnError, told
 from pecan_ray.plan.shape import plan_shape
 from pecan_ray.plan.stretches import Stretch, reordered, stretches
 from pecan_ray.reorder import NEUTRAL_BAND, auto_order
@@ -56,9 +56,10 @@ def order_plan(request: OrderRequest, known: Sequence[StretchOrder] = ()) -> Ord
     """Return the plan with its operators in the order that AutoOrder adopts.
 
     Another order is adopted only if it has run on the sample without an error, with results of the same form
-    (columns, dtypes, dimensions, shapes where they were fixed) that `check(before, after)` accepts, and in mode
-    "cost" and "strict" measurably faster.  In mode "strict" its results are equal to the user's.  Stretches with
-    fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are not sampled again.
+    (columns, dtypes, dimensions, shapes where they were fixed) that `check(before, after)` accepts, and in modes
+    other than "paper" measurably faster.  In the modes of `EQUAL_RESULTS` its results are equal to the user's.
+    Stretches with fewer than two operators that may move are not sampled, unless `sample_all`; those in `known` are
+    not sampled again.
 
     Raises `ElementError` for an element that the user's order cannot take, unless `skip_bad`.
     """
@@ -132,30 +133,29 @@ def order_for_job(request: OrderRequest) -> Ordering:
     """Return what `order_plan` does, or the plan as it is where the sample fails.
 
     The job then shows that error itself, where and as it should; or runs, on workers that have what this process
-    lacks (files, packages).  Only `ColumnError` is raised at once.
+    lacks (files, packages).  Only `ColumnError` is raised at once, which the user's own order has on an element.
     """
     try:
         return order_plan(request)
-    except ColumnError:
+    except (ColumnError, KeyboardInterrupt):
         raise
-    except Exception as error:  # whatever a user's function, a source or a framework can raise
-        reason = f"AutoOrder left the order as it is written, since its sample ended with {type(error).__name__}"
-        logger.warning("%s: %s", reason, error)
+    except BaseException as error:  # whatever a user's function, a source or a framework can raise
+        reason = f"AutoOrder left the order as it is written, since its sample ended with {told(error)}"
+        logger.warning("%s", reason)
         return Ordering(
             request.plan,
             request.plan,
             request.mode,
-            notes=(f"{reason}: {str(error).partition(chr(10))[0]}",),
+            notes=(reason.partition("\n")[0],),
             failed=True,
         )
 
 
 def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits) -> StretchOrder:
-    mode = request.mode
     now = time.perf_counter()
     half, late = (now + share * (limits.deadline - now) for share in (PROFILE_SHARE, LATE_SHARE))
     first = replace(limits, deadline=late, enough=min(half, now + ENOUGH_S), scarce=half)
-    afresh = mode in ("cost", "strict") and stretch.movable > 1
+    afresh = request.mode in COMPARING and stretch.movable > 1
     sampled = sample_stretch(stretch, request.engine, request.seed, first, skip_bad=request.skip_bad, afresh=afresh)
     sampled.limits = replace(limits, deadline=min(limits.deadline, sampled.allowed_until))
     with contextlib.closing(sampled):
@@ -163,6 +163,23 @@ def _order_stretch(stretch: Stretch, request: OrderRequest, limits: SampleLimits
 
 
 def _order_sampled(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
+    """Try other orders on the sample; whatever a trial raises, the order stays and says why.
+
+    The user's own order has run on these elements: an error can only come from a way in which no job would run.
+    """
+    try:
+        return _try_orders(stretch, sampled, request)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever a user's function or object can raise where it is run otherwise
+        reason = trial_error(error)
+        logger.warning("AutoOrder left %s as it is written: %s", " -> ".join(stretch.names), reason)
+        sample = sampled.profile()
+        user = auto_order(sample.profiled, "off", neutral_band=NEUTRAL_BAND)
+        return StretchOrder(sample, user, user, notes=(f"{reason}: the order stays as it is written",))
+
+
+def _try_orders(stretch: Stretch, sampled: Sampled, request: OrderRequest) -> StretchOrder:
     mode = request.mode
     if mode != "off":
         find_shared_state(sampled)

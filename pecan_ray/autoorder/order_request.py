@@ -57,7 +57,7 @@ class OrderRequest:
 
     plan: Plan
     engine: EngineName = "python"
-    mode: Mode = "cost"
+    mode: Mode = "safe"
     seed: int = 0
     """What its random numbers are derived from."""
     elements: int = ELEMENTS

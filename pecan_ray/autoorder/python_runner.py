@@ -13,6 +13,7 @@ from pecan_ray import storage
 from pecan_ray.autoorder.bounded_source import Bounded
 from pecan_ray.autoorder.element_spec import equal
 from pecan_ray.autoorder.op_runner import (
+    OP_FAILURES,
     CountedRun,
     Examined,
     GlobalRandomness,
@@ -34,7 +35,6 @@ from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import Chain, complete_call
 from pecan_ray.engines.python.stream import ItemStream
 from pecan_ray.engines.recording import Recording
-from pecan_ray.errors import ElementError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.operators import Autocache, ElementOp
 from pecan_ray.plan.splits import Element
@@ -197,7 +197,7 @@ def _matters(
     left = {other: value for other, value in _copied(token.value).items() if other != name}
     try:
         found = stage(_with(token, left))
-    except ElementError:
+    except OP_FAILURES:
         return True
     expected = [
         {column: value for column, value in output.value.items() if not (column == name and value is given.get(name))}

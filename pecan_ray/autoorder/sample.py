@@ -20,6 +20,7 @@ from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import SampleProfile, StretchSample
 from pecan_ray.autoorder.fresh_runs import FreshRuns
 from pecan_ray.autoorder.op_runner import (
+    OP_FAILURES,
     GlobalRandomness,
     OpRunner,
     Passed,
@@ -373,7 +374,7 @@ class Sampled:
         randomness = GlobalRandomness()
         try:
             examined = self.runner.examine(stage, piece, self.in_time)
-        except ElementError:
+        except OP_FAILURES:
             # It fails on any element, or on our recording of one: the next run tells.
             examined = None
         randomness.restore()

@@ -11,6 +11,7 @@ from pecan_ray.autoorder.speed import MIN_GAIN, SpeedComparison
 from pecan_ray.autoorder.trial import Trial
 from pecan_ray.autoorder.value_check import OpOrder, exchanges
 from pecan_ray.reorder import (
+    EQUAL_RESULTS,
     NEUTRAL_BAND,
     Mode,
     OrderPlan,
@@ -193,7 +194,7 @@ class OrderSearch:
         return candidates(
             sample.profiled,
             self._mode,
-            commutes=self._trial.commutes if self._mode == "strict" else None,
+            commutes=self._trial.commutes if self._mode in EQUAL_RESULTS else None,
             forbidden=self._forbidden if forbidden is None else forbidden,
             neutral_band=NEUTRAL_BAND,
         )

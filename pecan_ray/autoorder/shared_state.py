@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pecan_ray.autoorder.element_spec import equal
-from pecan_ray.autoorder.op_runner import OpRunner, Stage, Token
+from pecan_ray.autoorder.op_runner import OP_FAILURES, OpRunner, Stage, Token
 from pecan_ray.autoorder.sample import Sampled
-from pecan_ray.errors import ElementError
 
 ELEMENTS = 12
 """Elements on which this is tried: of two that draw a flip or none, half differ."""
@@ -48,7 +47,7 @@ def find_shared_state(sampled: Sampled) -> None:
             now = _Passed(runner, stages, token)
             if before is not None:
                 _compare(sampled, stages, before, suspects)
-        except ElementError:
+        except OP_FAILURES:
             return
         before = now
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from pecan_ray.autoorder.op_runner import run_through
+from pecan_ray.autoorder.op_runner import OP_FAILURES, run_through
 from pecan_ray.autoorder.push_down import Pushed
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import OpOrder
 from pecan_ray.engines.python.lookup_table import LookupTable, TableSteps, can_be_looked_up
 from pecan_ray.engines.python.rows import NotInRowsError
-from pecan_ray.errors import ElementError, MissingExtraError
+from pecan_ray.errors import MissingExtraError
 from pecan_ray.plan.operators import ElementOp
 from pecan_ray.warps import opencv
 
@@ -50,7 +50,7 @@ class TableTrial:
                 for number in range(min(ASKED, len(self._sampled.held))):
                     outputs = run_through(stages, self._sampled.token(number))
                     made += [dict(self._sampled.runner.columns(output)) for output in outputs]
-            except ElementError:
+            except OP_FAILURES:
                 made = []
             self._inputs[before] = made
         return self._inputs[before]

@@ -11,7 +11,7 @@ from pecan_ray import part_decoding
 from pecan_ray.autoorder.adopted import NOTHING_TAKEN_OVER, Refused, TakenOver
 from pecan_ray.autoorder.element_spec import ElementSpec, equal
 from pecan_ray.autoorder.facts import OpLoad
-from pecan_ray.autoorder.op_runner import Stage, run_through
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Stage, Token, run_through
 from pecan_ray.autoorder.op_watch import LEAST_LOOKED_AT, OpWatch
 from pecan_ray.autoorder.order_request import Check, OrderRequest
 from pecan_ray.autoorder.push_down import EARLY, KNOWN_FUNCTIONS, TABLE, Pushed, choices, merged
@@ -20,12 +20,14 @@ from pecan_ray.autoorder.speed import PATIENCE_S, SpeedComparison, compare_speed
 from pecan_ray.autoorder.table_trial import TableTrial
 from pecan_ray.autoorder.value_check import NO_TIME, OpOrder
 from pecan_ray.autoorder.value_trial import ValueTrial
-from pecan_ray.errors import ElementError
+from pecan_ray.errors import told
 from pecan_ray.options import EngineName
+from pecan_ray.plan.operators import Filter
+from pecan_ray.reorder import EQUAL_RESULTS, Mode
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference
 
-COMMUTE_ELEMENTS = 8
+COMMUTE_ELEMENTS = 16
 FIRST_LOOK = 16
 """Elements that show whether an order is worth being measured,"""
 FIRST_LOOK_S = 0.2
@@ -41,6 +43,8 @@ RUNS_OF_LEAST = 3
 NO_TIME_TO_MEASURE = "there was no time to measure it"
 TAKEN_OVER_PATIENCE_S = 0.7
 """Measured seconds that show whether it is faster so."""
+COMPARING: tuple[Mode, ...] = ("safe", "strict", "cost")
+"""Modes that compare values, and in which decoders may take work over."""
 SLOWED_SHARE = 0.02
 """An operator that is slow in an order counts if it loses this share of all the time."""
 
@@ -52,14 +56,18 @@ class Trial:
         self,
         sampled: Sampled,
         check: Check | None,
-        *,
-        equal_results: bool,
-        decoding: EngineName | None = None,
-        guarded: bool = False,
+        engine: EngineName,
+        mode: Mode,
     ) -> None:
-        """`decoding`: the engine whose decoders may take work over; None: none does.  `guarded`: values are to stay."""
-        self._sampled, self._check, self._equal_results, self._decoding = sampled, check, equal_results, decoding
-        self._guarded = guarded
+        self._sampled, self._check = sampled, check
+        self._equal_results = mode in EQUAL_RESULTS
+        """Of orders; what is rewritten in them"""
+        self._equal_rewrites = mode == "strict"
+        """need not be equal, but within bounds."""
+        self._decoding: EngineName | None = engine if mode in COMPARING else None
+        """The engine whose decoders may take work over; None: none does."""
+        self._guarded = mode in ("safe", "cost")
+        """Values are to stay where they need not be equal."""
         self._ops = {op.name: op for op in sampled.stretch.ops}
         self._taken_over: dict[OpOrder, TakenOver] = {}
         self._no_faster: set[tuple[OpOrder, Pushed]] = set()
@@ -74,6 +82,11 @@ class Trial:
         """The operator that failed in the order that was looked at last; empty if none did."""
         self.slowed: dict[str, float] = {}
         """Operators that the sizes alone do not explain in that order: the seconds that they lost per element."""
+
+    @property
+    def user(self) -> OpOrder:
+        """The operators in the user's order."""
+        return self._names
 
     def in_time(self) -> bool:
         """Tell whether something more may be begun."""
@@ -167,6 +180,7 @@ class Trial:
     ) -> tuple[str, int]:
         """Run an order on some elements; return why it is refused, or "", and how many elements it has run."""
         sampled, spec, ran = self._sampled, ElementSpec(), 0
+        exactly = self._equal_rewrites if decoders else self._equal_results
         made = self._made(order, decoders)
         self.failed = ""
         try:
@@ -181,50 +195,59 @@ class Trial:
                 after = [self._runner.columns(output) for output in outputs]
                 for element in after:
                     spec.add(element)
-                if refused := self._compare_results(number, after):
+                if refused := self._compare_results(number, after, exactly=exactly):
                     return refused, ran
                 self._values.compare(made, number, outputs)
                 ran += 1
-        except ElementError as error:
+        except OP_FAILURES as error:
             self.failed = str(error.fields.get("op", ""))
             return f"it fails: {error.message.splitlines()[0]}", ran
         return sampled.spec.difference(spec), ran
 
-    def _compare_results(self, number: int, after: Sequence[dict[str, Any]]) -> str:
-        if self._check is None and not self._equal_results:
+    def _compare_results(self, number: int, after: Sequence[dict[str, Any]], *, exactly: bool) -> str:
+        if self._check is None and not exactly:
             return ""
         before = [self._runner.columns(piece) for piece in run_through(self._user, self._sampled.token(number))]
         for mine, other in zip(before, after, strict=True):
-            if self._equal_results and not equal(mine, other):
+            if exactly and not equal(mine, other):
                 return "its result on the sample is not equal to that of the user's order"
             if self._check is not None and (refused := refused_by_check(self._check, mine, other)):
                 return refused
         return ""
 
     def commutes(self, pair: Pair) -> bool:
-        """Tell whether exchanging two operators leaves the results on the first elements equal."""
+        """Tell whether exchanging two operators leaves the results on the first elements equal.
+
+        One of these elements at least has to be changed by both: what an operator does only to others (a blur of faces
+        where there are any) is not seen there.  Of filters `Deciders` sees more.
+        """
         if pair not in self._verdicts:
             self._verdicts[pair] = self._commutes(*pair)
         return self._verdicts[pair]
 
     def _commutes(self, first: str, second: str) -> bool:
-        before = self._names[: self._names.index(first)]
+        before = self._runner.stages(self._names[: self._names.index(first)])
+        seen = any(isinstance(self._ops[name], Filter) for name in (first, second))
         try:
-            usual, exchanged = (
-                self._runner.stages(order) for order in ((*before, first, second), (*before, second, first))
-            )
+            usual, exchanged = (self._runner.stages(order) for order in ((first, second), (second, first)))
             for token in self._sampled.held[:COMMUTE_ELEMENTS]:
                 if not self._sampled.in_time():
                     return False
-                found = [
-                    [self._runner.columns(piece) for piece in run_through(stages, self._runner.fresh(token))]
-                    for stages in (usual, exchanged)
-                ]
-                if not equal(*found):
+                given, middle, made = self._steps((before, usual[:1], usual[1:]), token)
+                if not equal(made, self._steps((before, exchanged), token)[-1]):
                     return False
-        except ElementError:
+                seen = seen or (not equal(given, middle) and not equal(middle, made))
+        except OP_FAILURES:
             return False
-        return True
+        return seen
+
+    def _steps(self, parts: Sequence[Sequence[Stage]], token: Token) -> list[list[dict[str, Any]]]:
+        """Return what has become of an element behind each part of some stages."""
+        pieces, found = [self._runner.fresh(token)], []
+        for stages in parts:
+            pieces = [made for piece in pieces for made in run_through(stages, piece)]
+            found.append([dict(self._runner.columns(self._runner.fresh(piece))) for piece in pieces])
+        return found
 
     def compare(
         self, order: OpOrder, other: OpOrder | None = None, patience_s: float = PATIENCE_S
@@ -239,7 +262,7 @@ class Trial:
     def _in_turn(self, stages: Sequence[list[Stage]], patience_s: float) -> tuple[SpeedComparison | None, str]:
         try:
             return compare_speed(self._sampled, stages, patience_s), ""
-        except ElementError as error:
+        except OP_FAILURES as error:
             return None, f"it fails: {error.message.splitlines()[0]}"
 
     def _fused(self, order: OpOrder) -> list[Stage]:
@@ -264,7 +287,7 @@ class Trial:
 
     def warps(self, order: OpOrder) -> bool:
         """Tell whether operators could become one warp in an order, or are known, where results may be others."""
-        if self._decoding is None or self._equal_results:
+        if self._decoding is None or self._equal_rewrites:
             return False
         ways = choices([self._ops[name] for name in order], self._decoding)
         return any(one.rule in EARLY for found in ways for one in found)
@@ -321,13 +344,13 @@ class Trial:
         """Tell whether something would be a look-up table and cannot be one, which is no news of most maps."""
         if one.rule != TABLE:
             return False
-        if (self._equal_results and not one.exactly) or any(set(one.ops) & set(other.ops) for other in found.pushed):
+        if (self._equal_rewrites and not one.exactly) or any(set(one.ops) & set(other.ops) for other in found.pushed):
             return True
         return not self._tables.possible(order, one)
 
     def _not_to_try(self, one: Pushed) -> str:
         """Return why something that a decoder could take over need not be run; empty if it is to be."""
-        if one.reduces and self._equal_results:
+        if one.reduces and self._equal_rewrites:
             return "images would be decoded at a reduced size, or warped at once, which changes their pixels"
         library = part_decoding.library() if one.only_parts else ""
         return library if isinstance(library, str) else ""
@@ -341,7 +364,10 @@ class Trial:
         self.failed = ""
         if not refused and ran < min(LEAST_ELEMENTS, len(self._sampled.held)):
             return NO_TIME
-        return refused or (self._values.taken_over_refused(made, order, decoders) if self._guarded else "")
+        if refused or not self._guarded:
+            return refused
+        bounded = self._equal_results or order == self._names  # an exchange that changes values hides what this does
+        return self._values.taken_over_refused(made, order, decoders, bounded=bounded)
 
     def _made(self, order: OpOrder, decoders: Collection[str]) -> OpOrder:
         """Return the operators that are left of an order where decoders take over others."""
@@ -352,9 +378,12 @@ class Trial:
 
 def make_trial(sampled: Sampled, request: OrderRequest) -> Trial:
     """Return the trial of orders that a request asks for."""
-    mode = request.mode
-    decoding = request.engine if mode in ("cost", "strict") else None
-    return Trial(sampled, request.check, equal_results=mode == "strict", decoding=decoding, guarded=mode == "cost")
+    return Trial(sampled, request.check, request.engine, request.mode)
+
+
+def trial_error(error: BaseException) -> str:
+    """Return why a trial was given up, in words."""
+    return f"trying another way to run them ended with {told(error)}".partition("\n")[0]
 
 
 def _not_taken_over(one: Pushed, why: str) -> Refused:

@@ -10,7 +10,7 @@ from pecan_ray.autoorder.deciders import Deciders
 from pecan_ray.autoorder.exposed_elements import ExposedElements
 from pecan_ray.autoorder.fresh_check import FreshCheck
 from pecan_ray.autoorder.op_inputs import OpInputs
-from pecan_ray.autoorder.op_runner import Token, run_through
+from pecan_ray.autoorder.op_runner import OP_FAILURES, Token, run_through
 from pecan_ray.autoorder.op_watch import OpWatch
 from pecan_ray.autoorder.sample import Sampled
 from pecan_ray.autoorder.value_check import (
@@ -24,7 +24,6 @@ from pecan_ray.autoorder.value_check import (
     lost_work,
     uncontrolled,
 )
-from pecan_ray.errors import ElementError
 from pecan_ray.reorder.policy import Pair
 from pecan_ray.reorder.value_guard import ColumnDifference
 
@@ -81,13 +80,16 @@ class ValueTrial:
         """
         return self._check.differences(made, self._free(order))
 
-    def taken_over_refused(self, made: OpOrder, order: OpOrder, decoders: Collection[str]) -> str:
-        """Return why decoders may not take over work in an order; empty if they may.  `made`: what is left of it."""
+    def taken_over_refused(self, made: OpOrder, order: OpOrder, decoders: Collection[str], *, bounded: bool) -> str:
+        """Return why decoders may not take over work in an order; empty if they may.
+
+        `made`: what is left of it.  `bounded`: values have to stay near those of the user's order.
+        """
         if refused := self._check.refused(made, self._free(order)):
             return f"its values are others: {refused}"
         for one in self.differences_taken_over(made, order):
             drawn = any(one.column.startswith(column) for column in self._uncontrolled)
-            if order == self._user and one.apart > TAKEN_OVER and not drawn:
+            if bounded and one.apart > TAKEN_OVER and not drawn:
                 return f"column {one.column!r}: a value differs from itself by {one.apart:.2g} standard deviations"
         return self._deciders.refused(order, order, decoders)
 
@@ -173,6 +175,6 @@ class ValueTrial:
                     return ""  # the order itself was seen to let as many through
                 values.keep(number, outputs[0])
                 values.compare(orders[1], number, outputs[1])
-        except ElementError:
+        except OP_FAILURES:
             return ""  # without those between them they do not run: nothing is to be learned
         return values.refused(orders[1], self._uncontrolled)

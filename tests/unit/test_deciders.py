@@ -36,10 +36,10 @@ def tiles(element: Element) -> list[Element]:
     return [{**element, "image": part} for part in np.split(element["image"], 2)]
 
 
-def trial(pipe: pecan.PecanPipeline, *, decoding: bool = False) -> Trial:
+def trial(pipe: pecan.PecanPipeline) -> Trial:
     (stretch,) = stretches(pipe.plan)
     sampled = sample_stretch(stretch, "python", 0, SampleLimits())
-    return Trial(sampled, None, equal_results=False, decoding="python" if decoding else None, guarded=True)
+    return Trial(sampled, None, "python", mode="cost")
 
 
 @pytest.mark.parametrize("keep", [bright, large])
@@ -61,7 +61,7 @@ def test_what_a_filter_decides_by_is_not_decoded_smaller(keep: Any, monkeypatch:
     monkeypatch.setattr("pecan_ray.autoorder.trial.TAKEN_OVER_S", 60.0)
     items = [{"image": bytes(cv2.imencode(".jpg", one["image"])[1])} for one in images().iter_batches(debug=True)]
     pipe = pecan.PecanPipeline(pecan.sources.Items(items)).map(Decode(), on="image").map(Resize(64, 64), on="image")
-    found = trial(pipe.filter(keep, name="decide"), decoding=True).taken_over(("Decode", "Resize", "decide"))
+    found = trial(pipe.filter(keep, name="decide")).taken_over(("Decode", "Resize", "decide"))
     assert bool(found.pushed) == (keep is large)
     if keep is bright:
         assert any(DECIDES in one.reason for one in found.refused)

@@ -41,7 +41,7 @@ def flip(image: Any) -> Any:
 
 def images(seed: int | None = None, *, side: int = 256, **options: Any) -> pecan.PecanPipeline:
     noise = np.random.default_rng(0).integers(0, 255, (ELEMENTS, side, side, 3), np.uint8)
-    config = pecan.Config(sample_elements=ELEMENTS, **{"sample_seconds": 60.0, **options})
+    config = pecan.Config(sample_elements=ELEMENTS, **{"reorder": "cost", "sample_seconds": 60.0, **options})
     pipe = pecan.PecanPipeline(pecan.sources.Arrays(image=noise), name="noise", seed=seed, config=config)
     return pipe.map(blur, on="image").map(half, on="image").batch(4)
 

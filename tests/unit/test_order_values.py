@@ -49,7 +49,9 @@ def given() -> list[Element]:
 
 def over(given: list[Element], *columns: str) -> pecan.PecanPipeline:
     items = [{name: element[name] for name in columns or ("image",)} for element in given]
-    return pecan.PecanPipeline(pecan.sources.Items(items), name="values", config=pecan.Config(sample_seconds=60.0))
+    return pecan.PecanPipeline(
+        pecan.sources.Items(items), name="values", config=pecan.Config(reorder="cost", sample_seconds=60.0)
+    )
 
 
 def ordering(pipe: pecan.PecanPipeline, mode: Mode = "cost", **options: Any) -> Ordering:

@@ -20,7 +20,9 @@ from tests.unit.sampled_orders import (
 
 
 def configured(**options: Any) -> pecan.PecanPipeline:
-    return images(config=pecan.Config(sample_elements=ELEMENTS, **{"sample_seconds": 60.0, **options}))
+    return images(
+        config=pecan.Config(sample_elements=ELEMENTS, **{"reorder": "cost", "sample_seconds": 60.0, **options})
+    )
 
 
 def test_a_job_runs_the_order_that_was_adopted_and_reports_it() -> None:

@@ -244,7 +244,7 @@ def test_two_ops_of_one_name_are_refused() -> None:
 
 def test_unknown_modes_and_names_are_refused() -> None:
     ops, mode, name = [ProfiledOp("flip", 1.0)], cast(Mode, "best"), cast(ProfiledOp, "flip")
-    with pytest.raises(PlanError, match="mode must be one of 'paper', 'cost'"):
+    with pytest.raises(PlanError, match="mode must be one of 'safe', 'strict', 'cost'"):
         auto_order(ops, mode)
     with pytest.raises(PlanError, match="forbidden names the op 'flop'"):
         auto_order(ops, forbidden=[("flip", "flop")])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.reorder import CostCurve, Mode, OrderPlan, ProfiledOp, auto_order, candidates, predict
 
-MODES: tuple[Mode, ...] = ("paper", "cost", "strict", "off")
+MODES: tuple[Mode, ...] = ("paper", "cost", "safe", "strict", "off")
 COLUMNS = st.frozensets(st.sampled_from("abc"))
 CURVES = st.dictionaries(st.floats(1, 1e6), st.floats(0, 10), min_size=1, max_size=4).map(
     lambda points: CostCurve(tuple(points.items()))
@@ -85,7 +85,7 @@ def test_no_op_passes_the_one_that_makes_or_ends_its_columns(ops: list[ProfiledO
 @given(pipelines(timed=True))
 @settings(deadline=None)
 def test_by_its_own_estimate_the_search_is_never_slower_than_the_user(ops: list[ProfiledOp]) -> None:
-    for mode in ("cost", "strict"):
+    for mode in ("cost", "safe", "strict"):
         plan = auto_order(ops, mode, commutes=first_of_even)
         before = sum(load.seconds or 0.0 for load in predict(ops, [op.name for op in ops]))
         after = sum(load.seconds or 0.0 for load in predict(ops, plan.order))

@@ -68,7 +68,7 @@ def test_equal_results_are_asked_for_at_the_ends_of_the_range_too(photographs: l
     dark = [{"image": one["image"] // 4 * 2} for one in photographs]
     pipe = pecan.PecanPipeline(pecan.sources.Items(dark)).map(lift, on="image").map(dim, on="image")
     (stretch,) = stretches(pipe.plan)
-    trial = Trial(sample_stretch(stretch, "python", 0, SampleLimits()), None, equal_results=True)
+    trial = Trial(sample_stretch(stretch, "python", 0, SampleLimits()), None, "python", mode="strict")
     assert trial.look_at_form(("dim", "lift")) == "", "on the sample they are equal"
     assert "column 'image' is not equal where values reach the ends" in trial.look(("dim", "lift"))
 

@@ -132,7 +132,9 @@ def views_pipeline(data: str, engine: EngineName) -> Any:
         ops: Any = image_ops_tf
     else:
         ops = image_ops
-    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="simclr", engine=engine).repeat(None)
+    config = pecan.Config(reorder="cost")
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="simclr", engine=engine, config=config)
+    pipe = pipe.repeat(None)
     pipe = pipe.map(ops.decode)
     for name in ("duplicate_and_cast", "crop_and_resize", "random_flip_views", "color_jitter", "gaussian_blur", "clip",
                  "to_grayscale", "tile", "reshape"):  # fmt: skip

@@ -170,7 +170,9 @@ def figure_3_pipeline(data: str, engine: EngineName) -> Any:
     """Return our pipeline in the user's order."""
     import pecan_ray as pecan
 
-    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="figure3", engine=engine).repeat(None)
+    config = pecan.Config(reorder="cost")
+    pipe = pecan.PecanPipeline(pecan.sources.ImageFolder(folder(data)), name="figure3", engine=engine, config=config)
+    pipe = pipe.repeat(None)
     if engine == "tensorflow":
         from benchmarks.peers.cases import graphs
         from examples import image_ops_tf
