@@ -56,6 +56,13 @@ class TrainerLeft:
 
 
 @dataclass(frozen=True)
+class OtherRunCame:
+    """A run of one trainer has come that has this job's name, and is no part of it: answered by `Refuse`."""
+
+    incarnation: str
+
+
+@dataclass(frozen=True)
 class RoomFound:
     """What the cluster offers is known."""
 
@@ -268,6 +275,7 @@ Event: TypeAlias = (
     | TrainerReported
     | TrainerListens
     | TrainerLeft
+    | OtherRunCame
     | RoomFound
     | OrderKnown
     | PlanChanged

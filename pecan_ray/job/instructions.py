@@ -21,7 +21,6 @@ class FindRoom:
 class Refuse:
     """Tell a trainer that it cannot take part."""
 
-    rank: int
     incarnation: str
     error: PecanError
 

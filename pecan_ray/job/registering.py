@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from pecan_ray.errors import ClusterError, RankTakenError, StaleJobError
+from pecan_ray.errors import ClusterError, PecanError, RankTakenError, StaleJobError
 
 PATIENCE_S: dict[type[BaseException], float] = {StaleJobError: 60.0, RankTakenError: 8.0}
-"""How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are."""
+"""How long a trainer waits for a job of the same name to end whose trainers are gone, and to find out that they are,
+where the job does not say for how long (`patience_s`): with many trainers it takes longer."""
 RESTART_S = 60.0
 """An actor that Ray starts again must be there within this time."""
 
@@ -57,11 +58,15 @@ class Registration:
 
     def __init__(self, job: str, world_size: int, began: float) -> None:
         self._job, self._alone, self._began = job, world_size == 1, began
+        self._met: dict[object, float] = {}
+        """The kinds of hindrances that were met, and since when: each is waited for by itself."""
 
     def decide(self, hindrance: TurnedAway | Hindered, now: float) -> Registering:
         """Return what to do about a hindrance."""
-        waited_s = now - self._began
+        kind = type(hindrance.error) if isinstance(hindrance, TurnedAway) else hindrance.how
+        waited_s = now - self._met.setdefault(kind, now if self._met else self._began)
         if isinstance(hindrance, TurnedAway):
+            self._met.pop("taken", None)  # the controller that has the name answers after all
             return self._refused(hindrance.error, waited_s)
         if hindrance.how == "taken":
             return self._taken(waited_s)
@@ -70,13 +75,13 @@ class Registration:
         return self._ended(hindrance, waited_s)
 
     def _refused(self, error: BaseException, waited_s: float) -> Registering:
-        if waited_s > PATIENCE_S.get(type(error), 0.0):
+        if waited_s > _patience_s(error):
             return GiveUp(error, kill=self._alone)
         return TryAgain(f"this run cannot begin yet: {error}", anew=True)
 
     def _taken(self, waited_s: float) -> Registering:
         """A job of one trainer joins no other one."""
-        active = f"job {self._job}: another run of the same name is active on this cluster"
+        active = f"job {self._job}: another run of the same name is active on this cluster, and does not say more"
         if waited_s > PATIENCE_S[RankTakenError]:
             return GiveUp(RankTakenError(f"{active}: pass iter_batches(job=...) with a name of its own."))
         return TryAgain(f"{active}, or just ending", anew=True)
@@ -97,3 +102,9 @@ class Registration:
                 )
             )
         return TryAgain(f"job {self._job}: a job of the same name has ended, and its controller goes", anew=True)
+
+
+def _patience_s(error: BaseException) -> float:
+    """Return how long a trainer waits until an answer of a controller may be another one."""
+    told = error.fields.get("patience_s") if isinstance(error, PecanError) else None
+    return PATIENCE_S.get(type(error), 0.0) if told is None else float(told)

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from pecan_ray.errors import ClusterError, StaleJobError
+from pecan_ray.errors import StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.adopting import Adoption
+from pecan_ray.job.attendance import Attendance
 from pecan_ray.job.bad_elements import BadElements, QuarantineQueue
 from pecan_ray.job.delivery_log import DeliveryLog
 from pecan_ray.job.facts import JobEvent, JobFacts
 from pecan_ray.job.fleet import Fleet
 from pecan_ray.job.instructions import (
-    BeginListing,
     EndJob,
     FindRoom,
     Instruction,
@@ -43,7 +43,7 @@ from pecan_ray.job.spec import JobSpec
 from pecan_ray.job.spending import spent, wait_share
 from pecan_ray.job.staffing import Staffing
 from pecan_ray.job.story import EpochEnds, Story
-from pecan_ray.job.summing_up import completed, job_facts, made_again
+from pecan_ray.job.summing_up import completed, job_facts
 from pecan_ray.job.trainers import Trainers, spell
 from pecan_ray.job.waiting import Waits
 from pecan_ray.placement import Cost
@@ -70,22 +70,21 @@ class JobState:
         self.rows = self.bytes = 0
         """Elements that trainers have received and kept, and their bytes."""
         self.epoch_ends = EpochEnds()
-        self._begun, self._ended, self._orders = False, False, OrderBook()
+        self._ended, self._orders = False, OrderBook()
         self._waits = Waits(spec.say_after_s)
         self.listing = SourceListing(self, self._waits)
         self.questions = Questions(self)
         self.staffing = Staffing(self, self._orders, self.questions)
         self.adoption = Adoption(self)
+        self.attendance = Attendance(self)
         self._handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
-            events.TrainerCame: self._on_came,
             events.TrainerReported: self._on_reported,
-            events.TrainerListens: self._on_listens,
-            events.TrainerLeft: self._on_left,
             events.JobFailed: self._on_failed,
             events.WorkerFailed: self._on_failed,
             events.TimePassed: self._on_time,
             events.ControllerRestarted: self._on_restarted,
             events.JournalsKept: self._on_journals_kept,
+            **self.attendance.handlers,
             **self.listing.handlers,
             **self.questions.handlers,
             **self.staffing.handlers,
@@ -123,31 +122,10 @@ class JobState:
 
     # --- trainers ------------------------------------------------------------------------------------------
 
-    def _on_came(self, event: events.TrainerCame, now: float, done: Instructions) -> None:
-        refused = self.trainers.come(event, now)
-        if refused is not None:
-            done.append(Refuse(event.rank, event.incarnation, refused))
-            self._end_if_deserted(done, orphaned=isinstance(refused, StaleJobError))
-        elif self.trainers.complete and not self._begun:
-            self._begun = True
-            self.ledger.finished = self.ledger.epoch == self.spec.shape.epochs  # so a run before may have ended
-            if text := made_again(self.spec):
-                self.tell("state", text, now)
-                done.append(Log("warning", f"job {self.spec.name}: {text}"))
-            done += [BeginListing(), FindRoom(self.trainers.nodes)]
-
-    def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
-        trainer = self.trainers.get(event.rank, event.incarnation)
-        if trainer is not None:
-            trainer.heard, trainer.met = now, max(trainer.met, event.met)
-
     def _on_reported(self, event: events.TrainerReported, now: float, done: Instructions) -> None:
         report = event.report
-        trainer = self.trainers.get(report.rank, report.incarnation)
-        if trainer is None:
-            return
-        trainer.heard, trainer.met = now, max(trainer.met, report.met)
-        if report.number <= trainer.reported:
+        trainer = self.attendance.hear(report.rank, report.incarnation, report.met, now, done)
+        if trainer is None or report.number <= trainer.reported:
             return
         trainer.take(report)
         for ack in report.acks:
@@ -178,31 +156,18 @@ class JobState:
             self.placement.reported(report.rank, report.progress.steps, now)
             self.staffing.place(now, done)
 
-    def _on_left(self, event: events.TrainerLeft, now: float, done: Instructions) -> None:
-        trainer = self.trainers.get(event.rank, event.incarnation)
-        if trainer is None or trainer.left:
-            return
-        self.trainers.leave(event.rank)
-        if (event.unused or not self.ledger.finished) and self.trainers.present:
-            self.fail(
-                ClusterError(f"job {self.spec.name}: rank {event.rank} has left before the end, so the others stop."),
-                now,
-                done,
-            )
-        self._end_if_deserted(done)
-
-    def _end_if_deserted(self, done: Instructions, *, orphaned: bool = False) -> None:
-        if (self.trainers.ranks and not self.trainers.present) or orphaned:
-            self._ended = True
-            done += [KillWorker(name) for name in self.fleet.workers]
-            done.append(EndJob(orphaned))
+    def end(self, done: Instructions, *, orphaned: bool) -> None:
+        """End all workers, and the job; `orphaned`: its trainers are gone."""
+        self._ended = True
+        done += [KillWorker(name) for name in self.fleet.workers]
+        done.append(EndJob(orphaned))
 
     # --- failures and time --------------------------------------------------------------------
 
     def _on_restarted(self, event: events.ControllerRestarted, now: float, done: Instructions) -> None:
         """Go on where the process before this one was: its workers work on, and trainers have what they have."""
         self.tell("restart", "the controller's process was lost, and has been started again", now)
-        if self._begun:
+        if self.attendance.begun:
             done += [self.listing.go_on(), FindRoom(self.trainers.nodes)]
         self.adoption.begin(done)
         done.append(TellTrainers(tuple(self.trainers.present)))
@@ -227,13 +192,7 @@ class JobState:
         if self.trainers.complete:
             self.log.used(self.trainers.used)
         self.ledger.made.forget(self.log.oldest_epoch(self.ledger.epoch))
-        for rank in self.trainers.silent(now):
-            trainer = self.trainers.ranks[rank]
-            self.trainers.leave(rank)
-            if trainer.progress.queued or not self.ledger.finished:
-                self.fail(_silent(self.spec.name, rank, trainer.came.node, now - trainer.heard), now, done)
-        deserted = not self.trainers.ranks and self.trainers.orphaned(now)
-        self._end_if_deserted(done, orphaned=deserted or (not self.trainers.present and bool(self.trainers.ranks)))
+        self.attendance.look(now, done)
         if self._ended:
             return
         if not self.over:
@@ -301,19 +260,12 @@ def kept_as(where: str) -> str:
     return f"what a run before this one has left, which had not ended, is kept as {where}"
 
 
-def _silent(job: str, rank: int, node: str, seconds: float) -> ClusterError:
-    return ClusterError(
-        f"job {job}: rank {rank} on node {node} has not been heard for {seconds:.0f} s "
-        "(Config(trainer_timeout_s=...)): its process has died or hangs, so the others stop."
-    )
-
-
 def _after_the_end(job: str, event: events.Event) -> list[Instruction]:
     if isinstance(event, events.ControllerRestarted):
         # The process before this one may have been lost before it had ended everything.
         return [EndJob(orphaned=True)]
-    if isinstance(event, events.TrainerCame):
+    if isinstance(event, (events.TrainerCame, events.OtherRunCame)):
         # The actor is there a little longer than its job.
         ended = StaleJobError(f"job {job} has just ended: a new one can begin when its actor is gone.")
-        return [Refuse(event.rank, event.incarnation, ended)]
+        return [Refuse(event.incarnation, ended)]
     return []

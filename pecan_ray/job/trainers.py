@@ -10,8 +10,9 @@ from pecan_ray.job.messages import TrainerProgress, TrainerReport
 from pecan_ray.job.outgoing import longest_silence
 
 STALE = 5
-"""Where a new process comes for a rank, and none of the old ones was heard for so many of the times in which each must
-report, they are gone."""
+"""A trainer that was not heard for so many of the times in which each must report is gone, where another run comes."""
+MARGIN_S = 3.0
+"""Another run waits for so long beyond that: for messages that were under way, and for its own next try."""
 SILENT = 3
 """A trainer that was not heard for so many of them may be lost."""
 MOST_NAMED = 8
@@ -34,11 +35,14 @@ class RegisteredTrainer:
     full: bool = False
     """Whether it could take no more meanwhile."""
     left: bool = False
+    has_received: bool = False
+    """Whether it ever had a batch."""
 
     def take(self, report: TrainerReport) -> None:
         """Take over what it has told of itself."""
         self.reported, self.progress = report.number, report.progress
         self.held, self.full = report.held, report.full
+        self.has_received = self.has_received or bool(report.acks)
 
 
 class Trainers:
@@ -47,6 +51,7 @@ class Trainers:
     def __init__(self, job: str, world_size: int, timeout_s: float, now: float) -> None:
         self._job, self._world_size = job, world_size
         self._stale_s = STALE * longest_silence(world_size)
+        self._patience_s = self._stale_s + MARGIN_S
         self._timeout_s = max(timeout_s, SILENT * longest_silence(world_size))
         self._began = now
         self.ranks: dict[int, RegisteredTrainer] = {}
@@ -56,29 +61,66 @@ class Trainers:
         """In what ranks differed that have not come as the others are since."""
 
     def come(self, event: TrainerCame, now: float) -> PecanError | None:
-        """Register a trainer; return why it cannot be, if so."""
+        """Register a trainer; return why it cannot be, if so.
+
+        What is in its way may be of an earlier launch, whose processes are gone: of these none is heard any more.  So
+        each refusal tells for how long (`patience_s`) a trainer shall come again before it believes it.
+        """
         known = self.ranks.get(event.rank)
-        if known is not None and known.came.incarnation != event.incarnation:
-            if all(now - self.ranks[rank].heard > self._stale_s for rank in self.present):
-                return StaleJobError(
-                    f"job {self._job}: its trainers have not been heard for {self._stale_s:g} s, and a new process has "
-                    f"come for rank {event.rank}: the job that they left behind ends."
-                )
-            return RankTakenError(
-                f"job {self._job}: rank {event.rank} is already served. Another run of the same name is active on "
-                "this cluster: pass iter_batches(job=...) with a name of its own."
-            )
-        if self.ranks and (difference := _difference(next(iter(self.ranks.values())).came, event)):
+        if known is not None and known.came.incarnation == event.incarnation:
+            return None
+        difference = self._difference(event)
+        if (known is not None or difference) and self._is_deserted(now):
+            return self._stale(f"a new process has come for rank {event.rank}")
+        if known is not None and not self._can_be_replaced(known, now):
+            return self._taken(f"rank {event.rank} is already served, and ")
+        if difference:
             self.refused[event.rank] = difference
-            return PecanError(
-                f"job {self._job}: {difference}. All ranks of a job must run the same pipeline; one that "
-                "has data of its own passes rank=0, world_size=1."
+            said = (
+                f"job {self._job}: {difference}. All ranks of a job must run the same pipeline; one that has data of "
+                "its own passes rank=0, world_size=1. If the others are of a run before this one: that gives way when "
+                f"they have not been heard for {self._stale_s:g} s."
             )
+            return PecanError(said, patience_s=self._patience_s)
+        self.refused.pop(event.rank, None)
+        self.ranks[event.rank] = RegisteredTrainer(event, now)
         if known is None:
-            self.refused.pop(event.rank, None)
-            self.ranks[event.rank] = RegisteredTrainer(event, now)
             self.present.append(event.rank)
         return None
+
+    def _difference(self, event: TrainerCame) -> str:
+        """Say in what a trainer differs from those that have come; empty if in nothing."""
+        return _difference(next(iter(self.ranks.values())).came, event) if self.ranks else ""
+
+    def give_way(self, now: float) -> PecanError:
+        """Return why another run of this name, which is no part of this job, cannot begin now."""
+        return self._stale("another run of its name has come") if self._is_deserted(now) else self._taken("")
+
+    def _taken(self, why: str) -> PecanError:
+        return RankTakenError(
+            f"job {self._job}: {why}another run of the same name is active on this cluster: pass iter_batches(job=...) "
+            f"with a name of its own. A run whose trainers are not heard for {self._stale_s:g} s gives way.",
+            patience_s=self._patience_s,
+        )
+
+    def _stale(self, why: str) -> PecanError:
+        return StaleJobError(
+            f"job {self._job}: its trainers have not been heard for {self._stale_s:g} s, and {why}: the job that they "
+            "left behind ends."
+        )
+
+    def _is_deserted(self, now: float) -> bool:
+        """Tell whether all that have come are gone; of a job to which none has come, whether one should have."""
+        if not self.present:
+            return now - self._began > self._stale_s
+        return all(self._is_gone(self.ranks[rank], now) for rank in self.present)
+
+    def _is_gone(self, trainer: RegisteredTrainer, now: float) -> bool:
+        return now - trainer.heard > self._stale_s
+
+    def _can_be_replaced(self, trainer: RegisteredTrainer, now: float) -> bool:
+        """Tell whether another process may have a trainer's rank: that is gone, and no batch with it."""
+        return self._is_gone(trainer, now) and not (trainer.has_received or trainer.left)
 
     def held(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ranks that wait for others: those that can take no more meanwhile, and those that can."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import ray
 
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import JournalError, OrderError, PecanError
+from pecan_ray.errors import JournalError, OrderError, PecanError, StaleJobError
 from pecan_ray.job import events
 from pecan_ray.job.awake_clock import TICK_S
 from pecan_ray.job.facts import JobFacts
@@ -92,13 +92,24 @@ class JobController:
         if self._opened is None:
             return False
         self._host.happened(events.TrainerCame(rank, incarnation, node, described))
+        self._raise_refusal(incarnation)
+        return True
+
+    def _raise_refusal(self, incarnation: str) -> None:
         if incarnation in self._host.refused:
             raise self._host.refused.pop(incarnation)
-        return True
+
+    async def give_way(self, incarnation: str) -> None:
+        """Raise why another run of this name cannot begin; end, where the trainers of this one are gone."""
+        if self._opened is None:
+            raise StaleJobError(f"job {self._name}: a controller has this name, and ends where no trainer comes to it.")
+        self._host.happened(events.OtherRunCame(incarnation))
+        self._raise_refusal(incarnation)
 
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
         self._host.happened(events.TrainerListens(rank, incarnation, met))
+        self._raise_refusal(incarnation)
         return await self._host.board.listen(rank, number)
 
     async def report(self, pickled: bytes) -> bytes:
@@ -106,6 +117,7 @@ class JobController:
         report: TrainerReport = pickle.loads(pickled)
         self._host.metrics.reported(report)
         self._host.happened(events.TrainerReported(report))
+        self._raise_refusal(report.incarnation)
         return self._host.board.answer(report.rank)
 
     async def leave(self, rank: int, incarnation: str, unused: int) -> tuple[JobFacts, bool]:

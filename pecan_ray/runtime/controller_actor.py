@@ -44,6 +44,10 @@ class AutoPlacementController:
         """Add a trainer; with the last one the job begins.  Raises PecanError if it cannot take part."""
         return await self._process.register(rank, incarnation, node, described)
 
+    async def give_way(self, incarnation: str) -> None:
+        """Raise why another run of this job's name cannot begin; end, where the trainers of this one are gone."""
+        await self._process.give_way(incarnation)
+
     async def listen(self, rank: int, incarnation: str, number: int, met: int) -> bytes:
         """Return a trainer's orders, pickled, as soon as they differ from the ones with that number."""
         return await self._process.listen(rank, incarnation, number, met)

@@ -60,6 +60,8 @@ MOST_RESTARTS = 100
 """A controller that dies more often is not started again: something kills it whatever it does."""
 LOOK_AGAIN_S = 0.2
 """Between two tries to become a trainer."""
+GIVES_WAY_S = 3.0
+"""The controller of another run of the same name answers within this time, or is asked again."""
 OWN = ("rank", "format", "device", "prefetch_bytes", "job")
 """Options in which ranks may differ."""
 
@@ -145,15 +147,28 @@ class Session:
                 ray.exceptions.RayActorError,
                 ray.exceptions.ActorAlreadyExistsError,
             ) as error:
-                next_step = registration.decide(_hindrance(error), time.monotonic())
+                next_step = registration.decide(self._hindrance(error), time.monotonic())
                 if isinstance(next_step, GiveUp):
-                    if next_step.kill:
+                    if next_step.kill and controller is not None:
                         ray.kill(controller)
                     raise next_step.error from (error if isinstance(error, ray.exceptions.RayActorError) else None)
             wait.becomes(next_step.say)
             if next_step.anew:
                 controller = None
             time.sleep(LOOK_AGAIN_S)
+
+    def _hindrance(self, error: ray.exceptions.RayError) -> TurnedAway | Hindered:
+        """Return what is in the way; a controller of this name that is not ours is asked whether its trainers live."""
+        if not isinstance(error, ray.exceptions.ActorAlreadyExistsError):
+            return _hindrance(error)
+        try:
+            other = ray.get_actor(f"pecan:{self.name}:controller", namespace=cluster.NAMESPACE)
+            ray.get(other.give_way.remote(self._incarnation), timeout=GIVES_WAY_S)
+        except ray.exceptions.RayTaskError as refused:
+            return _hindrance(refused)
+        except (ValueError, ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as gone:
+            return Hindered("taken", str(gone))  # it has ended meanwhile, or does not answer
+        return Hindered("taken", str(error))
 
     def _answered(self, controller: Any, answer: Any, wait: LongWait) -> Any:
         """Wait for the controller's answer, and say so where it does not give one though it was started."""

@@ -62,15 +62,15 @@ class Trainers:
 
     def __init__(self, address: str, folder: Path, job: str) -> None:
         self._environment = {**os.environ, "RAY_ADDRESS": address, "PYTHONPATH": str(ROOT)}
-        self._folder, self._job = folder, job
+        self._folder, self.job = folder, job
         self.started: list[subprocess.Popen[str]] = []
 
     def start(
         self, rank: int, steps: int = 0, pause: float = 0.05, value: int = 0, timeout_s: float = TIMEOUT_S
     ) -> subprocess.Popen[str]:
         """Start a rank; `steps`: 0 for no end, 1 for an epoch, more for so many of it, negative: an error then."""
-        arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self._job, timeout_s))]
-        log = (self._folder / f"{self._job}-{len(self.started)}.log").open("w+")
+        arguments = [sys.executable, "-c", TRAINER, *map(str, (rank, steps, pause, value, self.job, timeout_s))]
+        log = (self._folder / f"{self.job}-{len(self.started)}.log").open("w+")
         trainer = subprocess.Popen(
             arguments, env=self._environment, stdout=log, stderr=subprocess.STDOUT, text=True, start_new_session=True
         )
@@ -79,7 +79,7 @@ class Trainers:
 
     def said(self, trainer: subprocess.Popen[str]) -> str:
         """What it has said so far."""
-        return (self._folder / f"{self._job}-{self.started.index(trainer)}.log").read_text()
+        return (self._folder / f"{self.job}-{self.started.index(trainer)}.log").read_text()
 
     def until_said(self, trainer: subprocess.Popen[str], text: str) -> None:
         """Wait until a trainer says something."""
@@ -125,6 +125,9 @@ def test_killed_trainers_leave_nothing_and_new_ones_begin_at_once(trainers: Trai
         assert living_actors()
         for trainer in both:
             trainer.kill()
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(64))).batch(8)
+    with pipe.iter_batches(job=trainers.job, workers=pecan.Workers(local=1)) as alone:
+        assert sum(len(batch["i"]) for batch in alone) == 64, "another number of ranks, and another pipeline"
     until(lambda: not living_actors() and not actor_processes(), "actors are left", SAID_WITHIN_S)
 
 

@@ -226,7 +226,7 @@ class JobModel(Party):
             self.world.clock.after(again - self.world.clock.now, self, self._answer_due)
 
     def _refuse(self, instruction: instructions.Refuse) -> None:
-        raise AssertionError(f"rank {instruction.rank} was refused: {instruction.error}")
+        raise AssertionError(f"{instruction.incarnation} was refused: {instruction.error}")
 
     # --- the cluster ---------------------------------------------------------------------------------------
 

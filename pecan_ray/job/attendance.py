@@ -1,0 +1,112 @@
+"""Trainers that come, speak, fall silent and leave, and what that means for their job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pecan_ray.errors import ClusterError, PecanError, RankTakenError, StaleJobError
+from pecan_ray.job import events
+from pecan_ray.job.instructions import BeginListing, FindRoom, Instructions, Log, Refuse
+from pecan_ray.job.summing_up import made_again
+from pecan_ray.job.trainers import RegisteredTrainer
+
+if TYPE_CHECKING:
+    from pecan_ray.job.state import JobState
+
+
+class Attendance:
+    """The part of a job that knows which trainers are there."""
+
+    def __init__(self, job: JobState) -> None:
+        self._job, self._trainers = job, job.trainers
+        self.begun = False
+        """Whether all ranks have come, and with them the job has begun."""
+        self.handlers: dict[type, Callable[[Any, float, Instructions], None]] = {
+            events.TrainerCame: self._on_came,
+            events.OtherRunCame: self._on_other_run,
+            events.TrainerListens: self._on_listens,
+            events.TrainerLeft: self._on_left,
+        }
+
+    def _on_came(self, event: events.TrainerCame, now: float, done: Instructions) -> None:
+        before = self._trainers.ranks.get(event.rank)
+        refused = self._trainers.come(event, now)
+        if refused is not None:
+            self._refuse(event.incarnation, refused, done)
+            return
+        if before is not None and before is not self._trainers.ranks[event.rank]:
+            self._replace(before, now, done)
+        if self._trainers.complete and not self.begun:
+            self._begin(now, done)
+
+    def _begin(self, now: float, done: Instructions) -> None:
+        job, self.begun = self._job, True
+        job.ledger.finished = job.ledger.epoch == job.spec.shape.epochs  # so a run before may have ended
+        if text := made_again(job.spec):
+            job.tell("state", text, now)
+            done.append(Log("warning", f"job {job.spec.name}: {text}"))
+        done += [BeginListing(), FindRoom(self._trainers.nodes)]
+
+    def _replace(self, before: RegisteredTrainer, now: float, done: Instructions) -> None:
+        """Note that a rank has a new process; what workers may have sent to the one before comes from others."""
+        said = f"rank {before.came.rank} has a new process: the one on node {before.came.node} is not heard any more"
+        self._job.tell("trainer", said, now)
+        done.append(Log("warning", f"job {self._job.spec.name}: {said}"))
+        for worker in [worker.name for worker in self._job.fleet.workers.values() if worker.running]:
+            why = "it may have sent batches to a process that is gone"
+            self._job.staffing.lose(worker, "restart", why, now, done)
+
+    def _on_other_run(self, event: events.OtherRunCame, now: float, done: Instructions) -> None:
+        self._refuse(event.incarnation, self._trainers.give_way(now), done)
+
+    def _refuse(self, incarnation: str, why: PecanError, done: Instructions) -> None:
+        done.append(Refuse(incarnation, why))
+        self._end_if_deserted(done, orphaned=isinstance(why, StaleJobError))
+
+    def _on_listens(self, event: events.TrainerListens, now: float, done: Instructions) -> None:
+        self.hear(event.rank, event.incarnation, event.met, now, done)
+
+    def hear(self, rank: int, incarnation: str, met: int, now: float, done: Instructions) -> RegisteredTrainer | None:
+        """Note that a trainer has spoken, and return it; refuse one whose rank another process has by now."""
+        trainer = self._trainers.get(rank, incarnation)
+        if trainer is not None:
+            trainer.heard, trainer.met = now, max(trainer.met, met)
+        elif rank in self._trainers.ranks:
+            said = f"job {self._job.spec.name}: rank {rank} was not heard, and another process has taken its place."
+            done.append(Refuse(incarnation, RankTakenError(said)))
+        return trainer
+
+    def _on_left(self, event: events.TrainerLeft, now: float, done: Instructions) -> None:
+        trainer = self._trainers.get(event.rank, event.incarnation)
+        if trainer is None or trainer.left:
+            return
+        self._trainers.leave(event.rank)
+        job = self._job
+        if (event.unused or not job.ledger.finished) and self._trainers.present:
+            said = f"job {job.spec.name}: rank {event.rank} has left before the end, so the others stop."
+            job.fail(ClusterError(said), now, done)
+        self._end_if_deserted(done)
+
+    def _end_if_deserted(self, done: Instructions, *, orphaned: bool = False) -> None:
+        if (self._trainers.ranks and not self._trainers.present) or orphaned:
+            self._job.end(done, orphaned=orphaned)
+
+    def look(self, now: float, done: Instructions) -> None:
+        """Act on silence: of a trainer, or of all of them."""
+        job = self._job
+        for rank in self._trainers.silent(now):
+            trainer = self._trainers.ranks[rank]
+            self._trainers.leave(rank)
+            if trainer.progress.queued or not job.ledger.finished:
+                job.fail(_silent(job.spec.name, rank, trainer.came.node, now - trainer.heard), now, done)
+        ranks = self._trainers.ranks
+        orphaned = not self._trainers.present if ranks else self._trainers.orphaned(now)
+        self._end_if_deserted(done, orphaned=orphaned)
+
+
+def _silent(job: str, rank: int, node: str, seconds: float) -> ClusterError:
+    return ClusterError(
+        f"job {job}: rank {rank} on node {node} has not been heard for {seconds:.0f} s "
+        "(Config(trainer_timeout_s=...)): its process has died or hangs, so the others stop."
+    )
