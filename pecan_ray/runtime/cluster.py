@@ -7,7 +7,6 @@ import ctypes
 import logging
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,15 @@ import ray
 
 from pecan_ray.errors import ClusterError
 from pecan_ray.job.room import Placement, Room
+from pecan_ray.runtime.addresses import (
+    LOCAL,
+    cluster_at_hand,
+    knock,
+    recorded_cluster,
+    refuse_client,
+    show_own_token,
+)
+from pecan_ray.runtime.lasting_thread import call_in_lasting_thread
 from pecan_ray.runtime.launch import launch
 from pecan_ray.runtime.long_wait import LongWait
 from pecan_ray.runtime.meeting import meet
@@ -25,8 +33,9 @@ from pecan_ray.runtime.meeting import meet
 logger = logging.getLogger(__name__)
 
 NAMESPACE = "pecan"
-KNOCK_S = 5.0
 
+_attaching = threading.Lock()
+"""One thread connects this process, the others wait for it: Ray does not bear two calls of `ray.init` at a time."""
 
 _connected_in: int | None = None
 """The process in which Ray was found connected: a forked child inherits the connection, but cannot use it."""
@@ -36,19 +45,33 @@ def attach(*, logs: bool = True, ranks: int = 1) -> bool:
     """Connect to the cluster at hand, or start a local one if there is none; `logs`: print what its actors print.
 
     `ranks`: how many processes must meet on it.  Returns whether a local cluster was started.  Raises `ClusterError` if
-    an address is given (RAY_ADDRESS) and cannot be reached, or if this process was forked from one that uses Ray.
+    an address is given (RAY_ADDRESS) and cannot be reached, if this process was forked from one that uses Ray, or if it
+    uses Ray Client.
     """
+    address = os.environ.get("RAY_ADDRESS")
+    refuse_client(address)
     if ray.is_initialized():
         refuse_forked()
-        _let_python_have_sigterm()
-        return False
-    address = os.environ.get("RAY_ADDRESS")
+    with _attaching:
+        started = not ray.is_initialized() and _connect(address, logs, ranks)
+    _let_python_have_sigterm()
+    return started
+
+
+def _connect(address: str | None, logs: bool, ranks: int) -> bool:
+    """Connect to the cluster at hand, or start one, for all ranks on this machine; return whether it was started."""
     _refuse_without_folder()
     try:
-        if address:
-            _knock(address)
-        with LongWait(_where(address)):
-            started = _connect(address, logs, ranks)
+        to, found = cluster_at_hand(address), launch()
+        with LongWait(_where(to)):
+            if to != LOCAL:
+                _join(None, logs)
+                started = False
+            elif not address and max(ranks, found.world_size if found else 1) > 1:
+                started = _meet(logs)
+            else:
+                _start(logs)
+                started = True
     except Exception as error:  # Ray raises a bare one where its processes do not come up in time
         if asks_for_token(error):
             raise ClusterError(
@@ -61,50 +84,48 @@ def attach(*, logs: bool = True, ranks: int = 1) -> bool:
             "with `ray start --head`, correct or unset RAY_ADDRESS (then one is started on this machine), or run "
             "without Ray by iter_batches(debug=True)."
         ) from error
-    _let_python_have_sigterm()
     logger.info("connected to Ray at %s", ray.get_runtime_context().gcs_address)
     return started
 
 
-def _connect(address: str | None, logs: bool, ranks: int) -> bool:
-    """Connect to the cluster at hand, or start one, for all ranks on this machine; return whether it was started."""
+def _join(address: str | None, logs: bool) -> None:
+    """Join a cluster; None: the one that RAY_ADDRESS names, or Ray's file."""
+    if address is not None:
+        show_own_token()
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=logs, logging_level=logging.WARNING)
 
-    def connect(to: str | None = None) -> bool:
-        if to is not None:
-            try:
-                _knock(to)
-            except OSError:
-                return False
-            _show_own_token()
+
+def _start(logs: bool) -> None:
+    """Start a Ray on this machine that lasts as long as this process, whichever thread needs it first."""
+
+    def start() -> None:
         ray.init(
-            address=to,
+            address=LOCAL,
             namespace=NAMESPACE,
             log_to_driver=logs,
             logging_level=logging.WARNING,
-            include_dashboard=None if to or address else False,
+            include_dashboard=False,
         )
-        return True
+
+    call_in_lasting_thread(start, "pecan-ray")
+
+
+def _meet(logs: bool) -> bool:
+    """Join the Ray that another rank on this machine has started, or start it; return whether it was started."""
 
     def start() -> str:
-        connect()
+        _start(logs)
         return str(ray.get_runtime_context().gcs_address)
 
-    found = launch()
-    several = ranks > 1 or (found is not None and found.world_size > 1)
-    if several and not address and not ray._private.services.find_bootstrap_address(None):
-        return meet(start, connect)
-    connect()
-    node: Any = ray._private.worker._global_node
-    return bool(node.is_head())
+    def join(address: str) -> bool:
+        try:
+            knock(address)
+        except OSError:
+            return False
+        _join(address, logs)
+        return True
 
-
-def _show_own_token() -> None:
-    """Let this process show the user's token, which a Ray that was started without a word of it asks for."""
-    try:
-        from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
-    except ImportError:  # a Ray before 2.60, which asks for none unless it is told to
-        return
-    maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+    return meet(start, join)
 
 
 def asks_for_token(error: BaseException | None) -> bool:
@@ -150,32 +171,24 @@ def runs_here() -> bool:
     """Tell whether there is a cluster at hand that answers, or one is said to be."""
     if ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
         return True
-    found = ray._private.services.find_bootstrap_address(None)
+    recorded = recorded_cluster()
     try:
-        if found:
-            _knock(found)  # of one that was killed the file that names it is left
+        if recorded:
+            knock(recorded)  # of one that was killed the file that names it is left
     except OSError:
         return False
-    return bool(found)
+    return bool(recorded)
 
 
-def _where(address: str | None) -> str:
+def _where(address: str) -> str:
     """Say in words which Ray `ray.init` tries."""
-    if address:
-        return f"Ray at RAY_ADDRESS={address} has not let this process in yet"
-    found = ray._private.services.find_bootstrap_address(None)
-    if found:
-        return (
-            f"Ray at {found}, which the file ray_current_cluster in Ray's folder for temporary files names, has not "
-            "answered yet. If that cluster is gone, stop this program, remove the file (`ray stop` does so), and start "
-            "it again"
-        )
-    return "Ray is being started on this machine"
+    return "Ray is being started on this machine" if address == LOCAL else f"Ray at {address} has not let us in yet"
 
 
 def _note_fork() -> None:
     """In a child process: remember whose connection to Ray it has inherited, and leave that alone at its end."""
-    global _connected_in
+    global _connected_in, _attaching
+    _attaching = threading.Lock()  # the thread that may have held it is not in the child
     if ray.is_initialized():
         _connected_in = os.getppid()
         # It would tell Ray, in the name of the parent, that the parent is gone.
@@ -206,14 +219,6 @@ def refuse_forked() -> None:
 def connection() -> str:
     """Name the connection to Ray that this process has; empty if it has none."""
     return str(ray.get_runtime_context().get_job_id()) + this_node() if ray.is_initialized() else ""
-
-
-def _knock(address: str) -> None:
-    """Raise OSError if nobody listens at an address: Ray itself would try for minutes."""
-    host, _, port = address.rpartition("://")[2].rpartition(":")
-    if host and port.isdigit():
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCK_S):
-            pass
 
 
 def this_node() -> str:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -132,16 +133,42 @@ def test_an_address_where_nobody_listens_is_refused_at_once(tmp_path: Path) -> N
     assert "iter_batches(debug=True)" in done.stderr
 
 
-def test_a_file_of_ray_that_names_a_cluster_that_is_gone_is_named(tmp_path: Path) -> None:
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")
-    environment = {**os.environ, "RAY_TMPDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    environment.pop("RAY_ADDRESS", None)
-    with (tmp_path / "log").open("w") as log:
-        program = subprocess.Popen([sys.executable, "-c", PROGRAM], env=environment, cwd=tmp_path, stderr=log)
-        try:
-            said = "waiting: Ray at 127.0.0.1:1, which the file ray_current_cluster"
-            until(lambda: said in (tmp_path / "log").read_text(), (tmp_path / "log").read_text)
-        finally:
-            program.kill()
-            program.wait()
+TWO_THREADS = """
+import threading
+import numpy as np
+import pecan_ray as pecan
+
+def read(name):
+    pipe = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(40)), name=name).batch(10)
+    seen[name] = sorted(int(i) for batch in pipe.iter_batches(workers=pecan.Workers(local=1)) for i in batch["i"])
+
+seen = {}
+threads = [threading.Thread(target=read, args=(name,)) for name in ("one", "other")]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+read("after")  # Ray has outlived the thread that has started it
+assert list(seen.values()) == [list(range(40))] * 3, seen
+print("all of them")
+"""
+
+
+def test_two_threads_start_one_ray_that_outlives_them_where_rays_file_names_a_cluster_that_is_gone(
+    tmp_path: Path,
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        Path(folder, "ray").mkdir()
+        Path(folder, "ray", "ray_current_cluster").write_text("127.0.0.1:1")
+        environment = {**os.environ, "RAY_TMPDIR": folder, "PYTHONPATH": str(ROOT)}
+        environment.pop("RAY_ADDRESS", None)
+        done = subprocess.run(
+            [sys.executable, "-c", TWO_THREADS],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+    assert "all of them" in done.stdout, done.stderr
+    assert done.stderr.count("names a cluster at 127.0.0.1:1 that does not answer") == 1, done.stderr

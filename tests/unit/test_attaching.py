@@ -1,10 +1,24 @@
-"""What is said where Ray does not let a program in."""
+"""Which Ray a program joins, and what is said where that does not let it in."""
 
 from __future__ import annotations
 
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
 import ray
 
+from pecan_ray.errors import ClusterError
+from pecan_ray.runtime import addresses, cluster
+from pecan_ray.runtime.addresses import LOCAL, cluster_at_hand, knock
 from pecan_ray.runtime.cluster import asks_for_token
+
+grpc: Any = pytest.importorskip("grpc")
 
 
 def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() -> None:
@@ -13,3 +27,86 @@ def test_a_cluster_that_asks_for_its_token_is_told_from_one_that_is_not_there() 
     assert asks_for_token(refused)
     assert asks_for_token(ray.exceptions.AuthenticationError("no token"))
     assert not asks_for_token(ConnectionRefusedError(111, "Connection refused"))
+
+
+@pytest.fixture
+def grpc_address() -> Iterator[str]:
+    """The address of a server that speaks as Ray's do."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield f"127.0.0.1:{port}"
+    server.stop(None)
+
+
+@pytest.fixture(params=[b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", None], ids=["closes", "another server", "frozen"])
+def other_address(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a process that is no Ray, or one that accepts connections and says nothing."""
+    monkeypatch.setattr(addresses, "KNOCK_S", 0.3)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            connection.recv(1000)
+            connection.sendall(request.param)
+            connection.close()
+
+        if request.param is not None:  # the system accepts connections for a process that does not
+            threading.Thread(target=answer, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.fixture
+def record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which `ray start` leaves the address of a cluster."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+def test_a_recorded_cluster_that_answers_is_joined(record: Path, grpc_address: str) -> None:
+    assert cluster_at_hand(None) == LOCAL
+    assert not cluster.runs_here()
+    record.write_text(grpc_address)
+    assert cluster_at_hand(None) == cluster_at_hand("") == grpc_address
+    assert cluster_at_hand("auto") == "auto"
+    assert cluster.runs_here()
+
+
+def test_for_a_recorded_cluster_that_does_not_answer_one_is_started_and_that_is_said(
+    record: Path, other_address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    record.write_text(other_address)
+    with caplog.at_level(logging.WARNING):
+        assert cluster_at_hand(None) == LOCAL
+    assert f"names a cluster at {other_address} that does not answer" in caplog.text
+    record.write_text("127.0.0.1:1")
+    assert not cluster.runs_here()
+    assert cluster_at_hand("local") == LOCAL
+
+
+def test_a_named_cluster_that_does_not_answer_is_refused(
+    record: Path, other_address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for address in (other_address, "auto"):
+        record.write_text("127.0.0.1:1")
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(ClusterError, match=f"Ray cannot be reached at RAY_ADDRESS={address}"):
+            cluster.attach()
+
+
+def test_ray_client_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "ray://127.0.0.1:1")
+    with pytest.raises(ClusterError, match=r"Ray Client .* is not supported.*ray job submit"):
+        cluster.attach()
+    monkeypatch.delenv("RAY_ADDRESS")
+    client: Any = ray.util.client.ray
+    monkeypatch.setattr(client, "is_connected", lambda: True)
+    with pytest.raises(ClusterError, match="Ray Client"):
+        cluster.attach()
+
+
+def test_addresses_that_are_no_host_and_port_are_left_to_ray() -> None:
+    for address in ("auto", "local", ""):
+        knock(address)
