@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.engines.plain import NotPlainError, Written, decode, encode, whole
 from pecan_ray.errors import PlanError
@@ -254,7 +253,7 @@ def _written(bad: BadElement) -> dict[str, Written]:
         written["element"] = {"plain": encode(bad.element, put)}
     except (NotPlainError, RecursionError):
         try:
-            written["element"] = {"pickle": put(cloudpickle.dumps(bad.element))}
+            written["element"] = {"pickle": put(dumps(bad.element))}
         except Exception as error:  # pickling runs anybody's code
             written["element"] = {"plain": None}
             written["error"] = f"{bad.error} (not kept: {type(error).__name__} when it was pickled)"

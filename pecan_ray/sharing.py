@@ -11,8 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.errors import PlanError
 from pecan_ray.options import Config, EngineName, IterOptions, Visitation
 from pecan_ray.plan.fingerprint import described
@@ -68,7 +67,7 @@ def share_request(
         return None
     pickle_plan(plan)  # says what cannot be sent, if anything cannot
     given = {key: value for key, value in vars(options).items() if key not in OWN}
-    make = cloudpickle.dumps(run_maker(begin, options, given))
+    make = dumps(run_maker(begin, options, given))
     lag = options.max_lag
     limits = config.share_window_bytes, config.share_linger_s, config.trainer_timeout_s, lag, window_on_disk(config)
     group = options.share if isinstance(options.share, str) else f"same-{_digest(repr(parts))}"

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeVar
 
 import cloudpickle
 
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.registry import ENGINES, load_framework
 from pecan_ray.errors import PecanError, told
 from pecan_ray.options import EngineName
@@ -133,7 +134,7 @@ def own_process_ahead(engine: EngineName, wanted: bool) -> Iterator[None]:
 def can_be_sent(value: object) -> bool:
     """Tell whether a process of its own can be given a value: what holds very much data would be there twice."""
     try:
-        return len(cloudpickle.dumps(value)) <= MOST_BYTES
+        return len(dumps(value)) <= MOST_BYTES
     except Exception:  # objects may refuse to be pickled in any way: who sends them to workers says why
         return False
 
@@ -143,7 +144,7 @@ def call_in_subprocess(function: Callable[..., T], *arguments: Any, engine: Engi
 
     Raises `PecanError` when it takes much longer than `seconds`, or the process dies.
     """
-    payload = cloudpickle.dumps((function, arguments, seconds + GRACE_S))
+    payload = dumps((function, arguments, seconds + GRACE_S))
     with _taking:
         own = next((one for one in _waiting if one.engine == engine), None)
         if own is not None:
@@ -165,13 +166,13 @@ def answer(engine: EngineName, descriptor: str) -> NoReturn:
         function, arguments, most_s = cloudpickle.loads(payload)
         # A hang ends this process, with a word about where it was, whatever holds Python's lock.
         faulthandler.dump_traceback_later(most_s, exit=True)
-        written = cloudpickle.dumps((True, function(*arguments)))
+        written = dumps((True, function(*arguments)))
     except BaseException as error:
         try:
-            written = cloudpickle.dumps((False, error if isinstance(error, Exception) else PecanError(told(error))))
+            written = dumps((False, error if isinstance(error, Exception) else PecanError(told(error))))
             cloudpickle.loads(written)
         except BaseException:  # an exception that cannot be sent
-            written = cloudpickle.dumps((False, PecanError(told(error))))
+            written = dumps((False, PecanError(told(error))))
     faulthandler.cancel_dump_traceback_later()
     with open(int(descriptor), "wb") as file:
         file.write(written)

@@ -34,6 +34,7 @@ from pecan_ray.autoorder.op_tally import ENOUGH_TIMED, OpTally
 from pecan_ray.autoorder.order_request import OrderRequest
 from pecan_ray.autoorder.own_globals import globals_of_its_own
 from pecan_ray.autoorder.run_in_threads import in_threads
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import element_bytes
 from pecan_ray.engines.registry import ENGINES
 from pecan_ray.errors import ElementError
@@ -141,7 +142,7 @@ def private_copy(plan: Plan) -> Plan:
     """
     ops = list(plan.all_ops())
     try:
-        copies: list[Op] = cloudpickle.loads(cloudpickle.dumps(ops))
+        copies: list[Op] = cloudpickle.loads(dumps(ops))
     except Exception:  # objects may refuse to be pickled in any way
         return plan
     return with_ops(plan, {op.name: op for op in copies})

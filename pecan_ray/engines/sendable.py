@@ -6,9 +6,9 @@ import pickle
 from collections.abc import Mapping
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
+from pecan_ray.by_value import dumps
 from pecan_ray.errors import is_interrupt, told
 
 PLAIN = frozenset({bytes, str, int, float, complex, bool, type(None)})
@@ -27,7 +27,7 @@ def why_unsendable(value: Any) -> str:
     elif type(value) in (list, tuple) and PLAIN.issuperset(map(type, value)):
         return ""
     try:
-        pickle.loads(cloudpickle.dumps(value))
+        pickle.loads(dumps(value))
     except BaseException as error:  # objects may refuse it in any way
         if is_interrupt(error):
             raise

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement
 from pecan_ray.job.messages import LeftOutElement, Placement
 from pecan_ray.job.spec import JobSpec
@@ -69,7 +68,7 @@ def left_out_whole(bad: Sequence[BadElement]) -> tuple[LeftOutElement, ...]:
     for one in bad:
         kept, why = b"", "too large"
         try:
-            kept = cloudpickle.dumps(one)
+            kept = dumps(one)
         except Exception as error:  # pickling runs anybody's code
             why = f"{type(error).__name__} when it was pickled"
         if not kept or len(kept) > room:

@@ -14,8 +14,7 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.job.messages import Orders
 from pecan_ray.job.notices import Notices
 from pecan_ray.runtime.job_tasks import JobTasks
@@ -106,6 +105,6 @@ class NoticeBoard:
         key = _words(orders)
         if key not in self._pickled:
             handles = [self._handles[worker] for worker in orders.newcomers if worker in self._handles]
-            dump = pickle.dumps if orders.error is None else cloudpickle.dumps  # errors may be of the user's own kinds
+            dump = pickle.dumps if orders.error is None else dumps  # errors may be of the user's own kinds
             self._pickled[key] = bytes(dump((orders, handles)))
         return self._pickled[key]

@@ -8,8 +8,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.errors import ClusterError, PlanError, UnpicklablePlanError, told
 from pecan_ray.plan.operators import ElementOp, Plan
 from pecan_ray.runtime import cluster
@@ -18,7 +17,7 @@ from pecan_ray.runtime import cluster
 def pickle_plan(plan: Plan) -> bytes:
     """Pickle a plan for the workers; raises `UnpicklablePlanError` naming the op and the variable."""
     try:
-        return bytes(cloudpickle.dumps(plan))
+        return dumps(plan)
     except Exception as error:
         for op in plan.all_ops():
             if isinstance(op, ElementOp):
@@ -43,7 +42,7 @@ def unpickle_here(data: bytes, what: str) -> Any:
 
 def _check_function(op: ElementOp) -> None:
     try:
-        cloudpickle.dumps(op.fn)
+        dumps(op.fn)
     except Exception as error:
         variable = next(unsendable_variables(op.fn), None)
         named = f"its variable {variable!r}" if variable else "a value that it holds"
@@ -57,7 +56,7 @@ def _check_function(op: ElementOp) -> None:
 
 def _check_value(value: object, what: str, error: BaseException) -> None:
     try:
-        cloudpickle.dumps(value)
+        dumps(value)
     except Exception as cause:
         raise UnpicklablePlanError(
             f"{what} cannot be sent to workers: {type(cause).__name__}: {cause}", variable=what
@@ -68,7 +67,7 @@ def unsendable_variables(fn: Any) -> Iterator[str]:
     """Yield the names of the variables that a function holds and that cannot be pickled."""
     for name, value in held_by(fn):
         try:
-            pickle.loads(cloudpickle.dumps(value))
+            pickle.loads(dumps(value))
         except Exception:
             yield name
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-import cloudpickle
 import ray
 
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.counting import OpCount
 from pecan_ray.errors import ClusterError, PlanError, StateError
 from pecan_ray.job.facts import JobFacts
@@ -102,7 +102,7 @@ class Session:
                 *(options.rank, options.world_size),
             )
         shape = plan_shape(plan)
-        sources = bytes(cloudpickle.dumps(list(plan.sources())))
+        sources = dumps(list(plan.sources()))
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
         if saved is not None:

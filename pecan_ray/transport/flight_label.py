@@ -14,8 +14,7 @@ import struct
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import cloudpickle
-
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace
 from pecan_ray.engines.plain import NotPlainError, Written, decode, dtype_name, encode, named_dtype, shape_of, whole
@@ -96,7 +95,7 @@ def _pickled(value: Any) -> bytes:
         return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
     except (pickle.PicklingError, AttributeError, TypeError):
         # Values of classes that came with the pipeline: they travel with their classes, as Ray sends them.
-        return bytes(cloudpickle.dumps(value))
+        return dumps(value)
 
 
 def _signature(key: bytes, pickled: bytes | memoryview) -> str:

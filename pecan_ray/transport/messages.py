@@ -6,9 +6,9 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-import cloudpickle
 import numpy as np
 
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import BadElement, Produced, SpansByKey
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.ring import RingReader, RingSlot, SlotAddress
@@ -79,7 +79,7 @@ def encode_ring(produced: Produced) -> Message:
 def pickled(messages: list[Message]) -> bytes:
     """Pickle messages; a batch whose columns all lie in a slot needs none of what makes cloudpickle slow."""
     plain = not any(message.bad or set(map(type, message.columns.values())) - {ColumnPlace} for message in messages)
-    return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL) if plain else bytes(cloudpickle.dumps(messages))
+    return pickle.dumps(messages, pickle.HIGHEST_PROTOCOL) if plain else dumps(messages)
 
 
 def encode_store(produced: Produced) -> Message:

@@ -21,6 +21,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.contract import SpansByKey
 from pecan_ray.engines.layout import ColumnPlace, Layout
 from pecan_ray.transport.messages import Message
@@ -98,7 +99,7 @@ class SlotLender:
         if layout is None:
             layout = Layout({name: _place(column) for name, column in message.columns.items()}, 0)
         outside = layout.outside(message.columns)
-        told = cloudpickle.dumps(outside) if outside else b""
+        told = dumps(outside) if outside else b""
         if len(told) > MOST_TOLD_BYTES:
             return self._copied(message, columns, worker)
         address = replace(message.address, file=file.address)
@@ -126,7 +127,7 @@ class SlotLender:
                 continue
             places[name] = ColumnPlace(end, column.dtype, column.shape)
             end += -(-column.nbytes // ALIGNMENT) * ALIGNMENT
-        pickled = cloudpickle.dumps(others) if others else b""
+        pickled = dumps(others) if others else b""
         slot = self._own.acquire(end + len(pickled))
         self._own.taken(slot.number)
         memory: Any = np.frombuffer(slot.buffer, np.uint8)

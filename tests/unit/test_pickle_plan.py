@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,6 +34,65 @@ def test_a_plan_with_closures_and_lambdas_arrives_as_it_was() -> None:
     pipe = numbers().map(scaled, on="i").filter(lambda i: i != 3, on="i").batch(4)
     arrived = pickle.loads(pickle_plan(pipe.plan))
     assert column(run_engine(arrived, order="strict"), "i") == [0, 6, 9]
+
+
+SPAWNING = """
+import dataclasses
+import multiprocessing
+
+import numpy as np
+
+import pecan_ray as pecan
+from pecan_ray.runtime.pickling import pickle_plan
+
+OFFSET = 3
+
+
+class Shapes:
+    class Square:
+        @staticmethod
+        def of(i):
+            return i * i + OFFSET
+
+
+@dataclasses.dataclass
+class Scaled:
+    by: int = 2
+
+    def __call__(self, i):
+        return Shapes.Square.of(i) * self.by
+
+
+def inside(n):
+    return lambda i: i + n + OFFSET
+
+
+def pipe():
+    source = pecan.PecanPipeline(pecan.sources.Arrays(i=np.arange(4)))
+    return source.map(Shapes.Square.of, on="i").map(Scaled(), on="i").map(inside(1), on="i").batch(4)
+
+
+def show():
+    print(pipe().fingerprint(), pickle_plan(pipe().plan).hex(), flush=True)
+
+
+if __name__ == "__main__":
+    show()
+    child = multiprocessing.get_context("spawn").Process(target=show)
+    child.start()
+    child.join()
+"""
+
+
+def test_functions_of_the_main_script_of_a_spawned_process_go_by_value(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SPAWNING)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    shown = [line.split() for line in done.stdout.splitlines()]
+    assert len(shown) == 2, done.stderr
+    assert len({fingerprint for fingerprint, _ in shown}) == 1
+    for _, plan in shown:
+        arrived = pickle.loads(bytes.fromhex(plan))
+        assert column(run_engine(arrived, order="strict"), "i") == [2 * ((i * i + 3) ** 2 + 3) + 4 for i in range(4)]
 
 
 def holding(value: Any) -> Callable[[Any], Any]:

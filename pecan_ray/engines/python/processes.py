@@ -22,6 +22,7 @@ from typing import Any
 
 import cloudpickle
 
+from pecan_ray.by_value import dumps
 from pecan_ray.engines.forks import ForkedError, forks
 from pecan_ray.engines.freed_memory import keep_freed_memory
 from pecan_ray.engines.python.answers import PICKLE_PROTOCOL, AnswerWriter, CallAnswer, answers_in
@@ -41,7 +42,7 @@ class Processes:
     """Runs functions in processes that are started when they are first needed."""
 
     def __init__(self, functions: dict[str, Callable[..., Any]], count: int) -> None:
-        self._functions = {name: cloudpickle.dumps(function) for name, function in functions.items()}
+        self._functions = {name: dumps(function) for name, function in functions.items()}
         self._free: LifoQueue[_Worker | None] = LifoQueue()
         for _ in range(count):
             self._free.put(None)
