@@ -10,8 +10,10 @@ from typing import Any
 
 from pecan_ray.errors import PlanError
 
-UNKNOWN, INFINITE = -2, -1
-"""What `tf.data.Dataset.cardinality` answers beside numbers."""
+INFINITE = -1
+"""The cardinality of a `tf.data.Dataset` without an end."""
+UNKNOWN = -2
+"""The cardinality of a `tf.data.Dataset` whose length TensorFlow does not know."""
 CUTS = ("_TakeDataset", "_TakeWhileDataset")
 """Datasets that may end though their input does not."""
 BATCHES = ("_BatchDataset", "_ParallelBatchDataset", "_PaddedBatchDataset", "_WindowDataset")
