@@ -24,7 +24,7 @@ from pecan_ray.autoorder.push_down import choices, push_down
 from pecan_ray.autoorder.reduced_copies import can_keep_copies, kinds, with_reduced_copies
 from pecan_ray.autoorder.reorder_after_epoch import reorder_after_epoch
 from pecan_ray.engines.counting import OpCount
-from pecan_ray.errors import StateError
+from pecan_ray.errors import ColumnError, StateError, told
 from pecan_ray.options import Config, EngineName
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import ElementOp, Plan
@@ -167,8 +167,22 @@ class JobOrder:
         """Return the plan to run, ordered and pushed down into decoders; it is looked at again unless `once`.
 
         Decoders take over what was run and measured with them, or what a file pins; nothing where nothing was sampled.
-        `here`: the job runs the functions in this process, and so may a sample.
+        `here`: the job runs the functions in this process, and so may a sample.  What goes wrong here is told and
+        leaves the plan as it is, unless an order is pinned: the job shows an error itself, if it has it too.
         """
+        pinned = self._pinned() is not None
+        try:
+            return self._decided(skip_bad=skip_bad, once=once, job=job, here=here)
+        except (KeyboardInterrupt, ColumnError):  # of the user's own order: `order_for_job`
+            raise
+        except BaseException as error:  # whatever a user's function, object or source can raise
+            if pinned:
+                raise
+            said = f"AutoOrder left the pipeline as it is written, since its look ended with {told(error)}"
+            logger.warning("%s: %s", self._name, said)
+            return Ordered(self._plan, orders_in(self._plan), (said.partition("\n")[0],))
+
+    def _decided(self, *, skip_bad: bool, once: bool, job: JobSize | None, here: bool) -> Ordered:
         ordering = self._ordering(skip_bad=skip_bad, job=job, here=here)
         plan = ordering.plan if ordering.changed else self._plan
         order = orders_in(plan)

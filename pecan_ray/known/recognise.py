@@ -24,6 +24,13 @@ from pecan_ray.known.torchvision_steps import torchvision_step, transforms_in
 
 def steps_of(fn: Any) -> list[KnownStep] | None:
     """Return the steps of a function; None where it is not known."""
+    try:
+        return _steps_of(fn)
+    except Exception:  # its parameters are the user's, and may refuse any question: no known function has such
+        return None
+
+
+def _steps_of(fn: Any) -> list[KnownStep] | None:
     for step_of in (own_step, array_step, picture_step, torchvision_step):
         if (step := step_of(fn)) is not None:
             return [step]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
+import scipy.ndimage
 
 import pecan_ray as pecan
 from pecan_ray.autoorder.adopted import Ordering
@@ -109,6 +111,29 @@ def test_an_error_of_a_trial_leaves_the_order_and_is_told(mode: Mode) -> None:
     found = look(small().map(slow, on="image").map(crop, on="image"), mode, check=check)
     assert not found.changed and not found.failed
     assert any("ended with SystemExit: no such order: the order stays as it is written" in one for one in found.notes)
+
+
+class OddMode(str):
+    """A parameter that SciPy takes, and that ends whoever asks whether it is the usual one."""
+
+    __slots__ = ()
+
+    def __ne__(self, other: object) -> bool:
+        sys.exit("is not asked")
+
+
+@pytest.mark.parametrize("odd", [{"axes": np.array([1, 0])}, {"mode": OddMode("constant")}])
+def test_a_function_whose_parameters_cannot_be_asked_is_not_known_and_ends_no_job(odd: dict[str, Any]) -> None:
+    turn = functools.partial(scipy.ndimage.rotate, angle=5.0, reshape=False, order=1, **odd)
+    items = [{"image": np.full((16, 16, 3), number, np.uint8)} for number in range(8)]
+    pipe = pecan.PecanPipeline(pecan.sources.Items(items), config=pecan.Config(order_folder="", sample_seconds=1.0))
+    pipe = pipe.map(turn, on="image", name="turn").map(crop, on="image").batch(4)
+    with pipe.iter_batches(debug=True) as batches:
+        assert sum(len(batch["image"]) for batch in batches) == 8
+        told = [event.text for event in batches.report().events]
+    assert any("left the pipeline as it is written, since its look ended with SystemExit" in one for one in told) == (
+        "mode" in odd
+    )
 
 
 def test_ctrl_c_in_a_trial_passes() -> None:
