@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pecan_ray.engines.token_rows import PackedRows, TokensAlone
+from pecan_ray.engines.token_rows import TokensAlone
 from pecan_ray.errors import PlanError
 from pecan_ray.options import EngineName
 from pecan_ray.plan.arguments import a_function, buckets, natural, positive
@@ -23,6 +23,7 @@ from pecan_ray.plan.operators import (
     Map,
     MixStop,
     Op,
+    Pack,
     PaddedBatch,
     Plan,
     Prefetch,
@@ -141,9 +142,13 @@ class OperatorMethods(ABC):
             )
         )
 
-    def unbatch(self) -> Self:
-        """Split batches into elements again."""
-        return self._then(Unbatch(name=self._unique("unbatch")))
+    def unbatch(self, *, same_rows: bool = False) -> Self:
+        """Split batches into elements again.
+
+        A function between `batch` and `unbatch` may drop, add, merge or sort rows, so one worker runs such a pipeline.
+        With `same_rows` many do: each row of what it returns is made of the element in the same row, and of no other.
+        """
+        return self._then(Unbatch(name=self._unique("unbatch"), same_rows=same_rows))
 
     def pack(self, length: int, *, on: str = "tokens", among: int = 1024, padding: int = 0) -> Self:
         """Put the token lists of elements together into rows of `length` tokens, as far as they fit.
@@ -156,10 +161,11 @@ class OperatorMethods(ABC):
             raise PlanError(
                 f'pack: the {self._engine} engine has no pack: use engine="python", or pack the data before.'
             )
-        rows = PackedRows(positive("pack", length), of_kind("pack(on=...)", on, str), of_kind("pack", padding, int))
-        alone = self.map(TokensAlone(on), name=self._unique("pack_tokens"), keep_position=True)
-        grouped = alone.batch(positive("pack(among=...)", among))
-        return grouped.map(rows, name=grouped._unique("pack"), keep_position=True).unbatch()
+        length, among = positive("pack", length), positive("pack(among=...)", among)
+        alone = self.map(
+            TokensAlone(of_kind("pack(on=...)", on, str)), name=self._unique("pack_tokens"), keep_position=True
+        )
+        return alone._then(Pack(name=alone._unique("pack"), length=length, on=on, among=among, padding=padding))
 
     def shuffle(self, buffer: int, seed: int | None = None) -> Self:
         """Draw elements at random from a buffer per worker, and visit the splits in a random order."""

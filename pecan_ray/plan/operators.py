@@ -128,6 +128,19 @@ class BucketByLength(BatchingOp):
 class Unbatch(Op):
     """Splits batches into elements again."""
 
+    same_rows: bool = False
+    """Whether functions on these batches keep their rows: as many, in the same order, each made of its element."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pack(Op):
+    """Puts the token sequences of `among` elements at a time together into rows of `length` tokens."""
+
+    length: int
+    on: str
+    among: int
+    padding: int
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shuffle(Op):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pecan_ray.errors import PlanError
 from pecan_ray.plan.operators import BucketByLength, Map, Plan, Prefetch, Repeat
+from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import last_batching, plan_shape
 
 
@@ -20,6 +21,11 @@ def must_make_rounds(plan: Plan, engine: str, *, on_error: str, asked: bool) -> 
         raise PlanError(
             f"{begin}. The buckets of engine={engine!r} are TensorFlow's, which makes single batches of them: "
             'use engine="python".',
+            op=batching.name,
+        )
+    if plan_shape(plan).regroups:
+        raise PlanError(
+            f"{begin}, which several workers make. One worker runs this plan as a whole, since {why_regrouped(plan)}",
             op=batching.name,
         )
     if plan_shape(plan).serial:

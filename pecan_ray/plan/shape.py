@@ -19,6 +19,7 @@ from pecan_ray.plan.operators import (
     Join,
     Map,
     Op,
+    Pack,
     Plan,
     Prefetch,
     Repeat,
@@ -27,6 +28,7 @@ from pecan_ray.plan.operators import (
     Take,
     Unbatch,
 )
+from pecan_ray.plan.regrouping import regroups_at
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,17 @@ class PlanShape:
     drop_remainder: bool
     holds_back: bool
     """A plan that can be cut, whose workers keep elements back in a way that depends on all that came before: in
-    shuffles, buckets, mixes."""
+    shuffles, buckets, mixes, rows of tokens, batches in the middle of the plan."""
+    regroups: bool = False
+    """A plan that can be read in parts, of which some operator makes items that are not known by their elements
+    (`pecan_ray.plan.regrouping`): one worker runs it, and numbers of batches tell what was delivered."""
     counts: bool = False
     """How many elements its first outputs took is known: it can begin behind them (`pecan_ray.plan.behind`)."""
+
+    @property
+    def is_one_sequence(self) -> bool:
+        """Whether one worker runs the plan, and must yield the same batches in the same order when it runs again."""
+        return self.serial or self.regroups
 
 
 def plan_shape(plan: Plan) -> PlanShape:
@@ -69,6 +79,7 @@ def plan_shape(plan: Plan) -> PlanShape:
         shuffled=tuple(_shuffled(plan)),
         drop_remainder=batching is not None and batching.drop_remainder,
         holds_back=not serial and _holds_back(plan),
+        regroups=not serial and bool(regroups_at(plan)),
         counts=counts_its_elements(plan),
     )
 
@@ -97,7 +108,13 @@ def _depends_on_order(join: Join) -> bool:
 
 
 def _holds_back(plan: Plan) -> bool:
-    return isinstance(plan.head, Join) or any(isinstance(op, (Shuffle, BucketByLength)) for op in plan.all_ops())
+    if isinstance(plan.head, Join):
+        return True
+    last = last_batching(plan)
+    return any(
+        isinstance(op, (Shuffle, BucketByLength, Pack)) or (isinstance(op, BatchingOp) and op is not last)
+        for op in plan.ops
+    )
 
 
 def last_batching(plan: Plan) -> BatchingOp | None:
@@ -180,7 +197,7 @@ def _after(op: Op, count: float) -> float | None:
         return max(0, count - op.count)
     if isinstance(op, Repeat):
         return _times(count, op.count)
-    if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch)):
+    if isinstance(op, (Filter, FlatMap, BucketByLength, Unbatch, Pack)):
         return None
     raise PlanError(f"{op.name}: an operator of unknown kind {type(op).__name__}.")
 
@@ -226,7 +243,7 @@ def _points(plan: Plan) -> list[Autocache | None]:
 def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
     found: list[ElementOp] = []
     for op in ops:
-        if isinstance(op, BatchingOp):
+        if isinstance(op, (BatchingOp, Pack)):
             break
         if isinstance(op, ElementOp):
             found.append(op)
@@ -235,7 +252,7 @@ def _before_batching(ops: Sequence[Op]) -> list[ElementOp]:
 
 def name_of_last(ops: Sequence[Op]) -> str:
     """Return the name of the operator from which elements leave some operators."""
-    return next((op.name for op in reversed(ops) if isinstance(op, ElementOp)), "the source")
+    return next((op.name for op in reversed(ops) if isinstance(op, (ElementOp, Pack))), "the source")
 
 
 def yields_batches(plan: Plan) -> bool:

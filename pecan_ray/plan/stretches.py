@@ -12,6 +12,7 @@ from pecan_ray.plan.operators import (
     ElementOp,
     Join,
     Op,
+    Pack,
     Plan,
     Repeat,
     Shuffle,
@@ -117,7 +118,7 @@ def element_runs(plan: Plan, place: tuple[int, ...] = ()) -> Iterator[ElementRun
         if ops:
             yield ElementRun(ops, (*place, count), untouched)
             count += 1
-        untouched = untouched and not ops and not any(isinstance(op, (BatchingOp, Unbatch)) for op in run)
+        untouched = untouched and not ops and not any(isinstance(op, (BatchingOp, Unbatch, Pack)) for op in run)
 
 
 def with_ops(plan: Plan, ops: Mapping[str, Op]) -> Plan:

@@ -33,6 +33,7 @@ from pecan_ray.options import AutoWorkers, ClusterIo, Config, EngineName, IterOp
 from pecan_ray.plan.deadline import Deadline
 from pecan_ray.plan.fingerprint import described
 from pecan_ray.plan.operators import Plan
+from pecan_ray.plan.regrouping import why_regrouped
 from pecan_ray.plan.shape import PlanShape, num_batches, plan_shape
 from pecan_ray.plan.stretches import OpOrders, orders_in
 from pecan_ray.runtime import cluster
@@ -102,6 +103,8 @@ class Session:
                 *(options.rank, options.world_size),
             )
         shape = plan_shape(plan)
+        if shape.regroups and options.workers != Workers():
+            logger.warning("job %s: one worker at a time runs it, since %s", self.name, why_regrouped(plan))
         sources = dumps(list(plan.sources()))
         spec = job_spec(self.name, shape, len(list(plan.sources())), seed, config, options)
         spec = with_deadline(spec, plan, options)
@@ -314,7 +317,7 @@ def refuse_loader_workers() -> None:
 def job_spec(name: str, shape: PlanShape, branches: int, seed: int, config: Config, options: IterOptions) -> JobSpec:
     """Return what a job's decisions depend on."""
     one_sequence = options.order == "strict" and options.sharding != "off"
-    serial = shape.serial or (one_sequence and shape.holds_back)
+    serial = shape.is_one_sequence or (one_sequence and shape.holds_back)
     ledger = LedgerShape(
         branches=branches,
         epochs=options.epochs,

@@ -84,11 +84,17 @@ def firsts(batch: Any) -> list[int]:
     return [int(i) for i in batch["i"][:, 0]]
 
 
+def twice_and_back(batch: Any) -> Any:
+    """Return other rows than elements, in another order."""
+    return {"i": np.repeat(batch["i"], 2, axis=0)[::-1]}
+
+
 WHOLE: dict[str, Callable[[], Pipe]] = {
     "take": lambda: numbers(2000).map(wide, on="i").take(130).batch(4),
     "skip": lambda: numbers().map(wide, on="i").skip(70).batch(4),
     "zip": lambda: numbers().map(wide, on="i").zip(Pipe(pecan.sources.Arrays(j=np.arange(150)))).batch(4),
     "take of batches": lambda: numbers().map(wide, on="i").batch(4).take(33),
+    "other rows": lambda: numbers(70).map(wide, on="i").batch(30).map(twice_and_back).unbatch().batch(4),
 }
 
 
@@ -104,6 +110,31 @@ def test_plans_that_need_the_whole_sequence_survive_their_worker(plan: str) -> N
                 lose(it, maker(it))
         assert it.report().workers_lost == 2
     assert found == expected * 2
+
+
+def document(i: Any) -> Any:
+    """Return the tokens of a document, of which some are longer than a row."""
+    return 1000 * i + np.arange(i * 37 % 150)
+
+
+def beside(row: Any) -> Any:
+    """Add half a megabyte, as `wide` makes of a number."""
+    return {**row, "wide": np.zeros(1 << 16)}
+
+
+def test_packed_rows_survive_their_worker_and_go_on_from_a_state() -> None:
+    pipe = numbers(150).map(document, on="i").pack(64, on="i", among=50).map(beside).batch(4)
+    tokens: Counter[int] = Counter()
+    with pipe.iter_batches(workers=pecan.Workers(local=1, remote=1), **ONE_BY_ONE) as it:
+        for number, batch in zip(range(20), it, strict=False):
+            tokens.update(batch["i"][batch["segment"] > 0].tolist())
+            if number == 5:
+                lose(it, maker(it))
+        state = it.state_dict()
+    with pipe.iter_batches(workers=pecan.Workers(local=2), state=state) as it:
+        for batch in it:
+            tokens.update(batch["i"][batch["segment"] > 0].tolist())
+    assert tokens == Counter(int(token) for i in range(150) for token in document(i))
 
 
 def noise(i: Any, rng: np.random.Generator) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pecan_ray.engines.accounted_leases import AccountedLeases
@@ -100,6 +101,18 @@ def delivered(produced: Iterable[Produced]) -> dict[LeaseKey, Spans]:
                 spans.add(start, stop)
                 assert spans.size() == before + stop - start, f"[{start}, {stop}) of {key} was delivered twice"
     return found
+
+
+def missing(leases: ListedLeases, received: list[Produced]) -> list[Lease]:
+    """Return leases of what was given out and not received, to the end of each split."""
+    rest = []
+    done = delivered(received)
+    for lease in leases.given:
+        spans = Spans([(0, END)])
+        for span in done.get(lease.key, ()):
+            spans.remove(*span)
+        rest.append(replace(lease, spans=tuple(spans)))
+    return rest
 
 
 def column(produced: Iterable[Produced], name: str) -> list[Any]:

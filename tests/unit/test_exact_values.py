@@ -14,8 +14,7 @@ import pytest
 from pyarrow import parquet as pq
 
 import pecan_ray as pecan
-from pecan_ray.engines.token_rows import PackedRows
-from pecan_ray.errors import BatchShapeError, CorruptSourceError, PlanError
+from pecan_ray.errors import BatchShapeError, CorruptSourceError, OutputTypeError, PlanError
 from pecan_ray.plan.splits import Source
 from pecan_ray.sources import Arrays, Csv, Items, JsonLines, Parquet, csv_table
 
@@ -192,6 +191,6 @@ def test_lists_in_a_batch_keep_their_integers() -> None:
 
 
 def test_tokens_of_unlike_types_are_not_rounded() -> None:
-    rows = PackedRows(4, "ids", 0)
-    with pytest.raises(TypeError, match="no type of whole numbers holds tokens of int64, uint64"):
-        rows({"ids": [[np.array([-1])], [np.array([BIG], np.uint64)]]})
+    unlike = [{"ids": np.array([-1])}, {"ids": np.array([BIG], np.uint64)}]
+    with pytest.raises(OutputTypeError, match="pack: no type of whole numbers holds tokens of int64, uint64"):
+        list(pecan.PecanPipeline(Items(unlike)).pack(4, on="ids").iter_batches(debug=True))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pecan_ray.engines.contract import Produced
 from pecan_ray.errors import PlanError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.sampling.packing import pack_rows
 from pecan_ray.sources import Items, TextLines
+from tests.unit.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
 
 @given(st.lists(st.integers(0, 40), max_size=60), st.integers(1, 16))
@@ -57,6 +61,61 @@ def test_a_pipeline_packs_without_losing_a_token(make: Any) -> None:
     assert {owner: sorted(tokens) for owner, tokens in found.items()} == {
         number: [(token, at) for at, token in enumerate(one)] for number, one in enumerate(given) if one
     }
+
+
+def pieces(element: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut a sequence into pieces, as a flat_map before packing does: none of an empty one."""
+    tokens = element["tokens"]
+    return [{"tokens": tokens[at : at + 13]} for at in range(0, len(tokens), 13)]
+
+
+def tokens_of(produced: list[Produced]) -> list[int]:
+    rows = [(batch.columns["tokens"], batch.columns["segment"] > 0) for batch in produced if batch.rows]
+    return [int(token) for tokens, used in rows for token in tokens[used]]
+
+
+BEFORE: dict[str, Callable[[PecanPipeline], PecanPipeline]] = {
+    "elements": lambda pipe: pipe,
+    "pieces": lambda pipe: pipe.flat_map(pieces),
+    "shuffled": lambda pipe: pipe.shuffle(9),
+    "rows of batches": lambda pipe: pipe.map(lambda e: {"tokens": [e["tokens"]]}).batch(5).unbatch().map(first_of),
+}
+
+
+def first_of(element: dict[str, Any]) -> dict[str, Any]:
+    return {"tokens": element["tokens"][0]}
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.integers(0, 90), min_size=1, max_size=40),
+    st.sampled_from(sorted(BEFORE)),
+    st.integers(1, 12),
+    st.booleans(),
+    st.randoms(use_true_random=False),
+)
+def test_the_rest_of_a_group_is_packed_by_any_worker_and_no_token_is_lost_or_repeated(
+    lengths: list[int], before: str, among: int, behind: bool, chance: Random
+) -> None:
+    """Three workers one after the other are lost, each with some of its batches delivered."""
+    given = [{"tokens": [1000 * number + at for at in range(length)]} for number, length in enumerate(lengths)]
+    pipe = BEFORE[before](PecanPipeline(Items(given, split_rows=7), name="p")).pack(20, among=among)
+    pipe = (pipe.shuffle(5) if behind else pipe).batch(2)
+    leases = ListedLeases(whole_leases(tuple(pipe.plan.sources())))
+    received = [one for one in run_engine(pipe, leases) if chance.random() < 0.5]
+    for _ in range(2):
+        received += [one for one in run_engine(pipe, missing(leases, received), threads=2) if chance.random() < 0.5]
+    received += run_engine(pipe, missing(leases, received), order="strict")
+    assert sorted(tokens_of(received)) == [token for one in given for token in one["tokens"]]
+    assert delivered(received) == leases.wanted()
+
+
+def test_rows_draw_random_numbers_of_their_own() -> None:
+    def noisy(row: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
+        return {"noise": rng.integers(1 << 62)}
+
+    pipe = PecanPipeline(Items([{"tokens": [1] * 100}]), name="p").pack(4).map(noisy).batch(5)
+    assert len(set(column(run_engine(pipe), "noise"))) == 25
 
 
 def test_what_is_no_list_of_tokens_is_named() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.operators import Batch, Plan
+from pecan_ray.plan.regrouping import regroups_at
 from pecan_ray.plan.shape import PlanShape, last_batching, num_batches, plan_shape
 from pecan_ray.sources import Arrays, TextLines
 
@@ -93,6 +94,47 @@ def test_operators_that_need_the_whole_sequence_make_a_plan_serial(pipe: PecanPi
 )
 def test_other_operators_let_many_workers_share_a_plan(pipe: PecanPipeline) -> None:
     assert not shape(pipe).serial
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    ("pipe", "where"),
+    [
+        (numbers().batch(4).map(same).unbatch(), "unbatch"),
+        (numbers().padded_batch(4).map(same, on="x").filter(bool).unbatch().batch(2), "unbatch"),
+        (numbers().batch(4).flat_map(list, name="several"), "several"),
+        (numbers().batch(4).flat_map(list, name="several").unbatch(same_rows=True), "several"),
+        (numbers().batch(4).map(same).concat(numbers().batch(4)).unbatch(), "unbatch"),
+        (numbers().concat(numbers().batch(4).map(same).unbatch()), "unbatch"),
+        (numbers().batch(2).map(same).batch(2).unbatch().unbatch(same_rows=True).repeat(), "unbatch"),
+        (numbers().pack(4, on="x").flat_map(list, name="several"), "several"),
+        (numbers().pack(4, on="x").unbatch(), "unbatch"),
+        (numbers().batch(2).unbatch(), ""),
+        (numbers().batch(2).filter(bool).unbatch(), ""),
+        (numbers().batch(2).map(same).unbatch(same_rows=True), ""),
+        (numbers().batch(2).map(same), ""),
+        (numbers().flat_map(list).pack(4, on="x").shuffle(4).batch(2), ""),
+        (numbers().map(same).unbatch().flat_map(list), ""),
+    ],
+)
+def test_one_worker_runs_a_plan_whose_rows_are_not_known_by_their_elements(pipe: PecanPipeline, where: str) -> None:
+    assert (regroups_at(pipe.plan), shape(pipe).regroups) == (where, bool(where))
+    assert not shape(pipe).serial, "its splits are read and repeated as those of others"
+
+
+@pytest.mark.parametrize(
+    ("pipe", "holds_back"),
+    [
+        (numbers().pack(4, on="x").batch(2), True),
+        (numbers().padded_batch(4).unbatch().batch(2), True),
+        (numbers().map(same).batch(4).map(same), False),
+    ],
+)
+def test_groups_in_the_middle_of_a_plan_hang_on_what_came_before(pipe: PecanPipeline, holds_back: bool) -> None:
+    assert shape(pipe).holds_back is holds_back
 
 
 def test_repeats_multiply() -> None:

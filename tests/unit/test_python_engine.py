@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -24,10 +24,9 @@ from pecan_ray.engines.slots import HeapSlot, HeapSlots
 from pecan_ray.errors import OpError
 from pecan_ray.pipeline import PecanPipeline
 from pecan_ray.plan.splits import END, OUTPUT_BITS, Lease
-from pecan_ray.sampling.spans import Spans
 from pecan_ray.sources import Arrays, Items
 from tests.ray.waiting import until
-from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
+from tests.unit.engine_leases import ListedLeases, column, delivered, missing, run_engine, whole_leases
 
 ORDERS = ("relaxed", "strict")
 DEADLINE_S = 20.0
@@ -147,6 +146,10 @@ def not_multiple_of_three(element: dict[str, Any]) -> bool:
     return bool((element["i"] + element.get("part", 0)) % 3 != 0)
 
 
+def three_rows(element: dict[str, Any]) -> dict[str, Any]:
+    return {name: np.repeat(value, 3) for name, value in element.items()}
+
+
 Rows = list[dict[str, Any]]
 STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows], Rows]]] = {
     "map": (lambda pipe: pipe.map(add_one, on="i"), lambda rows: [{**row, "i": row["i"] + 1} for row in rows]),
@@ -159,6 +162,14 @@ STEPS: dict[str, tuple[Callable[[PecanPipeline], PecanPipeline], Callable[[Rows]
     "shuffle": (lambda pipe: pipe.shuffle(7), lambda rows: rows),
     "prefetch": (lambda pipe: pipe.prefetch(2), lambda rows: rows),
     "unbatch": (lambda pipe: pipe.batch(3).unbatch(), lambda rows: rows),
+    "same rows": (
+        lambda pipe: pipe.batch(3).map(add_one, on="i").unbatch(same_rows=True),
+        lambda rows: [{**row, "i": row["i"] + 1} for row in rows],
+    ),
+    "rows of elements": (
+        lambda pipe: pipe.map(three_rows).unbatch(),
+        lambda rows: [row for row in rows for _ in range(3)],
+    ),
 }
 """Steps that many workers can share, each as the pipeline has it and as what it does to a list of elements."""
 
@@ -210,18 +221,6 @@ def test_what_was_not_acknowledged_is_produced_again_and_nothing_else(
     again = run_engine(case.pipe, missing(leases, received), **later)
     assert counted_rows([*received, *again]) == Counter(map(as_tuple, case.rows))
     assert delivered([*received, *again]) == leases.wanted()
-
-
-def missing(leases: ListedLeases, received: list[Produced]) -> list[Lease]:
-    """Return leases of what was given out and not received, to the end of each split."""
-    rest = []
-    done = delivered(received)
-    for lease in leases.given:
-        spans = Spans([(0, END)])
-        for span in done.get(lease.key, ()):
-            spans.remove(*span)
-        rest.append(replace(lease, spans=tuple(spans)))
-    return rest
 
 
 def counted_rows(produced: list[Produced]) -> Counter[Any]:

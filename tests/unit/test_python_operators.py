@@ -13,6 +13,7 @@ from pecan_ray.engines.contract import Produced
 from pecan_ray.engines.inprocess import run_inprocess
 from pecan_ray.errors import BatchShapeError, ColumnError, OpError, PlanError
 from pecan_ray.pipeline import PecanPipeline
+from pecan_ray.plan.splits import OUTPUT_BITS
 from pecan_ray.sources import Arrays, Items
 from tests.unit.engine_leases import ListedLeases, column, delivered, run_engine, whole_leases
 
@@ -126,6 +127,20 @@ def test_a_length_column_must_exist_and_have_a_length() -> None:
 def test_unbatch_gives_back_the_rows_of_batches() -> None:
     pipe = numbers(7).batch(3).map(lambda i: i * 10, on="i").unbatch().batch(2)
     assert batches_of(in_order(pipe), "i") == [[0, 10], [20, 30], [40, 50], [60]]
+
+
+def test_functions_that_are_said_to_keep_rows_must_keep_them() -> None:
+    pipe = numbers(7).batch(3).map(lambda batch: {"i": batch["i"][:2]}, name="two").unbatch(same_rows=True)
+    said = (
+        r"two: it returned 2 rows for the 3 of the batch that begins with element 0 of split 0, but unbatch says same"
+    )
+    with pytest.raises(BatchShapeError, match=said):
+        run_engine(pipe)
+
+
+def test_positions_of_a_batch_without_rows_are_told() -> None:
+    (rest,) = run_engine(numbers(6).batch(3).map(lambda batch: {"i": batch["i"][:0]}).unbatch().batch(2))
+    assert (rest.rows, delivered([rest])[0, 0, 0].covers(0, 6 << OUTPUT_BITS)) == (0, True)
 
 
 def test_unbatch_refuses_columns_of_unequal_lengths() -> None:

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from pecan_ray.engines.contract import BadElement, EngineOptions
 from pecan_ray.engines.counting import EVERY, Counts, element_bytes
 from pecan_ray.engines.forks import forks
 from pecan_ray.engines.items import Item, copied, has_rows, leading
-from pecan_ray.engines.positions import Part, UndeliveredPositions, elements_in
+from pecan_ray.engines.positions import UndeliveredPositions, elements_in
 from pecan_ray.engines.python.calling_again import call_again, may_call_again
+from pecan_ray.engines.python.pieces import Piece, divided, output_of
 from pecan_ray.engines.python.processes import InProcess
 from pecan_ray.engines.sendable import MASKED, unsendable_columns, why_unsendable
 from pecan_ray.engines.stages import Recognized, ThreadStage
@@ -50,14 +51,6 @@ class ChainStep:
     wants_rng: bool
     filters: bool
     """Whether it is asked for keeping an element."""
-
-
-class Piece(NamedTuple):
-    """An output on its way through a chain, and the positions of its element that it stands for."""
-
-    value: Any
-    output: int
-    width: int
 
 
 def complete_call(op: ElementOp) -> Call:
@@ -288,26 +281,12 @@ class Chain:
             if counts:
                 counts.add(step.op.name, given, size, [piece.value for piece in pieces])
         if item.width and all(piece.width for piece in pieces):
-            return self._divided(item, pieces)
-        items = [_output(item, piece, []) for piece in pieces]
+            return divided(item, pieces, self._undelivered)
+        items = [output_of(item, piece, []) for piece in pieces]
         if items:
             items[-1].parts = item.parts
         else:
             self._undelivered.add(item.parts)
-        return items
-
-    def _divided(self, item: Item, pieces: list[Piece]) -> list[Item]:
-        """Give each output the missing ones of its positions; those that were delivered before are dropped."""
-        first = at = (item.element << OUTPUT_BITS) + item.output
-        items, filtered = [], []
-        for piece in pieces:
-            begin = (item.element << OUTPUT_BITS) + piece.output
-            filtered += _within(item.parts, at, begin)
-            at = begin + piece.width
-            parts = _within(item.parts, begin, at)
-            if parts:
-                items.append(_output(item, piece, parts))
-        self._undelivered.add(filtered + _within(item.parts, at, first + item.width))
         return items
 
     def _map(self, step: ChainStep, value: Any, item: Item, output: int) -> Any:
@@ -488,13 +467,3 @@ def check_sendable(item: Item, op: str) -> None:
 
 def _why_not(value: Any) -> str:
     return MASKED if isinstance(value, np.ma.MaskedArray) else why_unsendable(value)
-
-
-def _output(item: Item, piece: Piece, parts: list[Part]) -> Item:
-    width = piece.width if item.width else 0
-    return Item(piece.value, parts, item.lease, item.element, piece.output, width, partial=item.partial, rank=item.rank)
-
-
-def _within(parts: list[Part], begin: int, end: int) -> list[Part]:
-    """Return what of the parts lies in [begin, end)."""
-    return [(key, max(a, begin), min(b, end)) for key, a, b in parts if a < end and b > begin]

@@ -16,11 +16,12 @@ from pecan_ray.engines.items import Item, ItemIterator, copied, has_rows, leadin
 from pecan_ray.engines.positions import UndeliveredPositions
 from pecan_ray.engines.python.chain import set_aside
 from pecan_ray.engines.python.collate import collate, collate_padded, length_of
+from pecan_ray.engines.python.pieces import divided, evenly
 from pecan_ray.engines.python.read_ahead import read_ahead
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.errors import BatchShapeError, ElementError, PlanError
 from pecan_ray.options import OnError
-from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch
+from pecan_ray.plan.operators import Batch, BucketByLength, Join, PaddedBatch, Unbatch
 from pecan_ray.plan.splits import Lease, Split
 from pecan_ray.sampling.randomness import generator, random_key
 from pecan_ray.sampling.tail_rounds import of_rank, tail_rounds
@@ -164,11 +165,14 @@ def as_full(items: ItemIterator) -> ItemIterator:
         yield item
 
 
-def unbatched(items: ItemIterator, made_by: str, on_error: OnError, undelivered: UndeliveredPositions) -> ItemIterator:
+def unbatched(
+    items: ItemIterator, op: Unbatch, made_by: str, on_error: OnError, undelivered: UndeliveredPositions
+) -> ItemIterator:
     """Yield the rows of each batch; each row keeps the positions and the name of the element that it was made of.
 
-    Where a map has changed the number of rows, the last row carries the positions of all.  Batches whose columns have
-    unequal numbers of rows are bad, of which the operator is told that made them.
+    The rows of an element that is no batch share its positions, as outputs of `flat_map` do.  Where a function has
+    changed the number of rows, the plan runs as a whole, and the last row carries the positions of all.  Batches whose
+    columns have unequal numbers of rows are bad, of which the operator is told that made them.
     """
     for item in items:
         if item is None:
@@ -177,17 +181,40 @@ def unbatched(items: ItemIterator, made_by: str, on_error: OnError, undelivered:
         rows = leading(item.value)
         try:
             _check_rows(item, rows, made_by)
+            if op.same_rows:
+                _check_same_rows(item, rows, op, made_by)
         except BatchShapeError as error:
             set_aside(item, error, on_error, undelivered)
             continue
-        members = item.members if item.members is not None and len(item.members) == rows else None
-        for row in range(rows):
-            value = {name: column[row] for name, column in item.value.items()}
-            if members is not None:
-                yield replace(members[row], value=value)
-            else:
-                parts = item.parts if row == rows - 1 else []
-                yield Item(value, parts, item.lease, item.element, item.output + row)
+        values = [{name: column[row] for name, column in item.value.items()} for row in range(rows)]
+        if item.members is None and item.width:
+            yield from divided(item, evenly(item, values), undelivered)
+        elif item.members is not None and len(item.members) == rows:
+            yield from (replace(member, value=value) for member, value in zip(item.members, values, strict=True))
+        else:
+            yield from _regrouped(item, values, undelivered)
+
+
+def _regrouped(item: Item, values: list[dict[str, Any]], undelivered: UndeliveredPositions) -> ItemIterator:
+    """Yield rows of which nothing tells which elements they were made of."""
+    for row, value in enumerate(values):
+        parts = item.parts if row == len(values) - 1 else []
+        yield Item(value, parts, item.lease, item.element, item.output + row)
+    if not values:
+        undelivered.add(item.parts)
+
+
+def _check_same_rows(item: Item, rows: int, op: Unbatch, made_by: str) -> None:
+    if item.members is None or len(item.members) == rows:
+        return
+    raise BatchShapeError(
+        f"{made_by}: it returned {rows} rows for the {len(item.members)} of the batch that begins with {item.where()}, "
+        f"but {op.name} says same_rows=True: each row is to be made of its element. Write unbatch() without it, and "
+        "one worker runs the pipeline; or change elements one by one, by map, filter or flat_map before batch.",
+        op=made_by,
+        file=item.lease.split.file_of(item.element),
+        element=item.element,
+    )
 
 
 def _check_rows(item: Item, rows: int, made_by: str) -> None:

@@ -21,6 +21,7 @@ from pecan_ray.engines.python.fallback import FallbackChain
 from pecan_ray.engines.python.fused import FusedPlan
 from pecan_ray.engines.python.kept import KeptChain
 from pecan_ray.engines.python.nested import BatchRows, finished
+from pecan_ray.engines.python.packing import packed
 from pecan_ray.engines.python.row_maps import RowMaps, RowsChain
 from pecan_ray.engines.python.threads import Threads
 from pecan_ray.engines.reading import Run, read_lease, read_lease_columns
@@ -34,6 +35,7 @@ from pecan_ray.plan.operators import (
     ElementOp,
     Join,
     Op,
+    Pack,
     PaddedBatch,
     Plan,
     Prefetch,
@@ -229,7 +231,7 @@ class ItemStream:
                 items = self.sendable(items)
             if isinstance(op, Unbatch):
                 made_by = name_of_last(plan.ops[: plan.ops.index(op)])
-                items = operators.unbatched(items, made_by, self._options.on_error, self.undelivered)
+                items = operators.unbatched(items, op, made_by, self._options.on_error, self.undelivered)
                 continue
             items = self._operator(op, items, final=outermost and op is last_batching(plan), counted=counted)
         return items
@@ -283,6 +285,8 @@ class ItemStream:
         if isinstance(op, Shuffle):
             seed = self._options.seed if op.seed is None else op.seed
             return operators.shuffled(items, op.buffer, seed, op.name)
+        if isinstance(op, Pack):
+            return packed(items, op, self.undelivered, self._pool)
         if isinstance(op, Take):
             return operators.taken(items, op.count)
         if isinstance(op, Skip):
@@ -327,7 +331,7 @@ def runs_on_elements(op: Op) -> bool:
 
 def changes(ops: Sequence[Op]) -> bool:
     """Tell whether some of the operators may change columns, or batches."""
-    return any(isinstance(op, (ElementOp, BatchingOp, Unbatch)) for op in ops)
+    return any(isinstance(op, (ElementOp, BatchingOp, Unbatch, Pack)) for op in ops)
 
 
 def _unknown(op: Op) -> PlanError:

@@ -83,6 +83,12 @@ def check_has_length(op: str, spec: Mapping[str, Any], name: str) -> None:
         )
 
 
+ROW_HINT = (
+    " Where unbatch follows, the tensorflow engine needs a row for each element of the batch: make other rows by "
+    'flat_map before batch, or use engine="python".'
+)
+
+
 @dataclass(frozen=True)
 class RowCheck:
     """The question whether a batch has a row for each of its elements; with the name of what made the batch."""
@@ -102,11 +108,13 @@ def same_rows(op: str, columns: TensorColumns, elements: Tensor | None = None) -
             raise OutputTypeError(f"{op}: column {name!r} is one value and has no rows.", op=op, column=name)
     known = {name: value.shape[0] for name, value in there.items() if value.shape.rank and value.shape[0] is not None}
     if len(set(known.values())) > 1:
-        raise OutputTypeError(f"{op} returned columns of unequal lengths: {known}.", op=op)
+        hint = "" if elements is None else ROW_HINT
+        raise OutputTypeError(f"{op} returned columns of unequal lengths: {known}.{hint}", op=op)
     if len(known) == len(there):
         return columns
     first, *others = map(count_of, there.values())
-    text = f"{op} returned columns of unequal lengths ({', '.join(map(repr, there))})"
+    hint = "" if elements is None else f".{ROW_HINT}"
+    text = f"{op} returned columns of unequal lengths ({', '.join(map(repr, there))}){hint}"
     checks = [tf.debugging.assert_equal(other, first, text) for other in others]
     with tf.control_dependencies([check for check in checks if check is not None]):
         return {name: tf.identity(value) for name, value in columns.items()}

@@ -1,0 +1,144 @@
+"""Rows of tokens, made of the sequences of several elements; each row carries the positions of the tokens in it.
+
+An element's positions are divided evenly among its tokens, as `flat_map` divides them among outputs.  So a row that was
+delivered names exactly its tokens, whichever elements it was made of: the rest of a group can be packed with any other
+elements, by any worker, and no token is lost or repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pecan_ray.engines.items import Item, ItemIterator
+from pecan_ray.engines.positions import Part, UndeliveredPositions
+from pecan_ray.engines.python.operators import mapped
+from pecan_ray.engines.python.pieces import first_position, within
+from pecan_ray.engines.python.threads import Threads
+from pecan_ray.errors import OutputTypeError
+from pecan_ray.plan.operators import Pack
+from pecan_ray.plan.splits import Array
+from pecan_ray.sampling.packing import PackedPiece, pack_rows
+
+
+@dataclass(frozen=True)
+class MissingTokens:
+    """Consecutive tokens of an element that are to be delivered."""
+
+    item: Item
+    tokens: Array
+    """All tokens of the element."""
+    first: int
+    """Number of the first token that is missing,"""
+    end: int
+    """and one past the last."""
+    parts: list[Part]
+    """The positions that these tokens stand for."""
+
+    def positions(self, piece: PackedPiece) -> list[Part]:
+        """Return the positions of a piece; the first and the last one take what is left at the ends."""
+        is_last = self.first + piece.stop == self.end
+        if not self.item.width:
+            return self.parts if is_last else []
+        (_, start, stop), *_ = self.parts
+        begin = self.position(self.first + piece.start) if piece.start else start
+        return within(self.parts, begin, stop if is_last else self.position(self.first + piece.stop))
+
+    def position(self, token: int) -> int:
+        """Return the first position of a token."""
+        width = self.item.width or len(self.tokens)
+        return first_position(self.item) + token * width // len(self.tokens)
+
+
+def packed(items: ItemIterator, op: Pack, undelivered: UndeliveredPositions, pool: Threads | None) -> ItemIterator:
+    """Pack the tokens of `among` elements at a time into rows."""
+    return mapped(_groups(items, op), functools.partial(_rows, op, undelivered), pool)
+
+
+def _groups(items: ItemIterator, op: Pack) -> ItemIterator:
+    """Collect elements; a group is an item whose members keep their values."""
+    members: list[Item] = []
+    for item in items:
+        if item is None:
+            yield None
+            continue
+        members.append(item)
+        if len(members) == op.among:
+            yield _group(members, op)
+            members = []
+    if members:
+        yield _group(members, op)
+
+
+def _group(members: list[Item], op: Pack) -> Item:
+    first = members[0]
+    value = {op.on: [member.value[op.on] for member in members]}
+    return Item(value, [], first.lease, first.element, first.output, members=members)
+
+
+def _rows(op: Pack, undelivered: UndeliveredPositions, group: Item) -> list[Item]:
+    """Return the rows of a group; positions without tokens yield nothing."""
+    missing = [one for member in group.members or () for one in _missing_tokens(member, op.on)]
+    for one in missing:
+        if one.first == one.end:
+            undelivered.add(one.parts)
+    there = [one for one in missing if one.first < one.end]
+    if not there:
+        return []
+    dtype = _common_dtype([one.tokens.dtype for one in there], op, group)
+    packing = pack_rows([one.end - one.first for one in there], op.length)
+    return [_row([(there[piece.sequence], piece) for piece in pieces], op, dtype) for pieces in packing]
+
+
+def _common_dtype(dtypes: Sequence[np.dtype[Any]], op: Pack, group: Item) -> np.dtype[Any]:
+    """Return a dtype that holds the tokens of all; NumPy makes floats of int64 beside uint64."""
+    dtype = np.result_type(*dtypes)
+    if dtype.kind in "iu":
+        return dtype
+    kinds = ", ".join(sorted(set(map(str, dtypes))))
+    raise OutputTypeError(
+        f"{op.name}: no type of whole numbers holds tokens of {kinds}, which are among the {op.among} elements from "
+        f"{group.where()} on. Cast column {op.on!r} to one type by a map before.",
+        op=op.name,
+        column=op.on,
+        ends_job=True,
+    )
+
+
+def _missing_tokens(item: Item, on: str) -> Iterator[MissingTokens]:
+    tokens: Array = item.value[on]
+    count, width = len(tokens), item.width
+    if not width:  # made of several elements: the plan runs as a whole, where positions tell nothing
+        yield MissingTokens(item, tokens, 0, count, item.parts)
+        return
+    begin = first_position(item)
+    for key, start, stop in item.parts:
+        # The first tokens whose positions begin there or behind.
+        first, end = (-(-(place - begin) * count // width) for place in (start, stop))
+        yield MissingTokens(item, tokens, first, end, [(key, start, stop)])
+
+
+def _row(pieces: list[tuple[MissingTokens, PackedPiece]], op: Pack, dtype: np.dtype[Any]) -> Item:
+    """Return a row of tokens, of the number that a sequence has within the row, and of places within the sequences."""
+    tokens = np.full(op.length, op.padding, dtype)
+    segments, positions = np.zeros(op.length, np.int32), np.zeros(op.length, np.int32)
+    parts: list[Part] = []
+    at = 0
+    for number, (sequence, piece) in enumerate(pieces, start=1):
+        first, end = sequence.first + piece.start, sequence.first + piece.stop
+        to = at + piece.tokens
+        tokens[at:to] = sequence.tokens[first:end]
+        segments[at:to] = number
+        positions[at:to] = np.arange(first, end)
+        parts += sequence.positions(piece)
+        at = to
+    sequence, piece = pieces[0]
+    item = sequence.item
+    # Named by its first token, which is in no other row: so random numbers behind differ from row to row.
+    output = item.output + sequence.position(sequence.first + piece.start) - first_position(item)
+    value = {op.on: tokens, "segment": segments, "position": positions}
+    return Item(value, parts, item.lease, item.element, output)
